@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from covey.engines.factory import describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
+from covey.engines.installation import describe_hardware
 from covey.environments.base import Grader
 from covey.errors import OperatorError
 from covey.model.policy_files import load_end_tokens, load_model, load_tokenizer

@@ -6,7 +6,7 @@ from functools import partial
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
-from covey.engines.factory import build_engine, choose_engine, require_engine
+from covey.engines.factory import open_engine
 from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
@@ -55,19 +55,9 @@ def build(
     """Compose the validator; raise OperatorError when its verdicts would have no power, or not for long enough."""
     _require_power(network)
     _require_lasting_verdicts(config, network)
-    params, interpreter = network.params, config.vllm.interpreter
-    name = choose_engine(config.engine, params.verification, role="validator")
-    require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
+    params = network.params
+    name, engine = open_engine(config, params, role="validator")
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
-    dtype = params.model.compute_dtype
-    engine = build_engine(
-        name,
-        dtype=dtype,
-        batch=config.batch,
-        device=config.device,
-        threads=config.threads,
-        vllm=config.vllm.fit(params.model.longest),
-    )
     return Context(
         config=config,
         network=network,
@@ -85,7 +75,11 @@ def build(
             pool=network.pool,
             params_hash=network.terms.params_hash,
             engine=describe_engine(
-                name, dtype=dtype, batch=config.batch, device=config.device, interpreter=interpreter
+                name,
+                dtype=params.model.compute_dtype,
+                batch=config.batch,
+                device=config.device,
+                interpreter=config.vllm.interpreter,
             ),
             isolation=decoder.isolation.rung,
         ),

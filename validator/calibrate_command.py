@@ -61,7 +61,8 @@ def validator_calibrate(
     from rich.console import Console
     from rich.progress import Progress
 
-    from covey.engines.factory import build_engine, describe_build, describe_hardware
+    from covey.engines.factory import build_engine
+    from covey.engines.installation import describe_build, describe_hardware
     from covey.engines.vllm.vllm_options import VllmOptions
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.engines.factory import describe_hardware, list_versions
+from covey.engines.installation import describe_hardware, list_versions
 from covey.protocol.api.validator import JudgeOrder
 from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
 from covey.protocol.ids import Address, Hash, PoolId

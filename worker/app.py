@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from covey.engines.base import Engine
-from covey.engines.factory import build_engine, choose_engine, require_engine
+from covey.engines.factory import open_engine
 from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
@@ -47,21 +47,9 @@ def build(
             f"no contributor vouches for {network.wallet.address}",
             fix="Run covey worker register with this node's key file",
         )
-    params, interpreter = network.params, config.vllm.interpreter
-    name = choose_engine(config.engine, params.verification, role="worker", interpreter=interpreter)
-    require_engine(name, params.verification, role="worker", device=config.device, interpreter=interpreter)
-    vllm = config.vllm.fit(params.model.longest)
-    seconds = min(vllm.call_seconds, LEASES_A_CALL * params.lease_seconds)
-    engine = wrap(
-        build_engine(
-            name,
-            dtype=params.model.compute_dtype,
-            batch=config.batch,
-            device=config.device,
-            threads=config.threads,
-            vllm=vllm.model_copy(update={"call_seconds": seconds}),
-        )
-    )
+    params = network.params
+    name, opened = open_engine(config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds)
+    engine = wrap(opened)
     # One task more than fills the batch: what ends first makes room for it, inside the engine.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
     together = config.tasks_together or fitting

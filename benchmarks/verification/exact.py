@@ -40,8 +40,8 @@ from benchmarks.verification.runner import (
     scale_count,
 )
 from covey.engines.base import Completion, Engine, GenerationRequest
-from covey.engines.factory import describe_build, describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.installation import describe_build, describe_hardware
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.protocol.params import PoolParams

@@ -129,7 +129,7 @@ def init_pool(
 
     Example: `covey init pool mypool --validators 3`
     """
-    from covey.engines.factory import describe_hardware
+    from covey.engines.installation import describe_hardware
     from covey.environments.registry import KINDS
     from covey.local.folder import create_pool_folder
     from covey.local.plan import PoolPlan

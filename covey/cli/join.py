@@ -173,7 +173,7 @@ def _choose_deployment(
 
 def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
     """A device for each worker, and how many GPUs each of them uses."""
-    from covey.engines.factory import list_accelerators
+    from covey.engines.installation import list_accelerators
 
     there = len(list_accelerators()) if gpus != 0 else 0
     count = there if gpus is None else gpus

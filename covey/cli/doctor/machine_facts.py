@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
-from covey.engines.factory import choose_engine, describe_build, measure_memory, require_engine
+from covey.engines.factory import choose_engine, require_engine
+from covey.engines.installation import describe_build, measure_memory
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import PoolParams
@@ -33,7 +34,7 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
     if device == "cpu":
         return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
     vllm = getattr(settings, "vllm", None)
-    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.factory", "memory", device]
+    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.installation", "memory", device]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
     if ended.returncode:
         reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")

@@ -1,12 +1,11 @@
 """Default size of the KV cache on a CPU, computed from the pool's lengths."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
+from covey.engines.installation import measure_memory
 from covey.model.policy_files import DTYPES
 
 BLOCK = 32
@@ -26,12 +25,4 @@ def compute_cache_bytes(values: Mapping[str, Any]) -> int:
     token = 2 * config.num_hidden_layers * -(-heads // values["tensor_parallel_size"]) * width * size
     block = values["block_size"] or BLOCK
     blocks = values["batch"] * (-(-longest // block) + 1) + 1  # vLLM reserves one block for itself
-    return int(min(blocks * block * token, get_memory() // 2 // values["tensor_parallel_size"]))
-
-
-def get_memory() -> int:
-    """Return the memory in bytes of the machine, or of the container that this process runs in."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    file = Path("/sys/fs/cgroup/memory.max")
-    limit = file.read_text().strip() if file.exists() else "max"
-    return min(total, int(limit)) if limit.isdecimal() else total
+    return int(min(blocks * block * token, measure_memory("cpu") // 2 // values["tensor_parallel_size"]))

@@ -25,7 +25,8 @@ from covey.console.account import read_pool_file
 from covey.demo.cheats import Wrapped
 from covey.devnet import deploy
 from covey.engines.base import Completion, Engine, GenerationRequest
-from covey.engines.factory import describe_build, describe_hardware, require_engine
+from covey.engines.factory import require_engine
+from covey.engines.installation import describe_build, describe_hardware
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
 from covey.model.policy_files import WEIGHTS_FILE

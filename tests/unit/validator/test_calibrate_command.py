@@ -13,8 +13,8 @@ import tomlkit
 from covey.console.account import read_pool_file
 from covey.engines import factory
 from covey.engines.base import Engine
-from covey.engines.factory import describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.installation import describe_hardware
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.model.policy_files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder

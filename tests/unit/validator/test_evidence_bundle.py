@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from covey.demo.cheats import Wrapped
-from covey.engines.factory import describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.installation import describe_hardware
 from covey.environments.base import refuse_data_sets
 from covey.errors import CoveyError, OperatorError
 from covey.model.tiny import tiny_folder

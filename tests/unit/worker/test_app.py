@@ -26,8 +26,8 @@ pytestmark = pytest.mark.unit
 HANGING = """#!{python}
 import os, socket, sys
 from covey.engines.vllm.frames import Frame, receive, send
-if sys.argv[2] == "covey.engines.factory":
-    os.execv({python!r}, [{python!r}, "-m", "covey.engines.factory", "hf"])
+if sys.argv[2] == "covey.engines.installation":
+    os.execv({python!r}, [{python!r}, "-m", "covey.engines.installation", "hf"])
 connection = socket.socket(fileno=int(sys.argv[3]))
 while True:
     try:

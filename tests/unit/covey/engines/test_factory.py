@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import subprocess
 import sys
 from functools import partial
 from importlib import metadata
@@ -14,14 +13,8 @@ import pytest
 import torch
 
 from covey.engines.base import GenerationRequest
-from covey.engines.factory import (
-    build_engine,
-    choose_engine,
-    describe_build,
-    describe_hardware,
-    list_versions,
-    require_engine,
-)
+from covey.engines.factory import build_engine, choose_engine, require_engine
+from covey.engines.installation import describe_hardware
 from covey.errors import OperatorError
 from covey.model.tiny import tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
@@ -81,36 +74,6 @@ def show_accelerator(patch: pytest.MonkeyPatch, name: str = HOPPER) -> None:
     patch.setattr(torch.cuda, "get_device_name", get_name)
 
 
-@pytest.mark.parametrize(("device", "expected"), [("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda:0", HOPPER), ("mps", "mps")])
-def test_describe_hardware__device__is_its_class(monkeypatch: pytest.MonkeyPatch, device: str, expected: str) -> None:
-    show_accelerator(monkeypatch)
-    assert describe_hardware(device) == expected
-
-
-def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_its_instruction_set() -> None:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    name, _, instructions = describe_hardware("cpu", "exact").rpartition(", ")
-    assert name == names[0].partition(": ")[2][:48].strip()
-    assert instructions == torch.backends.cpu.get_cpu_capability()
-
-
-@pytest.mark.parametrize("device", ["cuda:7", "gpu", "", "meta"])
-def test_describe_hardware__missing_device__is_reported(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    show_accelerator(monkeypatch)
-    with pytest.raises(OperatorError, match="cannot be used") as caught:
-        describe_hardware(device)
-    assert (caught.value.code, "\n" in caught.value.message) == ("bad_device", False)
-
-
-def test_describe__cpu__imports_no_torch() -> None:
-    code = (
-        "import sys; from covey.engines.factory import describe_build as b, describe_hardware as h; "
-        "print(h('cpu'), b('hf'), 'torch' in sys.modules, sep='|')"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert completed.stdout == f"cpu|{BUILD}|False\n"
-
-
 FAKE_TORCH = """
 from types import SimpleNamespace as Space
 def get_name(device):
@@ -132,33 +95,6 @@ def write_python(folder: Path, **versions: str) -> Path:
     python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return python
-
-
-def test_list_versions__another_python__are_its_versions(tmp_path: Path) -> None:
-    python, here = write_python(tmp_path, vllm="9.8.7"), list_versions("hf")
-    assert list_versions("vllm", python) == {"covey": here["covey"], "vllm": "9.8.7", "torch": here["torch"]}
-
-
-@pytest.mark.parametrize("name", ["/nowhere/python", "/bin/false"])
-def test_list_versions__python_without_covey__is_reported(name: str) -> None:
-    with pytest.raises(OperatorError, match="did not report its hardware or libraries") as caught:
-        list_versions("vllm", Path(name))
-    assert caught.value.code == "bad_engine"
-    with pytest.raises(OperatorError, match=name) as caught:
-        describe_hardware("cpu", "exact", Path(name))
-    assert caught.value.code == "bad_device"
-
-
-def test_describe_hardware__another_python__asks_its_torch(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    python = write_python(tmp_path)
-    assert describe_hardware("cuda:1", interpreter=python) == "device cuda:1 of its own"
-    name = describe_hardware("cpu", "exact").rpartition(", ")[0]
-    assert describe_hardware("cpu", "exact", python) == f"{name}, MMX"
-    assert describe_hardware("cpu", interpreter=Path("/nowhere")) == "cpu"
-    with pytest.raises(OperatorError, match="cuda:9 cannot be used: no such device") as caught:
-        describe_hardware("cuda:9", interpreter=python)
-    assert caught.value.code == "bad_device"
 
 
 @pytest.mark.parametrize("role", ["worker", "validator"])
@@ -193,12 +129,6 @@ def test_require_engine__is_apart__asks_torch_in_another_process(
     rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
     with pytest.raises(OperatorError, match="not on device cuda:0 of its own"):
         require_engine("hf", rules, role="worker", device="cuda:0", is_apart=True)
-
-
-@pytest.mark.parametrize("name", ["any", "another"])
-def test_describe_build__unknown_engine__is_reported(name: str) -> None:
-    with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
-        describe_build(name)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("hf", "hf"), ("hf", "any"), ("vllm", "vllm"), ("another", "any")])

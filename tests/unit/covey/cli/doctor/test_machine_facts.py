@@ -7,7 +7,7 @@ import pytest
 
 from covey.cli.doctor.machine_facts import find_port_trouble, look_at_engine
 from covey.cli.doctor.snapshot import EngineProbe
-from covey.engines.factory import describe_build
+from covey.engines.installation import describe_build
 from covey.errors import OperatorError
 from tests.fakes.pool import make_params
 from validator.config import ValidatorConfig

