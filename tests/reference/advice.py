@@ -6,7 +6,7 @@ _CLAIM_ORDER = "Claim the next order."
 _LINK = "Links are short-lived and for one object: ask for another one."
 _KEY = "The chain names another key for this harness."
 _WINDOWS = "Wait for the challenge and veto windows, or nothing was earned."
-_CALIBRATION = 'See "Calibration" in docs/operations.md.'
+_CALIBRATION = "See [Measure thresholds](../guides/measure-thresholds.md)."
 _NODE = "The message quotes the chain's node; the sender of transactions deals with it."
 _VLLM = "The message quotes vLLM. The third time in a row ends a worker."
 _API = "See `/docs` of the coordinator for its routes and bodies."
@@ -14,7 +14,7 @@ _API = "See `/docs` of the coordinator for its routes and bodies."
 ADVICE = {
     "already_committed": _CLAIM_ORDER,
     "already_known": _NODE,
-    "another_policy": 'See "The trainer\'s state" in docs/operations.md.',
+    "another_policy": "See [Resume training](../guides/resume-training.md).",
     "bad_body": _API,
     "bad_evidence": "A bundle is canonical JSON of at most 64 KiB and agrees with the chain.",
     "bad_link": _LINK,

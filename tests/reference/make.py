@@ -1,6 +1,7 @@
 """Pages of docs/reference, made from the code: `make reference` writes them, and a test compares them.
 
-settings.md and commands.md are what settings classes and commands say of themselves; errors.md is what `codes` finds.
+settings.md and commands.md are what settings classes and commands say of themselves, errors.md is what `codes` finds,
+and metrics.md is what `METRICS` says.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from covey.console.docstrings import read_attribute_docstrings
 from covey.protocol.params import PoolParams
 from tests.reference.advice import ADVICE
 from tests.reference.codes import Raise, find_raises
+from trainer.monitoring.metric_names import METRICS
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 NOTE = "<!-- Made by `make reference` from the code: edit that. -->"
@@ -37,7 +39,12 @@ WHO = {
 
 def build_pages() -> dict[str, str]:
     """Text by file name."""
-    return {"settings.md": build_settings(), "commands.md": build_commands(), "errors.md": build_errors()}
+    return {
+        "settings.md": build_settings(),
+        "commands.md": build_commands(),
+        "errors.md": build_errors(),
+        "metrics.md": build_metrics(),
+    }
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -56,6 +63,9 @@ def build_settings() -> str:
         "wins. Unknown names are refused. In environment and `--set` a list is written `a,b`. A dotted name is a key\n"
         "of a table, which only the file can hold. `covey config show ROLE` prints the values that count, and where\n"
         "each comes from.",
+        "`covey up`, `covey pool open` and `covey worker enroll` ignore the variables of chain commands, because each\n"
+        "role of a folder has values of its own: `COVEY_KEY_FILE`, `COVEY_POOL`, `COVEY_DEPLOYMENT`, `COVEY_RPC_URL`\n"
+        "and `COVEY_COORDINATOR_URL`.",
     ]
     for role in get_args(Role):
         kind = get_settings_class(role)
@@ -223,6 +233,22 @@ def _end(text: str) -> str:
     """As a sentence on one line, with nothing that Markdown would take for markup."""
     line = " ".join(text.split()).replace("*", "\\*").replace("<", "&lt;")
     return line if line.endswith((".", "?", "!")) else f"{line}."
+
+
+# Metrics
+
+
+def build_metrics() -> str:
+    parts = [
+        NOTE,
+        "# Metrics",
+        "A line of the trainer's `metrics.jsonl` is a JSON object with `event`, `step` and the values below. Hashes\n"
+        "and names are text, and all other values are numbers.",
+    ]
+    for event, meanings in METRICS.items():
+        rows = ((f"`{name}`", meaning) for name, meaning in meanings.items())
+        parts += [f"## {event}", _table(("name", "meaning"), rows)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 if __name__ == "__main__":

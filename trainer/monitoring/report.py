@@ -1,4 +1,4 @@
-"""The metrics of one step, by the names of docs/operations.md."""
+"""The metrics of one step, by the names of `metric_names`."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from trainer.data.samples import Sample
 def build_report(
     samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int, regraded: int
 ) -> dict[str, float]:
-    """Metrics of a step by the names of docs/operations.md: means over its samples, and over the updates that had any;
-    the gradient norm and what is called a maximum are the largest of the updates."""
+    """Metrics of a step by the names of `METRICS`: means over its samples, and over the updates that had any; the
+    gradient norm and what is called a maximum are the largest of the updates."""
     taught = [update for update in updates if update.trained_tokens]
     count, rounds = max(1, len(samples)), max(1, len(taught))
     staleness = [step - sample.policy_version for sample in samples]
