@@ -91,8 +91,8 @@ def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
         raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
     # The contracts accept one form only (EIP-2). Work signed in another form could be paid but never slashed.
     if int(signature[66:130], 16) > _HALF_ORDER or signature[130:] not in ("1b", "1c"):
-        message = "the contracts refuse this form: s is high, or v is neither 27 nor 28"
-        raise ProtocolError("bad_signature", message, status=401)
+        reason = "the contracts refuse this form: s is high, or v is neither 27 nor 28"
+        raise ProtocolError("bad_signature", reason, status=401)
     try:
         return Address(Account.recover_message(encode_message(message, domain), signature=signature))
     except (ValueError, BadSignature, ValidationError) as error:
