@@ -73,8 +73,8 @@ def clean_symbol(text: str) -> str:
 
     Returns `NO_SYMBOL` if nothing is left or if the rest looks like a number.
     """
-    kept = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
-    return kept if kept and not (kept[0].isdigit() or kept[0] in ".,") else NO_SYMBOL
+    shown = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
+    return shown if shown and not (shown[0].isdigit() or shown[0] in ".,") else NO_SYMBOL
 
 
 def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:

@@ -92,7 +92,7 @@ class PoolRegistry(Contract):
         return bool(self._read("isOpen", pool))
 
     def closes_at(self, pool: PoolId) -> int:
-        """Return from when escrow and the operator's bond may leave, in Unix seconds. 2**256 - 1 before the end."""
+        """Return when escrow and the operator's bond are released, in Unix seconds. 2**256 - 1 before the pool ends."""
         return int(self._read("closesAt", pool))
 
     def count_pools(self) -> int:

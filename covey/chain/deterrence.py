@@ -1,4 +1,4 @@
-"""Computes whether a pool's terms deter cheating: the stake that a cheat loses over the pay that it gains, as expected.
+"""Computes whether a pool's terms deter cheating: a cheat's expected loss of stake over its expected gain of pay.
 
 The cheat is a proven node. It has either the least stake that is served or all the stake that cases can take; the
 smaller factor counts. It has several tasks in hand, claims the cap of units for each, and stops when the first one is
@@ -53,9 +53,8 @@ class Deterrence:
             return math.inf
         if self.audit_rate == 0 or self.slash == 0:
             return 0.0
-        submissions = (
-            1 / self.audit_rate + self.tasks - 1
-        )  # Those until the first one is drawn, and the others in hand.
+        # Submissions until the first one is drawn, and the others in hand.
+        submissions = 1 / self.audit_rate + self.tasks - 1
         gain = (1 - self.audit_rate) * self.pay * submissions
         return self.slash * self._compute_expected_cases() / gain
 
@@ -89,7 +88,7 @@ def compute_undrawn_limit(terms: PoolTerms, free_stake: int) -> int:
 
 
 def compute_deterrence(terms: PoolTerms, params: PoolParams) -> Deterrence:
-    """Return the risk of a cheat in a pool, with the stake that is better for the cheat.
+    """Return the risk of a cheat in a pool, at the stake that is better for the cheat.
 
     That is either `min_stake` or all that cases can take. More stake allows more and larger submissions, and is at risk
     in more cases.

@@ -117,7 +117,10 @@ class History:
         return list(self._walk_back(address, topics))[::-1]
 
     def _find(self, address: Address, topics: Sequence[Hash | None]) -> events.AnyEvent | None:
-        """Return the newest event of a contract with these topics. None if there is none."""
+        """Return the newest event of a contract with these topics. None if there is none.
+
+        The events that are looked up like this are unique, even after a reorganisation.
+        """
         return next(self._walk_back(address, topics), None)
 
     def _walk_back(self, address: Address, topics: Sequence[Hash | None]) -> Iterator[events.AnyEvent]:

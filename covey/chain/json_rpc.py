@@ -163,7 +163,7 @@ class ChainClient:
         return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
-        """Return the next nonce at a block. "pending" includes transactions that the node knows and has not mined."""
+        """Return the next nonce at a block. "pending" also counts transactions that are known but not mined yet."""
         return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
 
     def estimate_gas(self, sender: Address, call: Call) -> int:

@@ -91,8 +91,8 @@ class SqliteOutbox:
                 " ON CONFLICT (key) DO NOTHING",
                 (intent.key, call.to, call.data, str(call.value), call.label, IntentState.UNSENT),
             )
-        kept = self.find(intent.key)
-        if kept is None or kept.intent != intent:
+        entry = self.find(intent.key)
+        if entry is None or entry.intent != intent:
             raise ProtocolError("intent_conflict", f"{intent.key} is the key of another call", status=409)
 
     def find(self, key: str) -> Entry | None:

@@ -95,7 +95,7 @@ class Bundle(Body, strict=True):
             bundle = cls.model_validate_json(data, strict=True)
             is_canonical = bundle.to_bytes() == data
         except ValueError as error:
-            raise ProtocolError("bad_evidence", "evidence is not the bundle of a judgement") from error
+            raise ProtocolError("bad_evidence", "this is not the bundle of a judgement") from error
         if not is_canonical:
             raise ProtocolError("bad_evidence", "the bundle is not in canonical form")
         return bundle

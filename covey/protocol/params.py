@@ -115,7 +115,8 @@ class VerificationParams(_Part):
     audit_rate: float = Field(default=0.1, ge=0, le=1)
     """Share of the submissions that validators replay. It grows with the strikes of the contributor."""
     newcomer_submissions: int = Field(default=8, ge=0)
-    """Number of accepted submissions of a node until which all its submissions are replayed."""
+    """Number of accepted submissions after which a node is no longer a newcomer. Until then, all its submissions are
+    replayed."""
     confirm_rate: float = Field(default=0.1, ge=0, le=1)
     """Share of the submissions without a replay whose cheap checks a second validator repeats."""
     draw_seconds: int = Field(default=24, ge=1, le=86_400)
@@ -170,8 +171,7 @@ class PoolParams(_Part):
     epoch_seconds: Seconds = 20
     """Seconds between two epochs while there is work to settle. On chain, the term `epoch_length` is a lower bound."""
     epoch_leaves: Count = 4096
-    """Number of submissions waiting for an epoch at which the epoch is closed even before `epoch_seconds` have
-    passed."""
+    """Number of waiting submissions at which an epoch is closed even before `epoch_seconds` have passed."""
     strikes_to_suspend: Count = 8
     """Number of strikes, over all nodes of a contributor, after which its nodes are suspended."""
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
@@ -216,7 +216,10 @@ class PoolParams(_Part):
 
     @property
     def max_groups_per_step(self) -> int:
-        """Largest number of groups in one batch, in whole tasks. With 16 groups per step, 2.6 times that make 40."""
+        """Largest number of groups in one batch, in whole tasks.
+
+        Example: 16 groups per step, a factor of 2.6 and tasks of 2 groups give 40.
+        """
         if not self.online_filter:
             return self.groups_per_step
         return int(self.max_sampling * self.groups_per_step) // self.groups_per_task * self.groups_per_task
@@ -241,7 +244,7 @@ class PoolParams(_Part):
     def needed_submission_bytes(self) -> int:
         """Upper bound in bytes of the file of an honest task, if nothing in it can be compressed.
 
-        A prompt token takes 4 bytes, a completion token with its log-probability 8, and a proof 4 more than its own
+        Prompt tokens, completion tokens and log-probabilities take 4 bytes each, and a proof takes 4 more than its own
         size. Each of these list values takes one more byte for Parquet's levels. The other columns of a row take 32
         bytes, and the footer takes 8 KiB. One part in 64 is added for page headers and the overhead of zstd.
         """

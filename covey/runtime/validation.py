@@ -29,11 +29,11 @@ def explain_unknown(name: str, known: Iterable[str]) -> str:
     return f"{name}: unknown" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _explain_one(model: type[BaseModel], kind: str, place: Sequence[int | str], message: str) -> str:
-    path = ".".join(map(str, place))
+def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str], message: str) -> str:
+    path = ".".join(map(str, location))
     if kind == "extra_forbidden":
-        table = "".join(f"{part}." for part in place[:-1])
-        name, owner = str(place[-1]), _find_table(model, place[:-1])
+        table = "".join(f"{level}." for level in location[:-1])
+        name, owner = str(location[-1]), _find_table(model, location[:-1])
         if isinstance(owner, HasRenamed) and name in owner.renamed:
             return f"{table}{name}: renamed; write {owner.renamed[name]}"
         return table + explain_unknown(name, [] if owner is None else owner.model_fields)

@@ -58,9 +58,9 @@ def test_compute_deterrence__large_pool_with_a_stake_of_two_submissions__rewards
     """16 completions of 30,720 tokens at 10^12 pay 0.49 tokens. One draw in ten takes one token."""
     terms, params = read_large(min_stake=COINS, slash_amount=COINS, max_slashes=1)
     rules = params.verification.model_copy(update={"audit_rate": 0.1})
-    found = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
-    assert (found.pay, found.slash, found.cases, found.tasks) == (COINS // 4, COINS, 1, 1)
-    assert found.factor == pytest.approx(0.1 * 1 / (0.9 * 0.25))
+    deterrence = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
+    assert (deterrence.pay, deterrence.slash, deterrence.cases, deterrence.tasks) == (COINS // 4, COINS, 1, 1)
+    assert deterrence.factor == pytest.approx(0.1 * 1 / (0.9 * 0.25))
 
 
 def test_compute_deterrence__cheat_stakes_more_than_the_minimum__may_submit_work_that_pays_more():
@@ -70,21 +70,20 @@ def test_compute_deterrence__cheat_stakes_more_than_the_minimum__may_submit_work
     """
     terms, params = read_large(min_stake=COINS // 10, slash_amount=COINS // 10, max_slashes=50)
     rules = params.verification.model_copy(update={"audit_rate": 0.7})
-    found = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
-    assert (found.cases, found.tasks) == (50, 8)  # 1.25 / 0.49152 / 0.3
+    deterrence = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
+    assert (deterrence.cases, deterrence.tasks) == (50, 8)  # 1.25 / 0.49152 / 0.3
     paid = 0.3 * 0.49152 * (1 / 0.7 + 7)
-    assert found.factor == pytest.approx(0.1 * (1 + 7 * 0.7) / paid, rel=1e-6)
+    assert deterrence.factor == pytest.approx(0.1 * (1 + 7 * 0.7) / paid, rel=1e-6)
 
 
 def test_large_pool__stake__covers_the_largest_number_of_cases_in_a_span():
     terms, params = read_large()
     assert terms.min_stake >= terms.max_slashes * terms.slash_amount
-    assert (
-        terms.signer_penalty >= terms.slash_amount / 2
-    )  # A false case costs its signers about the amount that it would take.
+    # A false case costs its signers about the amount that it would take.
+    assert terms.signer_penalty >= terms.slash_amount / 2
     assert terms.validator_bond >= terms.max_slashes * terms.signer_penalty
-    found = compute_deterrence(terms, params)
-    assert (found.cases, found.tasks) == (4, int(10 / (16 * 30_720e-6) / 0.8))
+    deterrence = compute_deterrence(terms, params)
+    assert (deterrence.cases, deterrence.tasks) == (4, int(10 / (16 * 30_720e-6) / 0.8))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +113,8 @@ def test_factor__many_simulated_cheats__equals_their_loss_over_their_gain(rate: 
         drawn = [play.random() < rate for _ in range(tasks - 1)]
         gain += 3 * drawn.count(False)
         loss += 50 * min(cases, 1 + drawn.count(True))
-    found = Deterrence(audit_rate=rate, pay=3, slash=50, cases=cases, tasks=tasks)
-    assert found.factor == pytest.approx(loss / gain, rel=0.03)
+    deterrence = Deterrence(audit_rate=rate, pay=3, slash=50, cases=cases, tasks=tasks)
+    assert deterrence.factor == pytest.approx(loss / gain, rel=0.03)
 
 
 def test_factor__cheat_uses_the_limit_of_undrawn_pay__approaches_undrawn_part():

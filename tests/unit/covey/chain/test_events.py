@@ -108,12 +108,12 @@ def test_decode__foreign_or_anonymous_log__is_none():
 
 def test_classes__every_event_of_the_contracts__has_a_class_with_the_same_fields():
     kinds = {kind.__name__: kind for kind in get_args(events.AnyEvent)}
-    seen = set()
+    names = set()
     for name in abi_codec.CONTRACT_NAMES:
         for item in abi_codec.load_artifact(name).events:
             if item.name in INHERITED:
                 continue
-            seen.add(item.name)
+            names.add(item.name)
             own = [f.name for f in fields(kinds[item.name]) if f.name not in PLACE]
             assert own == [abi_codec.to_snake(param.name) for param in item.inputs], item.name
-    assert seen == set(kinds)
+    assert names == set(kinds)

@@ -61,9 +61,9 @@ def test_list_policies__any_limit__is_complete_and_in_order_and_reads_no_block_t
 
 def test_find__event_is_in_the_newest_range__reads_no_older_range():
     node = LimitedNode(1000)
-    found = make_history(node)._find(ALICE, [TOPIC])
-    assert found is not None
-    assert found.step == 3
+    event = make_history(node)._find(ALICE, [TOPIC])
+    assert event is not None
+    assert event.step == 3
     assert len(node.asked) == 1
 
 

@@ -196,10 +196,10 @@ class OutboxMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         pending = [key for key, state in self.states.items() if state in (IntentState.UNSENT, IntentState.SIGNED)]
         assert [entry.intent.key for entry in self.store.list_pending()] == pending
-        found = {entry.intent.key: entry.place for entry in self.store.list_provisional()}
-        assert found == self.places
-        held = {key for key, state in self.states.items() if state is IntentState.SIGNED} | self.places.keys()
-        assert self.store.list_nonces() == {self.nonces[key] for key in held}
+        places = {entry.intent.key: entry.place for entry in self.store.list_provisional()}
+        assert places == self.places
+        reserved = {key for key, state in self.states.items() if state is IntentState.SIGNED} | self.places.keys()
+        assert self.store.list_nonces() == {self.nonces[key] for key in reserved}
 
 
 OutboxMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

@@ -316,15 +316,15 @@ async def test_claim__null__returns_none_and_the_timeout_exceeds_the_wait(connec
 async def test_claim__order__is_returned(connect):
     order = {"task": 7, "lease": 9, "policy_version": 3, "manifest_hash": HASH, "groups": 2, "deadline": 5.5}
     client, _ = connect((200, order))
-    found = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
-    assert found == TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
+    answer = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
+    assert answer == TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
 
 
 async def test_submit__file_and_receipt__are_sent_in_this_order_to_the_granted_link(connect):
     answer = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
     client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, answer))
-    found = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
-    assert found.latest_epoch == 2
+    answer = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
+    assert answer.latest_epoch == 2
     assert [(r.method, r.url.path) for r in script.requests] == [
         ("POST", "/v1/uploads"),
         ("PUT", "/put"),

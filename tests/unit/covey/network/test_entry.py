@@ -222,12 +222,12 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
     class Slow(Fetcher):
         running = most = 0
 
-        async def fetch(self, **place):
+        async def fetch(self, **policy):
             self.running += 1
             self.most = max(self.most, self.running)
             await asyncio.sleep(0)
             self.running -= 1
-            return await super().fetch(**place)
+            return await super().fetch(**policy)
 
     fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
     policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
@@ -237,7 +237,7 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
 
 async def test_policies__disk_is_full__is_transient(tmp_path):
     class Full(Fetcher):
-        async def fetch(self, **place):
+        async def fetch(self, **policy):
             raise OSError(28, "No space left on device")
 
     contracts = SimpleNamespace(policies=Outside().policies)

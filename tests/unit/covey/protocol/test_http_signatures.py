@@ -63,8 +63,8 @@ def test_signature_base__by_hand__as_in_rfc_9421():
 
 
 def test_content_digest__example_of_rfc_9530():
-    found = http_signatures.compute_content_digest(b'{"hello": "world"}\n')
-    assert found == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
+    digest = http_signatures.compute_content_digest(b'{"hello": "world"}\n')
+    assert digest == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
 
 
 @settings(max_examples=25)
@@ -77,8 +77,8 @@ def test_content_digest__example_of_rfc_9530():
 def test_verify__signed_request__returns_signer_and_nonce(method, path, query, body):
     request = RequestParts(method=method, authority="h:1", path="/" + path, query=query, body=body)
     headers = sign_request(request, KEY, chain_id=1, now=NOW, nonce=NONCE)
-    found = verify_request(request, headers, chain_id=1, now=NOW)
-    assert (found.signer, found.nonce, found.expires) == (KEY.address, NONCE, NOW + 60)
+    verified = verify_request(request, headers, chain_id=1, now=NOW)
+    assert (verified.signer, verified.nonce, verified.expires) == (KEY.address, NONCE, NOW + 60)
 
 
 @pytest.mark.parametrize(
@@ -188,19 +188,19 @@ def test_verify__malformed_signature__refused(signature):
 
 
 def test_verify__1000_mutated_headers__refused_with_a_known_code():
-    rng, seen = random.Random(24), set()
+    rng, codes = random.Random(24), set()
     for _ in range(1000):
         headers = dict(HEADERS)
         name = rng.choice(sorted(headers))
         text = headers[name]
-        place = rng.randrange(len(text))
-        headers[name] = text[:place] + rng.choice(["", chr(rng.randrange(256)), "eth=:", '"', "\n"]) + text[place + 1 :]
+        index = rng.randrange(len(text))
+        headers[name] = text[:index] + rng.choice(["", chr(rng.randrange(256)), "eth=:", '"', "\n"]) + text[index + 1 :]
         if headers != HEADERS:
             try:
                 verify_request(REQUEST, headers, chain_id=CHAIN, now=NOW)
             except ProtocolError as error:
-                seen.add(error.code)
+                codes.add(error.code)
             else:
                 pytest.fail(f"accepted {headers}")
-    assert seen <= {"bad_signature", "digest_mismatch", "expired_request"}
-    assert len(seen) >= 2
+    assert codes <= {"bad_signature", "digest_mismatch", "expired_request"}
+    assert len(codes) >= 2

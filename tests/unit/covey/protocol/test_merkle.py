@@ -57,9 +57,9 @@ def test_root__order_of_leaves__does_not_matter():
 def test_leaf__by_hand__is_the_double_hash_of_its_words():
     words = (31337).to_bytes(32, "big") + bytes(12) + bytes.fromhex(ALICE[2:]) + (1).to_bytes(32, "big")
     words += bytes(12) + bytes.fromhex(BOB[2:]) + (10**30).to_bytes(32, "big")
-    found = compute_reward_leaf(chain=31337, ledger=ALICE, pool=1, contributor=BOB, cumulative=10**30)
-    assert found == keccak(keccak(words))
-    assert found == compute_leaf(REWARD_LEAF_TYPES, (31337, ALICE, 1, BOB, 10**30))
+    leaf = compute_reward_leaf(chain=31337, ledger=ALICE, pool=1, contributor=BOB, cumulative=10**30)
+    assert leaf == keccak(keccak(words))
+    assert leaf == compute_leaf(REWARD_LEAF_TYPES, (31337, ALICE, 1, BOB, 10**30))
 
 
 @pytest.mark.unit
@@ -83,8 +83,8 @@ def test_tree__1_to_33_rows__equals_the_npm_package():
         ]
         for n in (*range(1, 34), 100)
     ]
-    found = build_trees(REWARD_LEAF_TYPES, sets)
-    for rows, theirs in zip(sets, found, strict=True):
+    trees = build_trees(REWARD_LEAF_TYPES, sets)
+    for rows, theirs in zip(sets, trees, strict=True):
         leaves = [compute_leaf(REWARD_LEAF_TYPES, (int(c), le, int(p), a, int(u))) for c, le, p, a, u in rows]
         tree = MerkleTree(leaves)
         assert tree.root == theirs["root"]

@@ -185,8 +185,8 @@ def test_recover_signer__1000_mutations__refused_or_another_signer():
     rng, signature = random.Random(5), eip712.sign(RECEIPT, DOMAIN, NODE)
     codes = set()
     for _ in range(1000):
-        place = rng.randrange(2, len(signature))
-        altered = signature[:place] + rng.choice("0123456789abcdefgG \n٠") + signature[place + 1 :]
+        index = rng.randrange(2, len(signature))
+        altered = signature[:index] + rng.choice("0123456789abcdefgG \n٠") + signature[index + 1 :]
         if altered == signature:
             continue
         try:

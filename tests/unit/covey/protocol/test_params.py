@@ -139,8 +139,8 @@ def test_max_groups_per_step__by_hand__is_whole_tasks(sampling: float, is_on: bo
 
 
 def test_online_filter__older_text_without_it__is_off():
-    told = json.loads(build().to_text())
-    text = json.dumps({name: value for name, value in told.items() if name not in ("online_filter", "max_sampling")})
+    params = json.loads(build().to_text())
+    text = json.dumps({name: value for name, value in params.items() if name not in ("online_filter", "max_sampling")})
     value = PoolParams.from_text(text, keccak_of(text))
     assert (value.online_filter, value.max_sampling) == (False, 4.0)
 
@@ -229,10 +229,10 @@ def test_params__bfloat16_with_engines_and_hardware__is_calibrated():
 
 
 def test_params__hardware_and_build__are_in_the_text():
-    told = json.loads(build(verification=EXACT).to_text())["verification"]
-    assert {name: told[name] for name in EXACT} == EXACT
-    told = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
-    assert (told["hardware"], told["build"]) == ("x" * 64, "y" * 128)
+    rules = json.loads(build(verification=EXACT).to_text())["verification"]
+    assert {name: rules[name] for name in EXACT} == EXACT
+    rules = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
+    assert (rules["hardware"], rules["build"]) == ("x" * 64, "y" * 128)
     assert (build().verification.hardware, build().verification.build) == ("any", "any")
 
 

@@ -20,7 +20,7 @@ def test_write__new_and_old__whole_content_and_no_draft(tmp_path):
     for data in (b"first", b"", b"x" * 100_000):
         write_atomically(path, data)
         assert path.read_bytes() == data
-    assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_write__order__file_synced_before_the_rename_and_folder_after_it(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_write__crash_at_each_step__old_or_new_never_half(tmp_path, monkeypatch,
         with pytest.raises(CrashError):
             write_atomically(path, b"new")
     assert (path.read_bytes() if path.exists() else None) in (old, b"new")
-    assert {each.name for each in tmp_path.iterdir()} <= {"a"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"a"}
 
 
 def test_write__crash_after_the_rename__new(tmp_path, monkeypatch):

@@ -34,28 +34,28 @@ async def test_serve_http__serves_until_stop():
 
 
 async def test_serve_http__port_is_taken__operator_error_names_it():
-    said = []
+    calls = []
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(OperatorError, match=f"address_in_use: cannot listen on 127.0.0.1:{port}"):
             await serve_http(
-                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: said.append("serves")
+                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: calls.append("serves")
             )
-    assert said == [], "on_bound is not called for a server that does not serve"
+    assert calls == [], "on_bound is not called for a server that does not serve"
 
 
 async def test_serve_http__port_is_bound__calls_on_bound_before_the_first_request():
-    stop, (port,), said = asyncio.Event(), find_free_ports(1), []
+    stop, (port,), calls = asyncio.Event(), find_free_ports(1), []
 
     def note() -> None:
         with socket.create_connection(("127.0.0.1", port)):
-            said.append("serves")
+            calls.append("serves")
         stop.set()
 
     await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), 5)
-    assert said == ["serves"]
+    assert calls == ["serves"]
 
 
 def test_find_free_ports__ports__are_below_ephemeral_ports_and_can_be_listened_on():

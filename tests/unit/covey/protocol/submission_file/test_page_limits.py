@@ -97,17 +97,17 @@ def test_measure__files_of_pyarrow__agree_with_their_footers(dictionary: bool, v
         for j, width in enumerate((8, None)):
             column = metadata.row_group(i).column(j)
             start = column.dictionary_page_offset or column.data_page_offset
-            found = measure(sink.getvalue(), start, column.total_compressed_size, most=column.num_values, width=width)
-            assert found.values == column.num_values
-            part = table.column(j).slice(1000 * i, 1000).combine_chunks()
-            held = 4 * len(part.flatten()) if j == 0 else sum(len(each) for each in part.to_pylist())
-            assert found.decoded_bytes >= held
+            pages = measure(sink.getvalue(), start, column.total_compressed_size, most=column.num_values, width=width)
+            assert pages.values == column.num_values
+            values = table.column(j).slice(1000 * i, 1000).combine_chunks()
+            size = 4 * len(values.flatten()) if j == 0 else sum(len(value) for value in values.to_pylist())
+            assert pages.decoded_bytes >= size
 
 
 @given(data=st.binary(max_size=200), most=st.integers(0, 1 << 40))
 def test_measure__any_bytes__are_measured_or_refused(data: bytes, most: int):
     try:
-        found = measure(data, 0, len(data), most=most, width=8)
+        pages = measure(data, 0, len(data), most=most, width=8)
     except ValueError:
         return
-    assert 0 <= found.values <= most
+    assert 0 <= pages.values <= most

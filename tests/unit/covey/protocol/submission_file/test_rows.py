@@ -180,9 +180,9 @@ def test_decode__false_row_count__refused():
     size = struct.unpack("<I", data[-8:-4])[0]
     footer = len(data) - 8 - size
     outcomes = set()
-    for place in range(footer, len(data) - 8):
-        if data[place] == 32:  # The zigzag form of 16.
-            altered = bytes(data[:place]) + b"\x7e" + bytes(data[place + 1 :])
+    for offset in range(footer, len(data) - 8):
+        if data[offset] == 32:  # The zigzag form of 16.
+            altered = bytes(data[:offset]) + b"\x7e" + bytes(data[offset + 1 :])
             try:
                 rows = decode(altered, BUDGET)
             except ProtocolError as error:
