@@ -1,16 +1,16 @@
 """The error tree, ordered by what the caller must do.
 
 CoveyError
-  TransientError   wait and try again: only `runtime` and the outbox do
+  TransientError   wait and retry; only `runtime` and the outbox do that
   ProtocolError    refuse the peer, with a stable code
-  OperatorError    stop the process and tell its operator what to do
+  OperatorError    stop the process and tell the operator what to do
 
 Cheating is never an exception: it is a `Verdict` value.
 """
 
 
 class CoveyError(Exception):
-    """Base of all errors of Covey.  `code` is stable: scripts and peers may compare it."""
+    """Base of all errors of Covey. `code` is stable, so scripts and peers may compare it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -19,11 +19,14 @@ class CoveyError(Exception):
 
 
 class TransientError(CoveyError):
-    """Something outside did not answer; the same call may succeed later.  Example: code "chain_unreachable"."""
+    """Something outside this process did not answer. The same call may succeed later.
+
+    Example: code "chain_unreachable".
+    """
 
 
 class ProtocolError(CoveyError):
-    """A peer broke a rule.  `status` is the HTTP status that carries it.  Example: code "lease_expired", status 409."""
+    """A peer broke a rule. `status` is the HTTP status of the response. Example: code "lease_expired", status 409."""
 
     def __init__(self, code: str, message: str, *, status: int = 400) -> None:
         super().__init__(code, message)
@@ -31,7 +34,7 @@ class ProtocolError(CoveyError):
 
 
 class OperatorError(CoveyError):
-    """The set-up of this process is wrong.  `fix` is one sentence that says what to do."""
+    """The setup of this process is wrong. `fix` is one sentence that says what to do."""
 
     def __init__(self, code: str, message: str, *, fix: str) -> None:
         super().__init__(code, f"{message}. {fix}")

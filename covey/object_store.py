@@ -1,9 +1,11 @@
-"""One object store: a local folder by default, S3 and others by URL (obstore).
+"""One object store: a local folder by default, or S3 and others by URL (obstore).
 
-What the owner puts is immutable.  What a stranger puts by a link is not: an S3 link binds verb, key and time only.
+Objects that the owner puts are immutable. Objects that a stranger puts by a link are not, because an S3 link fixes only
+the verb, the key and the time.
 
-Strangers put and get by signed, short-lived links.  An S3 store signs its own; for a folder the coordinator's API
-serves `{base_url}/v1/objects/{key}` and checks by `require_link`.  The owner of the store chooses every key.
+Strangers put and get objects by signed, short-lived links. An S3 store signs its own links. For a folder, the
+coordinator's API serves `{base_url}/v1/objects/{key}` and checks each link with `require_link`. The owner of the store
+chooses every key.
 """
 
 import hashlib
@@ -23,41 +25,46 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 
 Method = Literal["GET", "PUT"]
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""Plain names only: no step upward, nothing encoded, no letter that looks like another."""
+"""Plain ASCII names only: no "..", no percent-encoding, and no Unicode letter that looks like another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSigner:
-    """Signs links to a store that cannot sign its own."""
+    """Signs links to a store that cannot sign its own links."""
 
     secret: bytes
+    """Key of the HMAC."""
     base_url: str
-    """Example: http://127.0.0.1:8000."""
+    """Base URL of the API that serves the objects, for example "http://127.0.0.1:8000"."""
 
     def compute(self, method: Method, key: str, expires: int, size: int) -> str:
+        """Return the signature of a link: HMAC-SHA256 over its values, in hexadecimal."""
         text = "\n".join(("covey-link-1", method, key, str(expires), str(size)))
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
 
 class ObjectStore:
-    """Example: `ObjectStore.open("file:///var/covey", signer)`."""
+    """Objects by key. Example: `ObjectStore.open("file:///var/covey", signer)`."""
 
     def __init__(self, store: obstore.store.ObjectStore, signer: LinkSigner) -> None:
         self._store, self._signer = store, signer
 
     @classmethod
     def open(cls, url: str, signer: LinkSigner) -> "ObjectStore":
-        """`file://` or whatever obstore knows (`s3://`, `gs://`, `az://`)."""
+        """Open the store at a URL: `file://`, or any scheme that obstore supports (`s3://`, `gs://`, `az://`).
+
+        Raises OperatorError("bad_store") if the store cannot be opened.
+        """
         parts = urlsplit(url)
         try:
             if parts.scheme == "file":
                 return cls(LocalStore(parts.path, mkdir=True), signer)
             return cls(from_url(url), signer)
         except (BaseError, ValueError, OSError) as error:
-            raise OperatorError("bad_store", f"{url} does not open: {error}", fix="Correct store_url") from error
+            raise OperatorError("bad_store", f"{url} cannot be opened: {error}", fix="Correct store_url") from error
 
     def put(self, key: str, data: bytes) -> None:
-        """Store once; storing the same key again changes nothing and raises ProtocolError("object_exists")."""
+        """Store an object. Raises ProtocolError("object_exists") and changes nothing if the key exists already."""
         _require_key(key)
         try:
             obstore.put(self._store, key, data, mode="create")
@@ -67,7 +74,7 @@ class ObjectStore:
             raise TransientError("store_unavailable", f"cannot store {key}: {error}") from error
 
     def put_named_by_content(self, key: str, data: bytes) -> None:
-        """Store under a key that names the content's hash: a second time is no error."""
+        """Store an object whose key contains the hash of its content. It is not an error if the key exists already."""
         try:
             self.put(key, data)
         except ProtocolError as error:
@@ -75,13 +82,14 @@ class ObjectStore:
                 raise
 
     def get(self, key: str, *, max_bytes: int) -> bytes:
-        """The object; raise ProtocolError "missing" or "oversized"."""
+        """Return the content of an object. Raises ProtocolError("missing") or ProtocolError("oversized")."""
         _require_key(key)
         try:
-            found = obstore.get(self._store, key)
-            size = int(found.meta["size"])  # of these bytes, whatever is written under the key meanwhile
+            answer = obstore.get(self._store, key)
+            # The size of the version that was opened, even if another one is written under the key meanwhile.
+            size = int(answer.meta["size"])
             if size <= max_bytes:
-                return bytes(found.bytes())
+                return bytes(answer.bytes())
         except FileNotFoundError as error:
             raise ProtocolError("missing", f"{key} is not in the store", status=404) from error
         except (BaseError, OSError) as error:
@@ -89,7 +97,7 @@ class ObjectStore:
         raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
 
     def delete(self, key: str) -> None:
-        """Remove an object.  A missing object is not an error."""
+        """Remove an object. A missing object is not an error."""
         _require_key(key)
         try:
             obstore.delete(self._store, key)
@@ -99,7 +107,10 @@ class ObjectStore:
             raise TransientError("store_unavailable", f"cannot delete {key}: {error}") from error
 
     def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
-        """A link that allows `method` on `key` until `now + seconds` (PUT: for exactly `size` bytes)."""
+        """Return a link that allows `method` on `key` until `now + seconds`.
+
+        A PUT link to a folder allows exactly `size` bytes. An S3 link does not fix the size.
+        """
         _require_key(key)
         if not isinstance(self._store, LocalStore):
             return obstore.sign(cast("obstore.store.S3Store", self._store), method, key, timedelta(seconds=seconds))
@@ -109,7 +120,10 @@ class ObjectStore:
         return f"{self._signer.base_url}/v1/objects/{key}?{urlencode(query | {'signature': signature})}"
 
     def require_link(self, method: Method, key: str, query: Mapping[str, str], *, now: float) -> int:
-        """Return the size that a link allows; raise ProtocolError("bad_link") for a link that was not signed here."""
+        """Return the size in bytes that a link allows.
+
+        Raises ProtocolError("bad_link") if the link is incomplete, was not signed here or has expired.
+        """
         _require_key(key)
         try:
             expires, size = int(query["expires"]), int(query["size"])
@@ -125,4 +139,4 @@ class ObjectStore:
 
 def _require_key(key: str) -> None:
     if not _KEY.fullmatch(key) or len(key) > 512:
-        raise ProtocolError("bad_key", "an object is named by plain words between slashes", status=404)
+        raise ProtocolError("bad_key", "an object key consists of plain words between slashes", status=404)

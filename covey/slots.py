@@ -1,7 +1,8 @@
-"""What can be checked of a task's rollouts without its policy: prompts and seeds, ends, rewards.
+"""Checks of a task's rollouts that do not need its policy: prompts, seeds, ends and texts to grade.
 
-All of it follows from the task's slots, the environment and the tokenizer.  A validator checks every submission so, and
-the trainer checks again what nobody replayed.  Rows are of the groups of their task: the caller has checked that.
+All of them follow from the task's slots, the environment and the tokenizer. A validator applies them to every
+submission, and the trainer repeats them for submissions that no validator replayed. The caller has already checked that
+every row belongs to a group of the task.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -18,16 +19,17 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Judgement, Reason
 
 DRAWS = 32
-"""Prompts of one draw that are tried before the pool's tasks count as too long."""
+"""Number of prompts of one draw that are tried before the pool's prompts count as too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnPrompt:
-    """The prompt of a group.  Example: DrawnPrompt(prompt=environment.prompt(draw), tokens=(2, 71, 13))."""
+    """Prompt of a group. Example: DrawnPrompt(prompt=environment.prompt(draw), tokens=(2, 71, 13))."""
 
     prompt: Prompt
+    """Prompt as the environment made it."""
     tokens: tuple[int, ...]
-    """The prompt as the model reads it."""
+    """Token ids of the prompt as the model reads it."""
 
 
 def draw_prompts(
@@ -39,9 +41,12 @@ def draw_prompts(
     format: PromptFormat,
     longest: int,
 ) -> dict[GroupId, DrawnPrompt]:
-    """The prompt of each group of a task: the first one of at most `longest` tokens of those that its draw stands for.
+    """Return the prompt of each group of a task.
 
-    Raises ProtocolError("prompt_too_long") where `DRAWS` are all longer, and as `encode_prompt`.
+    The draw of a group determines a sequence of prompts. The first one of at most `longest` tokens is used.
+
+    Raises ProtocolError("prompt_too_long") if the first `DRAWS` prompts are all longer, and the errors of
+    `encode_prompt`.
     """
     return {
         group: draw_prompt(
@@ -58,21 +63,27 @@ def draw_prompts(
 def draw_prompt(
     draw: int, *, environment: Environment, tokenizer: Tokenizer, format: PromptFormat, longest: int
 ) -> DrawnPrompt:
-    """The first prompt of at most `longest` tokens of those that a draw stands for; raise as `draw_prompts`."""
+    """Return the first prompt of a draw that has at most `longest` tokens.
+
+    Raises the errors of `draw_prompts`.
+    """
     for attempt in range(DRAWS):
         number = draw if attempt == 0 else draw_below("prompt", draw, 1 << 63, attempt=attempt)
         prompt = environment.prompt(number)
         tokens = encode_prompt(tokenizer, prompt.text, system=prompt.system, format=format)
         if len(tokens) <= longest:
             return DrawnPrompt(prompt=prompt, tokens=tuple(tokens))
-    message = f"{DRAWS} prompts of one draw are all longer than {longest} tokens, the last one has {len(tokens)}"
+    message = f"{DRAWS} prompts of one draw are all longer than {longest} tokens; the last one has {len(tokens)}"
     raise ProtocolError("prompt_too_long", message)
 
 
 def find_wrong_slot(
     rollouts: Sequence[Rollout], domain: SlotDomain, prompts: Mapping[GroupId, DrawnPrompt]
 ) -> Judgement | None:
-    """A rejection of the first row whose prompt, token by token, or seed is not that of its slot."""
+    """Return a rejection for the first row whose prompt or seed is not that of its slot. None if there is no such row.
+
+    Prompts are compared token by token.
+    """
     for row in rollouts:
         if row.prompt != prompts[row.group].tokens:
             return Judgement.reject(Reason.WRONG_PROMPT, group=row.group, sibling=row.sibling)
@@ -82,8 +93,10 @@ def find_wrong_slot(
 
 
 def find_false_end(rollouts: Sequence[Rollout], *, ends: Set[int], limit: int, vocabulary: int) -> Judgement | None:
-    """A rejection of the first row with a token outside the vocabulary, or that does not end as a completion does: with
-    one of the tokens `ends`, of which none stands before it, or after `limit` tokens."""
+    """Return a rejection for the first row with a token outside the vocabulary or with a false end. None if all pass.
+
+    A completion ends at the first of the tokens `ends`, or after `limit` tokens if there is none.
+    """
     for row in rollouts:
         where = {"group": row.group, "sibling": row.sibling}
         if max(row.tokens) >= vocabulary:
@@ -102,7 +115,7 @@ def build_replies(
     tokenizer: Tokenizer,
     ends: Set[int],
 ) -> list[Reply]:
-    """What is graded of each row: its text without the one of the tokens `ends` that ends it, and its prompt."""
+    """Return the reply to grade for each row: its prompt, and its text without the end token (one of `ends`)."""
     return [
         prompts[row.group].prompt.build_reply(
             decode_completion(tokenizer, row.tokens, ends), finished=row.finished, tokens=len(row.tokens)

@@ -1,1 +1,1 @@
-"""Everything that touches the chain: one client, thin contracts, typed events, the outbox."""
+"""Everything that accesses the chain: one client, thin contract classes, typed events and the outbox."""

@@ -1,6 +1,6 @@
-"""ABI in, plain Python values out: the only place that knows the JSON files in `covey/chain/abi`.
+"""Encodes and decodes ABI data as plain Python values. Only this module reads the JSON files in `covey/chain/abi`.
 
-Called by contracts, events, client and devnet.  bytes32 is a `Hash`, an address is checksummed, a struct is a tuple.
+A bytes32 becomes a `Hash`, an address is checksummed, and a struct becomes a tuple.
 """
 
 import json
@@ -32,13 +32,15 @@ _ERROR = "08c379a0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Param:
-    """One argument, result or member.  Example: name="step", kind="uint64"."""
+    """One argument, result or struct member. Example: name="step", kind="uint64"."""
 
     name: str
     kind: str
-    """Canonical Solidity type; a struct is written as its members: "(uint256,address)[]"."""
+    """Canonical Solidity type. A struct is written as its members, for example "(uint256,address)[]"."""
     members: tuple["Param", ...]
+    """Members of a struct. Empty for any other type."""
     is_indexed: bool
+    """Whether an event stores the value in a topic."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,7 @@ class Item:
 
     @property
     def digest(self) -> bytes:
-        """keccak256 of the signature: topic of an event, its first four bytes the selector of the others."""
+        """keccak256 of the signature. It is the topic of an event; its first four bytes select a function or error."""
         return keccak(text=f"{self.name}({','.join(param.kind for param in self.inputs)})")
 
 
@@ -84,40 +86,40 @@ def load_artifact(name: str) -> Artifact:
 
 
 def encode_call(contract: str, function: str, args: Sequence[object]) -> bytes:
-    """Selector and arguments of a call."""
+    """Encode a call: its selector and arguments."""
     item = load_artifact(contract).functions[function]
     return item.digest[:4] + encode_values(item.inputs, args)
 
 
 def decode_result(contract: str, function: str, data: bytes) -> tuple[Any, ...]:
-    """Results of a call; raise ValueError when the data is not that function's."""
+    """Decode the results of a call. Raises ValueError if the data does not fit the function."""
     return decode_values(load_artifact(contract).functions[function].outputs, data)
 
 
 def encode_deployment(contract: str, args: Sequence[object]) -> bytes:
-    """Bytecode and constructor arguments."""
+    """Encode a deployment: the bytecode and the constructor arguments."""
     artifact = load_artifact(contract)
     return artifact.bytecode + encode_values(artifact.constructor, args)
 
 
 def encode_values(params: Sequence[Param], values: Sequence[object]) -> bytes:
-    """abi.encode; raise ValueError when the number of values is wrong."""
+    """Encode values as Solidity's abi.encode does. Raises ValueError if the number of values is wrong."""
     if len(params) != len(values):
-        raise ValueError(f"{len(params)} values are due, not {len(values)}")
+        raise ValueError(f"{len(params)} values are required, not {len(values)}")
     return encode([param.kind for param in params], [_lower(param, value) for param, value in _zip(params, values)])
 
 
 def decode_values(params: Sequence[Param], data: bytes) -> tuple[Any, ...]:
-    """abi.decode; raise ValueError when the data does not fit."""
+    """Decode values as Solidity's abi.decode does. Raises ValueError if the data does not fit."""
     try:
         values = decode([param.kind for param in params], data)
     except (DecodingError, OverflowError) as error:
-        raise ValueError(f"data does not decode: {error}") from error
+        raise ValueError(f"data cannot be decoded: {error}") from error
     return tuple(_lift(param, value) for param, value in _zip(params, values))
 
 
 def describe_revert(data: bytes) -> str:
-    """What a contract said when it reverted.  Example: "NotTrainer(1, 0xAb...)"; "no reason" for no data."""
+    """Return the reason of a revert as text, for example "NotTrainer(1, 0xAb...)". "no reason" if there is no data."""
     selector, rest = data[:4].hex(), data[4:]
     item = _errors().get(selector)
     try:
@@ -134,7 +136,7 @@ def describe_revert(data: bytes) -> str:
 
 
 def to_snake(name: str) -> str:
-    """policyVersion -> policy_version."""
+    """Return a name in Python's spelling, for example "policy_version" for "policyVersion"."""
     return "".join("_" + char.lower() if char.isupper() else char for char in name).lstrip("_")
 
 

@@ -1,6 +1,7 @@
 """Amounts of a token as people write them: "1.5 CVT" for 1500000000000000000 smallest units.
 
-Decimals and symbol are the token's word, and whoever opened the pool chose the token: both are bounded here.
+Decimals and symbol come from the token, which the pool's operator chose. They are not trusted, so both are bounded
+here.
 """
 
 import re
@@ -14,33 +15,34 @@ MAX_AMOUNT = (1 << 256) - 1
 MAX_DECIMALS = 36
 MAX_SYMBOL = 16
 NO_SYMBOL = "tokens"
-"""Symbol of a token that has none that could be shown."""
+"""Symbol of a token whose own symbol is missing or cannot be shown."""
 _FORM = re.compile(r"([0-9]{1,78}(?:\.[0-9]{1,78})?)(?: *([^\s0-9.,]\S*))?")
 _EXACT = Context(prec=256)
-"""Holds 78 digits on either side of the point, moved by `MAX_DECIMALS`."""
+"""Decimal context that is exact for 78 digits on either side of the point, shifted by `MAX_DECIMALS`."""
 _SLIP = 10**6
-"""How far over the balance an amount is taken for one in the smallest unit."""
+"""Factor over the balance above which an amount is assumed to be in the smallest unit by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUnit:
-    """Unit in which amounts are read and shown.  Example: Unit(18, "CVT")."""
+    """Unit in which amounts are read and shown. Example: TokenUnit(18, "CVT")."""
 
     decimals: int
     """Number of digits after the point, from 0 to `MAX_DECIMALS`."""
     symbol: str
-    """Name after an amount; empty for the smallest unit."""
+    """Name that is printed after an amount. Empty for the smallest unit."""
 
 
 SMALLEST = TokenUnit(0, "")
-"""The token's smallest unit, which contracts count in."""
+"""The token's smallest unit, in which contracts count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of smallest units that is printed in `unit`.  Example: str(Amount(15, Unit(1, "CVT"))) is "1.5 CVT"."""
+    """An amount that is printed in `unit`. Example: str(Amount(15, TokenUnit(1, "CVT"))) is "1.5 CVT"."""
 
     value: int
+    """Number of the token's smallest units."""
     unit: TokenUnit
 
     def __str__(self) -> str:
@@ -48,15 +50,15 @@ class Amount:
 
 
 def read_unit(token: Token) -> TokenUnit:
-    """The unit that a token names.  Raises OperatorError("odd_token") if its decimals are unknown or over 36."""
+    """Return the unit of a token. Raises OperatorError("odd_token") if its decimals are unknown or over 36."""
     try:
         decimals = token.decimals()
     except (ProtocolError, TransientError) as error:
         if error.code not in ("reverted", "no_contract"):
             raise
-        raise _refuse_token(f"the token {token.address} does not say how many decimals it has") from error
+        raise _refuse_token(f"the token {token.address} does not report its decimals") from error
     if decimals > MAX_DECIMALS:
-        raise _refuse_token(f"the token {token.address} has {decimals} decimals, {MAX_DECIMALS} are the most")
+        raise _refuse_token(f"the token {token.address} has {decimals} decimals, but the maximum is {MAX_DECIMALS}")
     try:
         symbol = clean_symbol(token.symbol())
     except (ProtocolError, TransientError) as error:
@@ -67,16 +69,19 @@ def read_unit(token: Token) -> TokenUnit:
 
 
 def clean_symbol(text: str) -> str:
-    """At most `MAX_SYMBOL` printable characters, no blanks; `NO_SYMBOL` for what looks like a number or is nothing."""
-    kept = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
-    return kept if kept and not (kept[0].isdigit() or kept[0] in ".,") else NO_SYMBOL
+    """Return a symbol of at most `MAX_SYMBOL` printable characters without blanks.
+
+    Returns `NO_SYMBOL` if nothing is left or if the rest looks like a number.
+    """
+    shown = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
+    return shown if shown and not (shown[0].isdigit() or shown[0] in ".,") else NO_SYMBOL
 
 
 def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
-    """The number of smallest units that `text` says in `unit`, exactly.  Example: parse_amount("1.5 CVT", unit).
+    """Return the exact number of smallest units that `text` gives in `unit`. Example: parse_amount("1.5 CVT", unit).
 
-    Raises OperatorError("bad_amount") if it is not a number, has another symbol or more digits than the unit has, or
-    is below `least` or over what a contract can count.
+    Raises OperatorError("bad_amount") if `text` is not a number or has another symbol. It is also raised for more
+    digits than the unit has, and for a value below `least` or over what a contract can count.
     """
     shown = text if text.isprintable() and len(text) <= 200 else repr(text[:200])
     match = _FORM.fullmatch(text.strip())
@@ -96,7 +101,10 @@ def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
 
 
 def format_amount(value: int, unit: TokenUnit) -> str:
-    """All digits of a number of smallest units, in `unit`.  Example: "1.5 CVT"; "1500000000000000000" in `SMALLEST`."""
+    """Return all digits of a number of smallest units, in `unit`.
+
+    Example: "1.5 CVT", or "1500000000000000000" in `SMALLEST`.
+    """
     number = Decimal(value).scaleb(-unit.decimals, _EXACT)
     text = f"{number:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
@@ -104,8 +112,10 @@ def format_amount(value: int, unit: TokenUnit) -> str:
 
 
 def require_plausible(value: int, unit: TokenUnit, *, balance: int) -> None:
-    """Raise OperatorError("smallest_unit") if an amount is so far over the balance that it must have been meant in the
-    smallest unit."""
+    """Raise OperatorError("smallest_unit") for an amount so far over the balance that another unit must be meant.
+
+    The amount was then probably written in the token's smallest unit.
+    """
     if unit == SMALLEST or value <= _SLIP * max(balance, 10**unit.decimals):
         return
     raise OperatorError(

@@ -1,6 +1,6 @@
-"""One thin class per contract: reads return values, writes return an unsent `Call`; called by all roles.
+"""One thin class per contract: reads return values, and writes return an unsent `Call`.
 
-Nothing else encodes a call.  A read is pinned to the block of its `Contracts`; see `Contracts.at`.
+Only this module encodes calls. A read is pinned to the block of its `Contracts`, see `Contracts.at`.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 OMISSION_BOND = 10**15
-"""Wei that go with `EpochLedger.challenge_omission`."""
+"""Wei that must be sent with `EpochLedger.challenge_omission`."""
 CASE_GRACE = 86_400
-"""Seconds after the veto window in which a case can be executed."""
+"""Seconds after the veto window within which a case can be executed."""
 
 
 class Contract:
-    """What all have in common."""
+    """Base of all contract classes."""
 
     NAME: ClassVar[str]
 
@@ -55,7 +55,7 @@ class Contract:
         try:
             values = abi_codec.decode_result(self.NAME, function, data)
         except ValueError as error:
-            # Empty data is what a node answers where no contract stands (yet): at an old block, or on a lagging node.
+            # A node answers with empty data if there is no contract at the address yet: at an old block, or if it lags.
             raise TransientError("no_contract", f"{self.NAME} does not answer at {self.address}") from error
         return values[0] if len(values) == 1 else values
 
@@ -65,7 +65,7 @@ class Contract:
 
 
 class PoolRegistry(Contract):
-    """Pools and offices."""
+    """Pools, their operators and their validators."""
 
     NAME = "PoolRegistry"
 
@@ -88,23 +88,23 @@ class PoolRegistry(Contract):
         return self._write("unpause")
 
     def is_open(self, pool: PoolId) -> bool:
-        """Whether new stake and nodes may come."""
+        """Return whether the pool accepts new stake and nodes."""
         return bool(self._read("isOpen", pool))
 
     def closes_at(self, pool: PoolId) -> int:
-        """Unix seconds, from when escrow is refunded and the operator's bond leaves; 2**256 - 1 before the end."""
+        """Return when escrow and the operator's bond are released, in Unix seconds. 2**256 - 1 before the pool ends."""
         return int(self._read("closesAt", pool))
 
     def count_pools(self) -> int:
         return int(self._read("poolCount"))
 
     def get_terms(self, pool: PoolId) -> PoolTerms:
-        """Raise OperatorError("unknown_pool") where there is no such pool."""
+        """Return the terms of a pool. Raises OperatorError("unknown_pool") if the pool does not exist."""
         terms = PoolTerms(**_fields(PoolTerms, self._read("getTerms", pool)))
         if int(terms.trainer, 16) == 0:
             raise OperatorError(
                 "unknown_pool",
-                f"the chain knows no pool {pool}",
+                f"there is no pool {pool} on chain",
                 fix="Correct the number, or open a pool with covey pool create",
             )
         return terms
@@ -123,7 +123,7 @@ class PoolRegistry(Contract):
 
 
 class NodeRegistry(Contract):
-    """Which nodes work for which contributor."""
+    """Nodes and the contributors that they work for."""
 
     NAME = "NodeRegistry"
 
@@ -158,9 +158,9 @@ class NodeRegistry(Contract):
         return bool(self._read("isInvited", pool, contributor))
 
     def contributor_of(self, pool: PoolId, node: Address) -> Address | None:
-        """None where the node works for nobody."""
-        found = Address(self._read("contributorOf", pool, node))
-        return found if int(found, 16) else None
+        """Return the contributor that a node works for. None if there is none."""
+        contributor = Address(self._read("contributorOf", pool, node))
+        return contributor if int(contributor, 16) else None
 
     def is_liable(self, pool: PoolId, node: Address, contributor: Address) -> bool:
         return bool(self._read("isLiable", pool, node, contributor))
@@ -170,7 +170,7 @@ class NodeRegistry(Contract):
 
 
 class StakeManager(Contract):
-    """Bonds."""
+    """Stake of contributors, validators and operators."""
 
     NAME = "StakeManager"
 
@@ -187,8 +187,8 @@ class StakeManager(Contract):
         return int(self._read("stakeOf", pool, kind, account))
 
     def unbondings_of(self, pool: PoolId, kind: BondKind, account: Address) -> list[Unbonding]:
-        found = self._read("unbondingsOf", pool, kind, account)
-        return [Unbonding(**_fields(Unbonding, values)) for values in found]
+        unbondings = self._read("unbondingsOf", pool, kind, account)
+        return [Unbonding(**_fields(Unbonding, values)) for values in unbondings]
 
     def locked_of(self, pool: PoolId, account: Address) -> int:
         return int(self._read("lockedOf", pool, account))
@@ -201,7 +201,7 @@ class StakeManager(Contract):
 
 
 class PolicyRegistry(Contract):
-    """Which policy a pool has at each step."""
+    """The published policies of each pool, by step."""
 
     NAME = "PolicyRegistry"
 
@@ -209,16 +209,16 @@ class PolicyRegistry(Contract):
         return self._write("publish", pool, step, manifest_hash)
 
     def policy_of(self, pool: PoolId, step: Step) -> Hash:
-        """Raise ProtocolError("reverted") for a step that is not published."""
+        """Return the manifest hash of a step. Raises ProtocolError("reverted") if the step is not published."""
         return Hash(self._read("policyOf", pool, step))
 
     def steps_of(self, pool: PoolId) -> int:
-        """How many steps are published."""
+        """Return the number of published steps."""
         return int(self._read("stepsOf", pool))
 
 
 class EpochLedger(Contract):
-    """Settlement."""
+    """Settlement: escrow, epochs, rewards and omission challenges."""
 
     NAME = "EpochLedger"
 
@@ -242,39 +242,39 @@ class EpochLedger(Contract):
     def challenge_omission(
         self, receipt: Receipt, *, node_signature: str, promise: Countersignature, promise_signature: str
     ) -> Call:
-        given = (promise.signed_at, promise.latest_epoch, _to_bytes(promise_signature))
-        claims = astuple(receipt), _to_bytes(node_signature), given
+        inclusion_promise = (promise.signed_at, promise.latest_epoch, _to_bytes(promise_signature))
+        claims = astuple(receipt), _to_bytes(node_signature), inclusion_promise
         return self._write("challengeOmission", *claims, value=OMISSION_BOND)
 
     def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
-        """Answer challenges by receipts that are in one posted epoch; the sender earns OMISSION_BOND for each.
+        """Answer challenges by receipts that are in one posted epoch. The sender earns OMISSION_BOND for each.
 
-        The contract skips those that are no longer open. It reverts with NothingToAnswer if none is, and with WrongLeaf
-        if an open one is not in the epoch. Gas grows with the number of inclusions: send slices.
+        The contract skips challenges that are no longer open. It reverts with NothingToAnswer if none is open, and with
+        WrongLeaf if an open one is not in the epoch. Gas grows with the number of inclusions, so send them in slices.
         """
-        return self._write("answerOmissions", astuple(record), astuple(header), [astuple(each) for each in inclusions])
+        return self._write("answerOmissions", astuple(record), astuple(header), [astuple(one) for one in inclusions])
 
     def resolve_omission(self, receipt: Receipt) -> Call:
         return self._write("resolveOmission", astuple(receipt))
 
     def withdraw_ether(self) -> Call:
-        """Take back what was sent with challenges that were upheld."""
+        """Withdraw the ether that was sent with challenges that were upheld."""
         return self._write("withdrawEther")
 
     def ether_of(self, challenger: Address) -> int:
-        """Wei that it may withdraw."""
+        """Return the amount in wei that a challenger may withdraw."""
         return int(self._read("etherOf", challenger))
 
     def epochs_of(self, pool: PoolId) -> int:
-        """How many epochs were posted, disabled ones included."""
+        """Return the number of posted epochs, including disabled ones."""
         return int(self._read("epochsOf", pool))
 
     def head_of(self, pool: PoolId) -> Hash:
-        """The header hash of the newest epoch; zero before the first."""
+        """Return the header hash of the newest epoch. Zero before the first one."""
         return Hash(self._read("headOf", pool))
 
     def is_posted(self, pool: PoolId, record: EpochRecord) -> bool:
-        """Whether the record is that of an epoch that stands and is kept."""
+        """Return whether the record is that of a posted epoch that is neither disabled nor too old to be kept."""
         return bool(self._read("isPosted", pool, astuple(record)))
 
     def get_settlement(self, pool: PoolId) -> Settlement:
@@ -284,30 +284,30 @@ class EpochLedger(Contract):
         return int(self._read("claimedOf", pool, contributor))
 
     def escrow_of(self, pool: PoolId) -> int:
-        """Tokens held for the pool now."""
+        """Return the amount of tokens that the contract holds for the pool now."""
         return int(self._read("escrowOf", pool))
 
     def owed_of(self, pool: PoolId) -> int:
-        """The part of the escrow that epochs promise and nobody has claimed."""
+        """Return the part of the escrow that epochs promise and that has not been claimed yet."""
         return int(self._read("owedOf", pool))
 
     def get_challenge(self, receipt_hash: Hash) -> Challenge:
-        found = Challenge(**_fields(Challenge, self._read("getChallenge", receipt_hash)))
-        return replace(found, state=ChallengeState(found.state))
+        challenge = Challenge(**_fields(Challenge, self._read("getChallenge", receipt_hash)))
+        return replace(challenge, state=ChallengeState(challenge.state))
 
     def hash_header(self, header: EpochHeader) -> Hash:
         return Hash(self._read("hashHeader", astuple(header)))
 
 
 class SlashingCourt(Contract):
-    """Cases."""
+    """Slashing cases."""
 
     NAME = "SlashingCourt"
 
     def propose(
         self, receipt: Receipt, node_signature: str, verdicts: Sequence[Verdict], signatures: Sequence[str]
     ) -> Call:
-        """The verdicts are hard rejects of one reason; they are put in the court's order, ascending by validator."""
+        """Open a case with hard rejections of one reason. The court requires them in ascending order of validators."""
         pairs = sorted(zip(verdicts, signatures, strict=True), key=lambda pair: int(pair[0].validator, 16))
         findings = [_to_finding(verdict, signature) for verdict, signature in pairs]
         return self._write("propose", astuple(receipt), _to_bytes(node_signature), verdicts[0].reason, findings)
@@ -322,7 +322,7 @@ class SlashingCourt(Contract):
         return self._write("lapse", astuple(accusation))
 
     def slash_signer(self, accusation: Accusation, verdict: Verdict, signature: str) -> Call:
-        """For a verdict on a case that was vetoed."""
+        """Slash a validator for its verdict on a case that was vetoed."""
         return self._write("slashSigner", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
 
     def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
@@ -330,16 +330,16 @@ class SlashingCourt(Contract):
         return self._write("slashForEquivocation", *claims)
 
     def get_case(self, accusation: Accusation) -> Case:
-        """State NONE where there is none."""
-        found = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
-        return replace(found, state=OnChainCaseState(found.state))
+        """Return a case. Its state is NONE if there is no case."""
+        case = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
+        return replace(case, state=OnChainCaseState(case.state))
 
     def hash_receipt(self, receipt: Receipt) -> Hash:
         return Hash(self._read("hashReceipt", astuple(receipt)))
 
 
 class Token(Contract):
-    """An ERC-20; `mint` exists on a devnet's only."""
+    """An ERC-20 token. Only a devnet's token has `mint`."""
 
     NAME = "TestToken"
 
@@ -356,11 +356,11 @@ class Token(Contract):
         return int(self._read("allowance", owner, spender))
 
     def decimals(self) -> int:
-        """The token's word, unchecked: see `covey.chain.amounts.read_unit`."""
+        """Return the decimals that the token reports, unchecked. See `covey.chain.amounts.read_unit`."""
         return int(self._read("decimals"))
 
     def symbol(self) -> str:
-        """The token's word, unchecked."""
+        """Return the symbol that the token reports, unchecked."""
         return str(self._read("symbol"))
 
 
@@ -379,11 +379,11 @@ class Contracts:
         self.token = Token(client, deployment.token, block)
 
     def get_token(self, pool: PoolId) -> Token:
-        """The pool's, which need not be the deployment's.  Raises OperatorError("unknown_pool")."""
+        """Return the pool's token, which may differ from the deployment's. Raises OperatorError("unknown_pool")."""
         return Token(self._client, self.pools.get_terms(pool).token)
 
     def at(self, block: BlockTag) -> "Contracts":
-        """The same contracts with reads pinned to a block, so that several reads agree."""
+        """Return the same contracts with reads pinned to a block, so that several reads agree."""
         return Contracts(self._client, self.deployment, block)
 
 

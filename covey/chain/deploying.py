@@ -1,6 +1,6 @@
-"""Deploys Covey's contracts to a chain: `covey deploy` to one that exists, `covey devnet up` to a new Anvil.
+"""Deploys Covey's contracts to a chain: `covey deploy` to an existing one, `covey devnet up` to a new Anvil.
 
-A deployment that breaks off has cost gas and nothing else: nobody names its contracts, and the next one starts over.
+A deployment that is interrupted has cost only gas. Its contracts are not used, and the next deployment starts over.
 """
 
 import time
@@ -18,21 +18,23 @@ from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address
 
 MINE_SECONDS = 300.0
-"""Timeout of one transaction."""
+"""Timeout of one transaction, in seconds."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-"""Seconds between two looks for a transaction: short for Anvil, then doubled, since public nodes limit requests."""
+"""Seconds between two queries for a transaction. The first pause is short for Anvil. It then doubles, because public
+nodes limit requests."""
 
 
 def deploy(
     rpc_url: str, deployer: Wallet, *, token: Address | None = None, say: Callable[[str], None] = lambda _: None
 ) -> Deployment:
-    """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
+    """Deploy all contracts. The deployer needs ether, and becomes the admin, who can only pause new work.
 
-    `say` is given chain and first block, and each address as soon as it is known: whoever loses the result still has
-    what was paid for.
-    `token` is the ERC-20 of the deployment's pools; None deploys a test token.  The deployer needs ether.
-    Raises TransientError if the node does not answer or mine.
-    Raises ProtocolError("reverted") with WrongDeployment if the deployer sends anything else in between.
+    `token` is the ERC-20 token of the deployment's pools. None deploys a test token. `say` is called with the chain and
+    the first block, and with each address as soon as it is known. If the result is lost, the deployment can still be
+    used.
+
+    Raises TransientError if the node does not answer or does not mine, and ProtocolError("reverted") with
+    WrongDeployment if the deployer sends any other transaction meanwhile.
     """
     client = ChainClient(rpc_url)
     chain_id, start_block = client.chain_id(), client.block_number()
@@ -48,7 +50,7 @@ def deploy(
     pools = create("PoolRegistry", deployer.address)
     nodes = create("NodeRegistry", pools)
     policies = create("PolicyRegistry", pools)
-    # StakeManager names the two that come after it, so that nobody can name others later.
+    # StakeManager is created with the addresses of the two contracts after it, so that nobody can set others later.
     nonce = client.count_transactions(deployer.address)
     successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
     stakes = create("StakeManager", pools, *successors)
@@ -69,7 +71,7 @@ def deploy(
 
 
 def predict_address(creator: Address, nonce: int) -> Address:
-    """Where the contract of `creator`'s transaction `nonce` will be: keccak256(rlp([creator, nonce]))."""
+    """Return the address of the contract that `creator` deploys with `nonce`: keccak256(rlp([creator, nonce]))."""
     number = nonce.to_bytes((nonce.bit_length() + 7) // 8)
     body = b"\x94" + bytes.fromhex(creator[2:])
     body += number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number
@@ -86,14 +88,14 @@ def _create(client: ChainClient, deployer: Wallet, name: str, *args: object, cha
 def send_and_wait(
     client: ChainClient, sender: Wallet, *, to: Address | None, data: bytes, chain_id: int
 ) -> MinedTransaction:
-    """Send one transaction without an outbox and wait until it is mined; `to` is None for a new contract.
+    """Send one transaction without an outbox and wait until it is mined. `to` is None for a new contract.
 
-    `chain_id` is the one to sign for, which need not be the node's: then the node refuses the transaction.
+    The transaction is signed for `chain_id`. If that is not the node's chain, the node refuses the transaction.
 
-    Raises TransientError("not_mined") after MINE_SECONDS, ProtocolError("reverted") if it fails.
+    Raises TransientError("not_mined") after MINE_SECONDS, and ProtocolError("reverted") if the transaction fails.
     """
-    asked = {"from": sender.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
-    gas = int(client.request("eth_estimateGas", asked), 16)
+    draft = {"from": sender.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
+    gas = int(client.request("eth_estimateGas", draft), 16)
     priority_fee = client.get_priority_fee()
     transaction: dict[str, object] = {
         "type": 2,

@@ -1,6 +1,7 @@
-"""Where the contracts are: one JSON file that every process of a network reads and that the operator publishes.
+"""Addresses of the contracts: one JSON file that every process of a network reads and that the operator publishes.
 
-It holds no secret: a node's URL is written only if it is a host alone, for a provider's URL has its key in it.
+The file contains no secrets. A node's URL is written only if it is just a host, because a provider's URL has a key in
+its path.
 """
 
 import json
@@ -32,9 +33,9 @@ class Deployment:
 
     chain_id: int
     rpc_url: str | None = None
-    """URL of a JSON-RPC node of the chain.  None in a file: whoever reads it names a node of their own."""
+    """URL of a JSON-RPC node of the chain. None: every party uses a node of its own."""
     start_block: int
-    """No event is older."""
+    """Block before which the contracts emitted no events."""
     pool_registry: Address
     node_registry: Address
     policy_registry: Address
@@ -42,14 +43,14 @@ class Deployment:
     epoch_ledger: Address
     slashing_court: Address
     token: Address
-    """The ERC-20 that a devnet's pools use."""
+    """ERC-20 token that a devnet's pools use."""
 
     def get_contracts(self) -> dict[str, Address]:
-        """Addresses by the names of the contracts: those whose events the follower reads, without the token."""
+        """Return the addresses of the contracts whose events the follower reads, by name. The token is left out."""
         return {name: getattr(self, field) for name, field in CONTRACTS.items()}
 
     def choose_node(self, own: str | None = None) -> str:
-        """URL of the node to ask: `own` if it is given, else the one that the deployment names.
+        """Return the URL of the node to use: `own` if it is given, otherwise the one that the deployment names.
 
         Raises OperatorError("no_rpc") if there is neither.
         """
@@ -63,18 +64,22 @@ class Deployment:
         )
 
     def without_secrets(self) -> Self:
-        """The deployment as it can be published: without a node's URL that is more than a host."""
+        """Return the deployment as it can be published, without a node's URL if that is more than a host."""
         return self if self.rpc_url is None or has_only_host(self.rpc_url) else replace(self, rpc_url=None)
 
     def save(self, path: Path) -> None:
-        """Write the file without secrets and in one piece: a reader sees the old one or the new one."""
+        """Write the file without secrets and atomically, so that a reader sees either the old file or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         published = asdict(self.without_secrets())
         write_atomically(path, json.dumps(published, indent=2, sort_keys=True).encode() + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raise OperatorError when the file is missing or is not a deployment."""
+        """Read a deployment from a file.
+
+        Raises OperatorError("no_deployment") if the file cannot be read, and OperatorError("bad_deployment") if it is
+        not a deployment.
+        """
         fix = "Name the deployment file that the network was set up with"
         try:
             values = json.loads(path.read_text())
@@ -85,14 +90,14 @@ class Deployment:
             raise OperatorError("bad_deployment", f"{path} is not a deployment: {error}", fix=fix) from error
         wrong = [name for name, value in asdict(loaded).items() if not _is_value(name, value)]
         if wrong:
-            raise OperatorError("bad_deployment", f"{path} holds a wrong value of {', '.join(wrong)}", fix=fix)
+            raise OperatorError("bad_deployment", f"{path} has an invalid value of {', '.join(wrong)}", fix=fix)
         return loaded
 
 
 def _is_value(name: str, value: object) -> bool:
-    """Whether a field of a deployment may have this value from a file."""
+    """Return whether a field of a deployment may have this value in a file."""
     if name in ("chain_id", "start_block"):
-        return type(value) is int and value >= 0  # True is an int, too
+        return type(value) is int and value >= 0  # isinstance would accept True.
     if name == "rpc_url":
         return value is None or (isinstance(value, str) and is_plain_url(value))
     return is_checksum_address(value)

@@ -1,6 +1,6 @@
-"""Chain logs become frozen dataclasses here and nowhere else; named as the Solidity events.
+"""Decodes chain logs as frozen dataclasses, which have the names of the Solidity events.
 
-Called by `covey.chain.follower`; read by the roles' handlers (`HANDLERS[type(event)]`).
+The roles' handlers are looked up by type: `HANDLERS[type(event)]`.
 """
 
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_to_byte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Where an event stands in the chain."""
+    """Base of all events: the position of an event in the chain."""
 
     block_number: int
     block_hash: Hash
@@ -48,7 +48,7 @@ class PoolStarted(Event):
 class PoolEnded(Event):
     pool: PoolId
     closes_at: int
-    """Unix seconds."""
+    """Time in Unix seconds from which escrow can be refunded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class ValidatorReplaced(Event):
     previous: Address
     current: Address
     active_from: int
-    """Unix seconds, from when the new validator's verdicts have power."""
+    """Time in Unix seconds from which the new validator's verdicts count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class Staked(Event):
     pool: PoolId
     account: Address
     kind: int
-    """A BondKind."""
+    """Kind of the bond, as a BondKind."""
     amount: int
 
 
@@ -109,6 +109,7 @@ class StakeUnbonded(Event):
     kind: int
     amount: int
     available_at: int
+    """Time in Unix seconds from which the stake can be withdrawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +203,7 @@ class CaseOpened(Event):
     reason: int
     amount: int
     veto_until: int
-    """Unix seconds."""
+    """Time in Unix seconds until which the case can be vetoed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,13 +258,13 @@ AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | 
 
 
 def decode(log: Log) -> AnyEvent | None:
-    """The event that a log of one of our contracts holds; None for one that is not ours (role administration)."""
+    """Decode a log of one of Covey's contracts. None for events that Covey does not use (role administration)."""
     if not log.topics:
         return None
-    found = _decoders().get(log.topics[0])
-    if found is None:
+    decoder = _decoders().get(log.topics[0])
+    if decoder is None:
         return None
-    item, kind = found
+    item, kind = decoder
     indexed = [param for param in item.inputs if param.is_indexed]
     plain = [param for param in item.inputs if not param.is_indexed]
     words = b"".join(hash_to_bytes(topic) for topic in log.topics[1:])
@@ -281,7 +282,7 @@ def decode(log: Log) -> AnyEvent | None:
 
 
 def _to_struct(param: abi_codec.Param, value: Any) -> Any:
-    """The dataclass of a member that is a struct; anything else as it is."""
+    """Return the dataclass of a struct in STRUCTS. Any other value is returned unchanged."""
     kind = STRUCTS.get(param.name) if param.members else None
     if kind is None:
         return value

@@ -1,13 +1,14 @@
-"""Which blocks a role takes for lasting: the setting `finality`, and how long the outbox looks at what is mined."""
+"""Limits of finality: the setting `finality`, and how long the outbox watches mined transactions and refusals."""
 
 from typing import Literal
 
 Finality = Literal["latest", "safe", "finalized"]
-"""Tag of the newest block that is taken for lasting.  "latest" takes every block; only a reorganisation corrects it."""
+"""Tag of the newest block that counts as final. "latest" counts every block, which is corrected only by a
+reorganisation."""
 KEPT_BLOCKS = 128
-"""Blocks that a reorganisation may take back without harm: the follower rolls back that far, and the outbox looks at a
-mined transaction until that many blocks follow it, whatever the node calls final."""
+"""Largest number of blocks that a reorganisation may replace without harm. The follower rolls back that far. The outbox
+watches a mined transaction until this number of blocks follow it, even if the node calls its block final earlier."""
 REFUSED_HEADS = 3
-"""Different newest blocks at which a call must have been refused before the refusal stands."""
+"""Number of different newest blocks at which a call must be refused before the refusal is final."""
 REFUSED_BLOCKS = 8
-"""Blocks from the first of these refusals to the last: a node that lags has what it lacked by then."""
+"""Minimum number of blocks from the first of these refusals to the last. By then a lagging node has caught up."""

@@ -1,10 +1,10 @@
-"""Follows the chain's events across reorganisations; called by `coordinator.chain_events` and other roles' loops.
+"""Follows the chain's events across reorganisations.
 
-It keeps no state: the caller applies a `Progress` and stores its cursor in one transaction, so a crash repeats a
-poll and loses nothing.  It raises TransientError only.
+It has no state. The caller applies a `ChainProgress` and stores its cursor in one transaction, so a crash repeats a
+poll and loses nothing. It raises only TransientError.
 
-A node that lags answers a range of block numbers that it does not have with no logs, and no error.  So the logs of the
-newest blocks are asked for by each block's hash, which such a node refuses.
+A lagging node answers a range of block numbers that it does not have with no logs and no error. The logs of the newest
+blocks are therefore requested by each block's hash, which such a node refuses.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from covey.errors import TransientError
 from covey.protocol.ids import Hash
 
 NEAR_BLOCKS = 16
-"""Blocks below the newest one whose logs are asked for by hash: no node in use lags further behind."""
+"""Number of newest blocks whose logs are requested by hash. No node in use lags further behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenBlock:
-    """A block whose events, and all before it, have been applied."""
+    """A block whose events have been applied, together with all events before it."""
 
     number: int
     hash: Hash
@@ -30,19 +30,20 @@ class SeenBlock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChainProgress:
-    """What one poll found.  Apply it in this order: roll back, apply the events, store the cursor."""
+    """Result of one poll. Apply it in this order: roll back, apply the events, store the cursor."""
 
     rolled_back_to: int | None
-    """Drop everything derived from blocks above this number; None when nothing was undone."""
+    """Number of the block above which everything derived from blocks must be dropped. None if nothing was undone."""
     events: tuple[events.AnyEvent, ...]
+    """New events, in the order of the chain."""
     cursor: tuple[SeenBlock, ...]
-    """Ascending; hand it to the next poll."""
+    """Newest blocks that have been read, in ascending order. Pass it to the next poll."""
     is_caught_up: bool
-    """Whether the newest block that counts is behind the cursor; else poll again at once."""
+    """Whether the cursor has reached the newest block that counts. Otherwise poll again at once."""
 
 
 class Follower:
-    """Example: `progress = Follower(client, deployment).poll(())`."""
+    """Reads the events of one deployment. Example: `progress = Follower(client, deployment).poll(())`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Follower:
         self._max_range = max_range
 
     def poll(self, cursor: tuple[SeenBlock, ...]) -> ChainProgress:
-        """Read at most `max_range` blocks after the cursor; `()` starts at the deployment's first block."""
+        """Read at most `max_range` blocks after the cursor. `()` starts at the deployment's first block."""
         head = self._client.get_block(self._finality)
         if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
             return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
@@ -68,7 +69,7 @@ class Follower:
         if has_moved:
             rolled_back_to = known[-1].number if known else self._deployment.start_block - 1
         elif len(known) < len(cursor):
-            # The node has no other block there, it merely has none yet: wait for it.
+            # The node has no other block there, it only lags. Wait until it has caught up.
             return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
         first = known[-1].number + 1 if known else self._deployment.start_block
         if first > head.number:
@@ -76,17 +77,17 @@ class Follower:
         last = head
         if head.number - first >= self._max_range:
             last = self._client.get_block(first + self._max_range - 1)
-        found = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
+        new_events = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
         seen = (*known, SeenBlock(number=last.number, hash=last.hash))
         return ChainProgress(
             rolled_back_to=rolled_back_to,
-            events=found,
+            events=new_events,
             cursor=seen[-KEPT_BLOCKS:],
             is_caught_up=last.number == head.number,
         )
 
     def _find_known(self, cursor: tuple[SeenBlock, ...]) -> tuple[tuple[SeenBlock, ...], bool]:
-        """The part of the cursor that the chain still has, and whether another block stands where one was."""
+        """Return the part of the cursor that the chain still has, and whether another block has replaced one of it."""
         has_moved = False
         for i in range(len(cursor), 0, -1):
             seen = cursor[i - 1]
@@ -97,7 +98,7 @@ class Follower:
         return (), has_moved
 
     def _read_events(self, first: int, last: Block, *, near: int) -> tuple[events.AnyEvent, ...]:
-        """The events of blocks first..last; those from the number `near` on by hash."""
+        """Return the events of blocks first..last. Blocks from the number `near` on are read by hash."""
         logs: list[Log] = []
         if first < near:
             logs += self._client.get_logs(self._addresses, first=first, last=min(near - 1, last.number))
@@ -110,13 +111,13 @@ class Follower:
         return tuple(event for event in decoded if event is not None)
 
     def _read_near_logs(self, first: int, last: Block) -> list[Log]:
-        """Walk back from `last` by the parents' hashes, so that all blocks are of one branch."""
-        found: list[list[Log]] = []
+        """Walk back from `last` by the parents' hashes, so that all blocks belong to one branch."""
+        logs_by_block: list[list[Log]] = []
         block = last
         while True:
-            found.append(self._client.get_block_logs(self._addresses, block.hash))
+            logs_by_block.append(self._client.get_block_logs(self._addresses, block.hash))
             if block.number == first:
-                return [log for logs in reversed(found) for log in logs]
+                return [log for logs in reversed(logs_by_block) for log in logs]
             parent = self._client.get_block(block.number - 1)
             if parent.hash != block.parent_hash:
                 raise _build_moved(block.number)

@@ -1,7 +1,7 @@
-"""JSON-RPC to one node of the chain, as typed values; called by contracts, events, outbox and devnet.
+"""JSON-RPC with one node of the chain, as typed values.
 
-A node that does not answer is a TransientError, a contract that says no a ProtocolError("reverted").
-It never retries: the caller's loop does.
+It raises TransientError if the node does not answer, and ProtocolError("reverted") if a contract refuses. It never
+retries, because the caller's loop does.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Head of a block.  `timestamp` is in Unix seconds, `base_fee` in wei per gas."""
+    """Header of a block. `timestamp` is in Unix seconds, and `base_fee` in wei per gas."""
 
     number: int
     hash: Hash
@@ -49,7 +49,7 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MinedTransaction:
-    """A transaction's receipt, named otherwise because a receipt here is a node's."""
+    """A transaction's receipt. It has another name, because a receipt in Covey is a node's."""
 
     hash: Hash
     block_number: int
@@ -57,22 +57,22 @@ class MinedTransaction:
     is_success: bool
     gas_used: int
     contract: Address | None
-    """What it deployed."""
+    """Address of the contract that the transaction deployed. None if it deployed none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A state-changing call, unsent.  Example: label "PolicyRegistry.publish"."""
+    """A state-changing call that has not been sent. Example: label "PolicyRegistry.publish"."""
 
     to: Address
     data: bytes
     label: str
     value: int = 0
-    """In wei."""
+    """Ether to send with the call, in wei."""
 
 
 class ChainClient:
-    """One node.  Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`."""
+    """Client of one node. Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`."""
 
     def __init__(self, rpc_url: str, *, timeout_s: float = 10.0) -> None:
         self.rpc_url = rpc_url
@@ -81,10 +81,13 @@ class ChainClient:
         )
 
     def request(self, method: str, *params: Any) -> Any:
-        """One raw request; raise TransientError, ProtocolError or OperatorError by what the node answers."""
+        """Send one request and return its result.
+
+        Raises TransientError, ProtocolError or OperatorError, depending on the node's answer.
+        """
         try:
             answer = self._provider.make_request(RPCEndpoint(method), list(params))
-        # requests' errors are OSErrors; ValueError is an answer that is not JSON.
+        # The errors of requests are OSErrors. ValueError is raised for an answer that is not JSON.
         except (OSError, ValueError, Web3Exception) as error:
             raise TransientError(
                 "chain_unreachable",
@@ -102,29 +105,29 @@ class ChainClient:
         return int(self.request("eth_blockNumber"), 16)
 
     def get_block(self, tag: BlockTag) -> Block:
-        """Raise TransientError when the node has no such block."""
+        """Return a block. Raises TransientError("no_block") if the node does not have it."""
         block = self.find_block(tag)
         if block is None:
             raise TransientError("no_block", f"the node has no block {tag}")
         return block
 
     def find_block(self, tag: BlockTag) -> Block | None:
-        """None when the node has no such block."""
-        found = self.request("eth_getBlockByNumber", _to_tag(tag), False)
-        if found is None:
+        """Return a block. None if the node does not have it."""
+        block = self.request("eth_getBlockByNumber", _to_tag(tag), False)
+        if block is None:
             return None
         return Block(
-            number=int(found["number"], 16),
-            hash=Hash(found["hash"]),
-            parent_hash=Hash(found["parentHash"]),
-            timestamp=int(found["timestamp"], 16),
-            base_fee=int(found.get("baseFeePerGas", "0x0"), 16),
+            number=int(block["number"], 16),
+            hash=Hash(block["hash"]),
+            parent_hash=Hash(block["parentHash"]),
+            timestamp=int(block["timestamp"], 16),
+            base_fee=int(block.get("baseFeePerGas", "0x0"), 16),
         )
 
     def call(
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
     ) -> bytes:
-        """The result of a call that changes nothing; `value` in wei."""
+        """Return the result of a call that does not change any state. `value` is in wei."""
         transaction = {"to": to, "data": _to_hex(data)} | ({"value": hex(value)} if value else {})
         if sender is not None:
             transaction["from"] = sender
@@ -133,14 +136,14 @@ class ChainClient:
     def get_logs(
         self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
     ) -> list[Log]:
-        """Logs of blocks first..last in the order of the chain; None among `topics` stands for any."""
+        """Return the logs of blocks first..last in the order of the chain. None in `topics` matches any topic."""
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)
         return self._list_logs(query)
 
     def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
-        """Logs of one block in their order; raise TransientError when the node does not have the block."""
+        """Return the logs of one block in their order. Raises TransientError if the node does not have the block."""
         return self._list_logs({"address": addresses, "blockHash": block})
 
     def _list_logs(self, query: dict[str, Any]) -> list[Log]:
@@ -148,32 +151,32 @@ class ChainClient:
         return sorted(logs, key=lambda log: (log.block_number, log.log_index))
 
     def get_balance(self, address: Address) -> int:
-        """In wei."""
+        """Return the balance of an account in wei."""
         return int(self.request("eth_getBalance", address, "latest"), 16)
 
     def has_code(self, address: Address) -> bool:
-        """Whether a contract is at an address."""
+        """Return whether there is a contract at an address."""
         return bool(self.get_code(address))
 
     def get_code(self, address: Address) -> bytes:
-        """Code of the contract at an address; empty where there is none."""
+        """Return the code of the contract at an address. Empty if there is none."""
         return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
-        """The next nonce, as far as the newest block knows; "pending": as far as the node knows."""
+        """Return the next nonce at a block. "pending" also counts transactions that are known but not mined yet."""
         return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
-        """Raise ProtocolError("reverted") when the call would fail now."""
+        """Return the gas that a call needs. Raises ProtocolError("reverted") if it would fail now."""
         transaction = {"from": sender, "to": call.to, "data": _to_hex(call.data), "value": hex(call.value)}
         return int(self.request("eth_estimateGas", transaction), 16)
 
     def get_priority_fee(self) -> int:
-        """Wei per gas on top of the base fee."""
+        """Return the suggested priority fee, in wei per gas on top of the base fee."""
         return int(self.request("eth_maxPriorityFeePerGas"), 16)
 
     def send_raw(self, raw: bytes) -> None:
-        """Broadcast; a transaction that the node already knows is no error."""
+        """Broadcast a signed transaction. It is not an error if the node knows it already."""
         try:
             self.request("eth_sendRawTransaction", _to_hex(raw))
         except ProtocolError as error:
@@ -181,26 +184,26 @@ class ChainClient:
                 raise
 
     def find_mined(self, transaction: Hash) -> MinedTransaction | None:
-        """None while it is not in a block."""
-        found = self.request("eth_getTransactionReceipt", transaction)
-        if found is None or found.get("blockNumber") is None:
+        """Return a mined transaction. None while it is not in a block."""
+        receipt = self.request("eth_getTransactionReceipt", transaction)
+        if receipt is None or receipt.get("blockNumber") is None:
             return None
-        contract = found.get("contractAddress")
+        contract = receipt.get("contractAddress")
         return MinedTransaction(
             hash=transaction,
-            block_number=int(found["blockNumber"], 16),
-            block_hash=Hash(found["blockHash"]),
-            is_success=int(found["status"], 16) == 1,
-            gas_used=int(found["gasUsed"], 16),
+            block_number=int(receipt["blockNumber"], 16),
+            block_hash=Hash(receipt["blockHash"]),
+            is_success=int(receipt["status"], 16) == 1,
+            gas_used=int(receipt["gasUsed"], 16),
             contract=Address(to_checksum_address(contract)) if contract else None,
         )
 
 
 def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """The node of `open_chain`, with contracts of this release's version on its chain.
+    """Return the node of `open_chain`, after checking that the contracts on its chain have this release's version.
 
     Raises OperatorError("no_rpc"), OperatorError("wrong_chain") or OperatorError("old_deployment").
-    Raises TransientError if the node does not answer, or does not show the contracts yet.
+    Raises TransientError if the node does not answer, or does not have the contracts yet.
     """
     client = open_chain(deployment, rpc_url)
     require_version(client, deployment)
@@ -208,25 +211,26 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
 
 
 def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """The node at `rpc_url`, or the one that the deployment names; its chain has the deployment's id.
+    """Return the node at `rpc_url`, or the one that the deployment names, after checking its chain id.
 
-    Raises OperatorError("no_rpc") or OperatorError("wrong_chain").  Raises TransientError if the node does not answer.
+    Raises OperatorError("no_rpc") or OperatorError("wrong_chain"). Raises TransientError if the node does not answer.
     """
     client = ChainClient(deployment.choose_node(rpc_url))
-    found = client.chain_id()
-    if found != deployment.chain_id:
+    chain_id = client.chain_id()
+    if chain_id != deployment.chain_id:
         raise OperatorError(
             "wrong_chain",
-            f"{show_host(client.rpc_url)} is on chain {found}, the contracts are on chain {deployment.chain_id}",
+            f"{show_host(client.rpc_url)} is on chain {chain_id}, the contracts are on chain {deployment.chain_id}",
             fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
         )
     return client
 
 
 def require_version(client: ChainClient, deployment: Deployment) -> None:
-    """Return when the ledger's EIP-712 domain is of DOMAIN_VERSION; whoever signs for another is refused by everybody.
+    """Check that the ledger's EIP-712 domain has DOMAIN_VERSION, because signatures for another version are refused.
 
-    Raises OperatorError("old_deployment").  Raises TransientError("no_contract") if nothing answers at the address.
+    Raises OperatorError("old_deployment") if it has another version. Raises TransientError("no_contract") if there is
+    no contract at the address.
     """
     address = deployment.epoch_ledger
     data = client.call(address, abi_codec.encode_call("EpochLedger", "eip712Domain", ()))
@@ -246,7 +250,7 @@ def _to_error(method: str, error: dict[str, Any]) -> CoveyError:
     message = str(error.get("message", ""))
     text = message.lower()
     data = error.get("data")
-    # Hexadecimal data is what a contract returned; some nodes send a longer text or nothing.
+    # Hexadecimal data is the contract's revert data. Some nodes send a longer text instead, or nothing.
     if error.get("code") == 3 or "revert" in text:
         reason = (
             abi_codec.describe_revert(_from_hex(data)) if isinstance(data, str) and data.startswith("0x") else message

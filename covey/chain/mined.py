@@ -1,6 +1,7 @@
-"""Watches what is in a block until the block is final; called by `Sender`.
+"""Watches mined transactions until their blocks are final.
 
-A reorganisation moves a transaction to another block, which is recorded, or drops it: then it is SIGNED again.
+A reorganisation may move a transaction to another block, which is recorded. If it drops the transaction, the intent
+becomes SIGNED again.
 """
 
 import time
@@ -19,14 +20,14 @@ class MinedWatch:
     def __init__(
         self, client: ChainClient, wallet: Wallet, store: OutboxStore, *, finality: Finality, seconds: float
     ) -> None:
-        """`seconds`: least time between two looks at the chain."""
+        """Watch the account of `wallet`. `seconds` is the minimum time between two queries of the chain."""
         self._client, self._wallet, self._store = client, wallet, store
         self._finality: Finality = finality
         self._seconds = seconds
         self._watched_at = float("-inf")
 
     def watch(self) -> None:
-        """Look whether the blocks of what is mined are still in the chain, and record what has changed."""
+        """Check whether the blocks of mined transactions are still in the chain, and record changes."""
         now = time.monotonic()
         if now - self._watched_at < self._seconds:
             return
@@ -38,7 +39,7 @@ class MinedWatch:
         blocks = {number: self._client.find_block(number) for number in {place.block_number for _, place in mined}}
         for entry, place in mined:
             block = blocks[place.block_number]
-            # A node without a block of that number merely lags.
+            # A node without a block of that number only lags, so nothing has changed.
             if block is not None and block.hash != place.block_hash:
                 self._look_up(entry, head)
         final = self._find_final(head)
@@ -46,7 +47,7 @@ class MinedWatch:
             self._store.record_final(final)
 
     def find(self, entry: Entry) -> MinedTransaction | None:
-        """The attempt of an entry that is in a block; None when none is."""
+        """Return the attempt of an entry that is in a block. None if none is."""
         for attempt in reversed(entry.attempts):
             mined = self._client.find_mined(attempt.hash)
             if mined is not None:
@@ -54,7 +55,7 @@ class MinedWatch:
         return None
 
     def record(self, entry: Entry, mined: MinedTransaction) -> bool:
-        """Keep the block that holds an attempt, and what the contract said; True."""
+        """Record the block of a mined attempt and the contract's reason if it failed. Always returns True."""
         place = Place(block_number=mined.block_number, block_hash=mined.block_hash, transaction_hash=mined.hash)
         if mined.is_success:
             self._store.record_mined(entry.intent.key, place)
@@ -63,7 +64,7 @@ class MinedWatch:
         return True
 
     def _look_up(self, entry: Entry, head: Block) -> None:
-        """The block of an entry was replaced: another one may hold its transaction."""
+        """Record the new state of an entry whose block was replaced. Another block may contain its transaction."""
         mined = self.find(entry)
         if mined is not None:
             self.record(entry, mined)
@@ -72,7 +73,7 @@ class MinedWatch:
         self._store.record_dropped(entry.intent.key, offered_at=head.number)
 
     def _find_final(self, head: Block) -> int:
-        """Number of the newest block that is taken for final; negative when there is none."""
+        """Return the number of the newest block that counts as final. Negative if there is none."""
         deep = head.number - KEPT_BLOCKS
         if self._finality == "latest" or deep < 0:
             return deep
@@ -80,10 +81,10 @@ class MinedWatch:
         return -1 if block is None else min(deep, block.number)
 
     def _find_reason(self, entry: Entry, mined: MinedTransaction) -> str:
-        """The contract's words, found by running the call again on the block before."""
+        """Return the contract's reason, found by repeating the call on the block before."""
         call, before = entry.intent.call, mined.block_number - 1
         try:
             self._client.call(call.to, call.data, block=before, sender=self._wallet.address, value=call.value)
         except (ProtocolError, TransientError) as error:
             return error.message
-        return f"it failed in block {mined.block_number}, though not on the block before"
+        return f"it failed in block {mined.block_number}, but does not fail on the block before"

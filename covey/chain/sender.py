@@ -1,8 +1,8 @@
-"""Carries intents from the outbox to the chain; called by role loops (`pump`) and by commands (`send_and_wait`).
+"""Sends the intents of the outbox to the chain. Role loops use `pump`, and commands use `send_and_wait`.
 
-It may stop at any instruction and be started again: each intent has its effect once.  One process sends for a key;
-what its owner sends by hand meanwhile takes a nonce, and nothing else, from it.  A mined transaction is looked at until
-its block is final; one that a reorganisation drops is sent again, with the nonce that it has.
+The process may stop at any instruction and be started again, and each intent still has its effect once. Only one
+process may send for a key. A transaction that the owner sends by hand meanwhile only takes a nonce from it. A mined
+transaction is watched until its block is final. One that a reorganisation drops is sent again with the same nonce.
 """
 
 import time
@@ -20,12 +20,15 @@ from covey.runtime.log import get_logger
 
 GAS_MARGIN = 1.25
 FEE_STEP = 1.25
-"""A node takes a replacement from 10 % more on; a little extra spares a second one."""
+"""Factor by which the fee of a replacement grows. Nodes accept a replacement from 10 % more on. The larger step often
+makes a second replacement unnecessary."""
 
 
 class Sender:
-    """One wallet and one way to send.  Intents go out in the order of `put`, one in flight at a time, because a later
-    one often builds on an earlier one (approve, then stake).  What a reorganisation dropped goes first, all at once.
+    """Sends the intents of one wallet in the order of `put`, one at a time.
+
+    A later intent often depends on an earlier one (approve, then stake). Transactions that a reorganisation dropped are
+    sent first, all at once.
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class Sender:
         stuck_after: int = 5,
         watch_seconds: float = 1.0,
     ) -> None:
-        """`chain_id`: the deployment's, so that what is signed for it cannot be mined on another chain.
-        `finality`: a mined transaction is looked at until the node calls its block this and 128 blocks follow it.
-        `stuck_after`: blocks until a higher fee is offered.  `watch_seconds`: least time between two such looks.
+        """Create a sender.
+
+        `chain_id` is the deployment's, so that a signed transaction cannot be mined on another chain. After
+        `stuck_after` blocks a higher fee is offered. A mined transaction is watched until the node gives its block the
+        tag `finality` and 128 blocks follow it. `watch_seconds` is the minimum time between two such queries.
         """
         self._client = client
         self._wallet = wallet
@@ -51,10 +56,11 @@ class Sender:
         self._mined = MinedWatch(client, wallet, store, finality=finality, seconds=watch_seconds)
 
     def pump(self) -> int:
-        """Move every intent as far as it goes now; return how many are in no block yet.
+        """Advance every intent as far as possible now. Returns how many are not in a block yet.
 
-        Raise TransientError when the node does not answer, and OperatorError when the account cannot pay for gas.
-        A contract's refusal is kept in the entry (REVERTED) and raises nothing.
+        A contract's refusal is recorded in the entry (REVERTED) and raises nothing.
+
+        Raises TransientError if the node does not answer, and OperatorError if the account cannot pay for gas.
         """
         self._mined.watch()
         pending = self._store.list_pending()
@@ -73,8 +79,9 @@ class Sender:
     ) -> Entry:
         """Put an intent and pump until it is in a block.
 
-        Raises ProtocolError("reverted") with the contract's reason, already for the first refusal: whoever waits can
-        try again.  Raises TransientError("not_mined") after `timeout_s` seconds; the next pump goes on with the intent.
+        Raises ProtocolError("reverted") with the contract's reason even for the first refusal, because a caller that
+        waits can try again. Raises TransientError("not_mined") after `timeout_s` seconds. The next pump continues with
+        the intent.
         """
         pause = Flag().wait if wait is None else wait
         deadline = time.monotonic() + timeout_s
@@ -89,19 +96,19 @@ class Sender:
             if time.monotonic() >= deadline:
                 raise TransientError(
                     "not_mined",
-                    f"{call.label} is in no block after {timeout_s} s, and may still come into one",
+                    f"{call.label} is in no block after {timeout_s} s, but may still be mined",
                 )
             pause(0.1)
 
     def _deliver(self, entry: Entry, head: Block) -> bool:
-        """Send what is signed, unless it is mined; return whether it is in a block."""
+        """Send a signed intent unless it is mined already. Returns whether it is in a block."""
         mined = self._mined.find(entry)
         if mined is None:
             mined = self._send(self._replace_when_stuck(entry, head), head)
         return mined is not None and self._mined.record(entry, mined)
 
     def _replace_when_stuck(self, entry: Entry, head: Block) -> Entry:
-        """The entry with one more attempt that offers a higher fee, if a low one may be what holds it up."""
+        """Return the entry, with one more attempt at a higher fee if a low fee may be what delays it."""
         if entry.nonce is None or not self._is_stuck(entry, head):
             return entry
         used = self._client.count_transactions(self._wallet.address)
@@ -116,13 +123,17 @@ class Sender:
         return head.number - (entry.offered_at or 0) >= self._stuck_after
 
     def _fill_gap(self, nonce: int, head: Block) -> None:
-        """A lower nonce of the owner's own transaction is free again: a transfer of nothing takes it."""
+        """Send a transfer of zero ether with a lower nonce that is free again.
+
+        This happens if a transaction that the owner sent by hand has vanished.
+        """
         free = self._find_free_nonce()
         if free >= nonce:
             return
         get_logger().warning("a transaction of this key vanished, its nonce is filled", nonce=free)
         key = f"fill/{free}/{head.hash}"
-        # The key as data: two transfers of one nonce and fee would be the same transaction, which one intent may have.
+        # The data contains the key. Otherwise two transfers with the same nonce and fee would be the same transaction,
+        # and the store accepts a transaction for only one intent.
         call = Call(to=self._wallet.address, data=key.encode(), label="a transfer of nothing")
         intent = Intent(key=key, call=call)
         self._store.put(intent)
@@ -132,20 +143,23 @@ class Sender:
             self._send(self._sign(filler, free, gas, head), head)
 
     def _estimate_again(self, entry: Entry) -> int | None:
-        """None when the call would fail now: perhaps an attempt was mined in between, and the next pump will see it."""
+        """Estimate the gas of an intent. None if the call would fail now.
+
+        An attempt may have been mined meanwhile, which the next pump will notice.
+        """
         try:
             return self._client.estimate_gas(self._wallet.address, entry.intent.call)
         except ProtocolError:
             return None
 
     def _send(self, entry: Entry, head: Block) -> MinedTransaction | None:
-        """Broadcast the newest attempt (again); the transaction, should it be in a block already."""
+        """Broadcast the newest attempt. Returns the transaction if it is in a block already."""
         try:
             self._client.send_raw(entry.attempts[-1].raw)
         except ProtocolError as error:
             if error.code == "nonce_too_low":
                 return self._find_or_displace(entry, head)
-            # The node holds another attempt of ours and finds this one's fee too low: the next replacement raises it.
+            # The node has another attempt of this intent and finds this fee too low. The next replacement raises it.
             if error.code != "underpriced":
                 raise
         except OperatorError as error:
@@ -153,10 +167,11 @@ class Sender:
         return self._mined.find(entry)
 
     def _find_or_displace(self, entry: Entry, head: Block) -> MinedTransaction | None:
-        """The nonce is used up: by an attempt of ours, or by somebody else with this key (its owner's own command).
+        """Handle a nonce that was used: by an attempt of this intent, or by another transaction of the same key.
 
-        In the second case no attempt can be mined any more, and the intent starts over with a fresh nonce.  A node that
-        lags may not show our own transaction yet, so this asks whether the nonce was used some blocks ago already.
+        In the second case no attempt can be mined any more, and the intent starts over with a new nonce. A lagging node
+        may not show an attempt of this intent yet. It is therefore checked whether the nonce was used some blocks ago
+        already.
         """
         before = max(0, head.number - self._stuck_after)
         used = self._client.count_transactions(self._wallet.address, before)
@@ -167,7 +182,7 @@ class Sender:
         return mined
 
     def _begin(self, entry: Entry, head: Block) -> bool:
-        """Sign and send an intent, unless the contract refuses it; return whether the next one may go."""
+        """Sign and send an intent unless the contract refuses it. Returns whether the next one may be sent."""
         try:
             gas = self._client.estimate_gas(self._wallet.address, entry.intent.call)
         except ProtocolError as error:
@@ -180,26 +195,26 @@ class Sender:
         return mined is not None and self._mined.record(signed, mined)
 
     def _refuse(self, entry: Entry, reason: str, head: Block) -> None:
-        """Keep a refusal, for which no nonce is spent.  It is final once no node that lags explains it."""
+        """Record a refusal, which does not use a nonce. It is final once a lagging node can no longer explain it."""
         key, before = entry.intent.key, entry.refusal
         refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
         if refusal.stands:
             get_logger().warning("the contract refuses a call for good", key=key, reason=reason, heads=refusal.heads)
             self._store.record_reverted(key, reason, None)
         elif refusal != before:
-            if refusal.heads == 2:  # one alone may be of a node that lags
+            if refusal.heads == 2:  # The first one may be due to a lagging node.
                 get_logger().warning("the contract refuses a call, which is tried again", key=key, reason=reason)
             self._store.record_refused(key, refusal, reason)
 
     def _find_free_nonce(self) -> int:
-        """The lowest nonce that neither the chain nor an intent has: one that vanished is filled first."""
-        nonce, held = self._client.count_transactions(self._wallet.address, "pending"), self._store.list_nonces()
-        while nonce in held:
+        """Return the lowest nonce that neither the chain nor an intent uses, so that a gap is filled first."""
+        nonce, reserved = self._client.count_transactions(self._wallet.address, "pending"), self._store.list_nonces()
+        while nonce in reserved:
             nonce += 1
         return nonce
 
     def _sign(self, entry: Entry, nonce: int, gas: int, head: Block) -> Entry:
-        """The entry with one more attempt, which is stored."""
+        """Sign one more attempt and store it. Returns the entry with it."""
         priority_fee = self._client.get_priority_fee()
         max_fee = 2 * head.base_fee + priority_fee
         if entry.nonce == nonce:
@@ -225,13 +240,13 @@ class Sender:
         return self._require_entry(entry.intent.key)
 
     def _require_entry(self, key: str) -> Entry:
-        kept = self._store.find(key)
-        if kept is None:
-            raise OperatorError("outbox_lost", f"{key} vanished", fix="Use one process for one outbox")
-        return kept
+        entry = self._store.find(key)
+        if entry is None:
+            raise OperatorError("outbox_lost", f"{key} vanished from the outbox", fix="Use one process for one outbox")
+        return entry
 
     def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
-        """The node says that there is too little ether, not whose."""
+        """Return an error that names the account, because the node reports only that there is too little ether."""
         if error.code != "insufficient_funds":
             return error
         address, label = self._wallet.address, entry.intent.call.label

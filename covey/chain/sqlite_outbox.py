@@ -1,4 +1,4 @@
-"""The outbox of a role without a database: one SQLite file.  The coordinator's is `coordinator.db.database_outbox`."""
+"""The outbox of a role without a database: one SQLite file. The coordinator's is `coordinator.db.database_outbox`."""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +19,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.protocol.ids import Address, Hash
 
 SCHEMA_VERSION = 1
-"""Kept in the file as PRAGMA user_version; files of older versions have 0."""
+"""Version of the format, which the file stores as PRAGMA user_version. Files of older versions have 0."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS intents (
     position INTEGER PRIMARY KEY,
@@ -58,7 +58,7 @@ _PROVISIONAL = "block_number IS NOT NULL AND NOT is_final"
 
 
 class SqliteOutbox:
-    """An OutboxStore in one SQLite file, or ":memory:".  One process, and one thread at a time.
+    """An OutboxStore in one SQLite file, or ":memory:". Only one process may use it, and one thread at a time.
 
     Raises OperatorError("old_outbox") if another version of Covey wrote the file.
     """
@@ -76,7 +76,7 @@ class SqliteOutbox:
         self.close()
         raise OperatorError(
             "old_outbox",
-            f"the outbox {path} has format {version}, this version of Covey reads format {SCHEMA_VERSION}",
+            f"the outbox {path} has format {version}, but this version of Covey reads format {SCHEMA_VERSION}",
             fix=f"Once no transaction of this key is pending, remove {path} and start again",
         )
 
@@ -91,9 +91,9 @@ class SqliteOutbox:
                 " ON CONFLICT (key) DO NOTHING",
                 (intent.key, call.to, call.data, str(call.value), call.label, IntentState.UNSENT),
             )
-        kept = self.find(intent.key)
-        if kept is None or kept.intent != intent:
-            raise ProtocolError("intent_conflict", f"{intent.key} stands for another call", status=409)
+        entry = self.find(intent.key)
+        if entry is None or entry.intent != intent:
+            raise ProtocolError("intent_conflict", f"{intent.key} is the key of another call", status=409)
 
     def find(self, key: str) -> Entry | None:
         entries = self._select("key = ?", key)
@@ -123,7 +123,7 @@ class SqliteOutbox:
                 " refused_heads = NULL, reason = '' WHERE key = ?",
                 (IntentState.SIGNED, nonce, offered_at, key),
             )
-            # Signed as before: with a nonce that a reorganisation gave back.
+            # The same attempt may exist already, if a reorganisation freed its nonce.
             database.execute("DELETE FROM attempts WHERE key = ? AND hash = ?", (key, attempt.hash))
             database.execute(
                 "INSERT INTO attempts (key, hash, raw, max_fee, priority_fee) VALUES (?, ?, ?, ?, ?)",
@@ -152,9 +152,9 @@ class SqliteOutbox:
             database.execute("UPDATE intents SET is_final = 1 WHERE block_number <= ?", (block_number,))
 
     def _record_place(self, key: str, state: IntentState, reason: str, place: Place | None) -> None:
-        where = (None, None, None) if place is None else (place.block_number, place.block_hash, place.transaction_hash)
+        values = (None, None, None) if place is None else (place.block_number, place.block_hash, place.transaction_hash)
         assignments = "state = ?, reason = ?, block_number = ?, block_hash = ?, transaction_hash = ?"
-        self._update(key, assignments, state, reason, *where)
+        self._update(key, assignments, state, reason, *values)
 
     def _update(self, key: str, assignments: str, *values: Any) -> None:
         with self._database as database:
@@ -177,7 +177,8 @@ class SqliteOutbox:
             state=IntentState(state),
             nonce=nonce,
             attempts=tuple(
-                Attempt(hash=Hash(made[0]), raw=made[1], max_fee=made[2], priority_fee=made[3]) for made in attempts
+                Attempt(hash=Hash(hash), raw=raw, max_fee=max_fee, priority_fee=priority_fee)
+                for hash, raw, max_fee, priority_fee in attempts
             ),
             offered_at=offered_at,
             place=build_place(*row[8:11]),

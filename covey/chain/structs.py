@@ -1,4 +1,4 @@
-"""What the contracts keep, as values; named as in Solidity.  Returned and taken by `covey.chain.contracts`."""
+"""The contracts' structs and enumerations as Python values, with the names that they have in Solidity."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,7 +9,7 @@ from covey.protocol.messages import Receipt
 
 
 class PoolState(IntEnum):
-    """Where a pool stands in its life; NONE means that there is no such pool."""
+    """State of a pool. NONE means that the pool does not exist."""
 
     NONE = 0
     CREATED = 1
@@ -18,7 +18,7 @@ class PoolState(IntEnum):
 
 
 class BondKind(IntEnum):
-    """Whose bond it is."""
+    """Role of the account that a bond belongs to."""
 
     CONTRIBUTOR = 0
     VALIDATOR = 1
@@ -26,7 +26,7 @@ class BondKind(IntEnum):
 
 
 class OnChainCaseState(IntEnum):
-    """Where a slashing case stands."""
+    """State of a slashing case on chain. NONE means that there is no case."""
 
     NONE = 0
     LOCKED = 1
@@ -36,11 +36,12 @@ class OnChainCaseState(IntEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the case is decided, so that its state never changes again."""
         return self in (OnChainCaseState.VETOED, OnChainCaseState.SLASHED, OnChainCaseState.LAPSED)
 
 
 class ChallengeState(IntEnum):
-    """Where an omission challenge stands."""
+    """State of an omission challenge. NONE means that the receipt was not challenged."""
 
     NONE = 0
     OPEN = 1
@@ -50,113 +51,121 @@ class ChallengeState(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolTerms:
-    """The parameters of a pool that contracts need, in their order; what each means stands in IPoolRegistry.sol.
+    """Parameters of a pool that the contracts need, in the contracts' order. IPoolRegistry.sol documents each of them.
 
-    Amounts in the token's smallest unit, windows in seconds.
+    Amounts are in the token's smallest unit, windows in seconds.
     """
 
     reward_per_unit: int
     """Reward of one completion token of accepted work, in the token's smallest unit."""
     epoch_units: int = 10**9
-    """Completion tokens that one epoch may post at most; it bounds what a stolen operator's key can promise."""
+    """Largest number of completion tokens in one epoch. It limits what a stolen operator's key can promise at once."""
     challenge_window: int
     """Seconds after an epoch's posting within which it can be disabled and omissions can be answered."""
     veto_window: int
     """Seconds within which the arbiter can veto a slashing case."""
     unbond_window: int
-    """Seconds from unbonding stake to its withdrawal; at least `challenge_window` + `veto_window`."""
+    """Seconds from unbonding stake to its withdrawal. At least `challenge_window` + `veto_window`."""
     epoch_length: int = 1
-    """Least seconds between two epochs: from (`challenge_window` + `veto_window`) / 64 to `challenge_window` / 2. A
-    pool file without it gets `epoch_seconds`, within these bounds."""
+    """Minimum number of seconds between two epochs, from (`challenge_window` + `veto_window`) / 64 to
+    `challenge_window` / 2. A pool file without it gets `epoch_seconds`, within these bounds."""
     slash_amount: int
-    """Largest stake that one case takes, in the token's smallest unit; at most `min_stake`."""
+    """Largest stake that one case takes, in the token's smallest unit. At most `min_stake`."""
     validator_bond: int = 0
     """Stake that a validator must have bonded for its verdicts to count in court."""
     max_slashes: int = 4
-    """Largest number of `slash_amount`s that may be locked of one contributor's stake within `unbond_window`."""
+    """Number of times that `slash_amount` may be locked of one contributor's stake within `unbond_window`."""
     light_slash_bps: int = 10_000
-    """Part of `slash_amount`, in 1/10,000, that a contributor's first `strikes` light cases take."""
+    """Part of `slash_amount`, in 1/10,000, that each of a contributor's first `strikes` cases takes."""
     strikes: int = 0
-    """Number of a contributor's first light cases that take only `light_slash_bps`."""
+    """Number of a contributor's first cases that are light, so that they take only `light_slash_bps`."""
     quorum: int
-    """Validators that must agree. A pool file states it in [params]."""
+    """Number of validators that must agree. A pool file sets it in [params]."""
     is_invite_only: bool = False
     """Whether contributors need an invitation by the operator to register nodes."""
     arbiter: Address
-    """Address that vetoes slashing cases, disables epochs and may end the pool. It is neither operator nor
-    validator."""
+    """Address of the arbiter, who vetoes slashing cases, disables epochs and may end the pool. The arbiter is neither
+    the operator nor a validator."""
     signer_penalty: int = 0
-    """Bond that each validator loses that signed a vetoed case; at most `validator_bond`."""
+    """Bond that each validator that signed a vetoed case loses. At most `validator_bond`."""
     token: Address
     """Address of the ERC-20 token of stake and reward. A pool file without it gets the deployment's token."""
     min_stake: int
     """Stake that a contributor must have bonded before the coordinator gives its nodes work."""
     trainer: Address
-    """Address of the key that publishes policies."""
+    """Address of the trainer's key, which publishes policies."""
     params_hash: Hash
     """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unbonding:
-    """Stake on its way out."""
+    """Stake that is being unbonded."""
 
     amount: int
     available_at: int
-    """Unix seconds."""
+    """Time in Unix seconds from which the stake can be withdrawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balance:
-    """What one account has in one pool as one kind of bond."""
+    """Stake of one account in one pool, for one kind of bond."""
 
     bonded: int
+    """Stake that is not being unbonded."""
     leaving: int
-    """The sum of all unbondings."""
+    """Sum of all unbondings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """What cases hold and have held of a contributor's stake."""
+    """Amounts that slashing cases have locked of a contributor's stake. Spans are periods of `unbond_window`."""
 
     locked: int
+    """Part of the stake that backs open cases."""
     taken: int
-    """What cases locked in the span `taken_in`, without those that were overturned or lapsed."""
+    """Amount that cases locked in the span `taken_in`, without cases that were vetoed or lapsed."""
     taken_in: int
+    """Newest span in which a case locked stake."""
     strikes: int
+    """Number of cases so far, without cases that were vetoed or lapsed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """What is settled of a pool."""
+    """Settlement of a pool so far."""
 
     posted: int
-    """Reward of all epochs that stand."""
+    """Reward of all epochs that are not disabled."""
     funded: int
-    """Tokens paid in, less what was refunded."""
+    """Amount of tokens paid in, without refunds."""
     epochs: int
+    """Number of posted epochs, including disabled ones."""
     last_posted_at: int
-    """Unix seconds."""
+    """Time of the newest posting, in Unix seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """An epoch as EpochPosted tells it; whoever claims or answers hands it in, for only its hash is stored."""
+    """An epoch as the event EpochPosted contains it.
+
+    The ledger stores only its hash, so a claim or an answer must include the record.
+    """
 
     header_hash: Hash
     reward_root: Hash
     epoch: int
     final_at: int
-    """Unix seconds, from when it can be claimed against."""
+    """Time in Unix seconds from which rewards can be claimed against the epoch."""
     reward: int
-    """Of this epoch alone."""
+    """Reward of this epoch alone, in the token's smallest unit."""
     cumulative: int
-    """Of this epoch and of all before it that stand."""
+    """Reward of this epoch and of all earlier epochs that are not disabled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accusation:
-    """Who is accused of what: names a case, whose id is the receipt's hash."""
+    """Identifies a case by its receipt and the accused. The id of the case is the receipt's hash."""
 
     receipt_hash: Hash
     pool: PoolId
@@ -166,23 +175,24 @@ class Accusation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A slashing case.  `veto_until` in Unix seconds; it may be executed for a day after that."""
+    """A slashing case."""
 
     amount: int
     veto_until: int
+    """Time in Unix seconds until which the case can be vetoed. It may be executed for a day after that."""
     state: OnChainCaseState
     reason: int
     span: int
-    """The span of the unbonding window whose cap `amount` counts against."""
+    """Span, one period of `unbond_window`, whose cap `amount` counts against."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inclusion:
-    """Where a challenged receipt stands in the work tree of an epoch: what answers its challenge."""
+    """Proof that a challenged receipt is in the work tree of an epoch, which answers the challenge."""
 
     receipt: Receipt
     leaf: WorkLeaf
-    """The leaf of the receipt; all that both name is equal."""
+    """Leaf of the receipt. The fields that both have are equal."""
     proof: tuple[Hash, ...]
     """Siblings from the leaf up to the epoch's `work_root`."""
 
@@ -193,7 +203,7 @@ class Challenge:
 
     challenger: Address
     answer_by: int
-    """Unix seconds."""
+    """Time in Unix seconds until which the challenge can be answered."""
     state: ChallengeState
     answered_by: int
-    """The epoch that answered."""
+    """Epoch that answered the challenge."""

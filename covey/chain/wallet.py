@@ -1,6 +1,6 @@
-"""A key that signs transactions and messages; read from a file, never from a command line, never shown.
+"""A key that signs transactions and messages. It is read from a file, never from a command line, and never shown.
 
-Called by the roles' composition roots and by the outbox.  One process holds one key.
+One process has one key.
 """
 
 import os
@@ -16,7 +16,7 @@ from covey.protocol.ids import Address, Hash, hash_from_bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedTransaction:
-    """What is stored before it is sent."""
+    """A signed transaction, which is stored before it is sent."""
 
     hash: Hash
     raw: bytes
@@ -24,7 +24,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Wallet:
-    """One key.  It satisfies `covey.protocol.eip712.Signer`."""
+    """One key, which satisfies `covey.protocol.eip712.Signer`."""
 
     account: LocalAccount = field(repr=False)
 
@@ -33,7 +33,7 @@ class Wallet:
         return Address(self.account.address)
 
     def sign_transaction(self, transaction: dict[str, Any]) -> SignedTransaction:
-        """Sign an EIP-1559 transaction.  The same transaction gives the same bytes (RFC 6979)."""
+        """Sign an EIP-1559 transaction. The same transaction gives the same bytes (RFC 6979)."""
         signed = self.account.sign_transaction(transaction)
         return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 
@@ -42,16 +42,17 @@ class Wallet:
 
 
 def wallet_from_key(key: bytes) -> Wallet:
-    """32 bytes -> Wallet; raise ValueError for what is no key."""
+    """Return the wallet of a key of 32 bytes. Raises ValueError if the bytes are not a key."""
     return Wallet(Account.from_key(key))
 
 
 def load_key(path: Path) -> Wallet:
     """Read 32 bytes as hexadecimal from a file that only its owner may read.
 
-    Raises OperatorError "no_key" or "bad_key" if there is no key in it, "key_exposed" if others may read or write it.
+    Raises OperatorError("no_key") if the file cannot be read, OperatorError("bad_key") if it does not contain a key,
+    and OperatorError("key_exposed") if other users may access it.
     """
-    fix = "Name a file that holds one private key as hexadecimal"
+    fix = "Name a file that contains one private key as hexadecimal"
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -65,12 +66,15 @@ def load_key(path: Path) -> Wallet:
     try:
         return wallet_from_key(bytes.fromhex(data.decode().strip().removeprefix("0x")))
     except ValueError:
-        # The cause is left out: its message may hold the key.
+        # The cause is left out, because its message may contain the key.
         raise OperatorError("bad_key", f"{path} does not hold a key", fix=fix) from None
 
 
 def save_key(path: Path, key: bytes) -> Wallet:
-    """Write a key to a new file that only its owner may read; raise OperatorError "key_exists" or "no_folder"."""
+    """Write a key to a new file that only its owner may read.
+
+    Raises OperatorError("key_exists") if the file exists, and OperatorError("no_folder") if it cannot be created.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:

@@ -1,1 +1,1 @@
-"""What a role reaches outside its process: the chain, the coordinator, the pool's policies and data sets."""
+"""Access from a role's process to the network: the chain, the coordinator, and the pool's policies and data sets."""

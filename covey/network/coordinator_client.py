@@ -1,7 +1,7 @@
-"""The signed client of the coordinator's API, used by worker, validator, trainer and commands.
+"""The signing client of the coordinator's API.
 
-Failures keep their meaning: no answer or a 5xx is a TransientError, a refusal a ProtocolError with the coordinator's
-code.  A client whose clock is off corrects itself by the coordinator's, once a request.
+Failures keep their meaning: no answer or a 5xx is a TransientError, and a refusal is a ProtocolError with the
+coordinator's code. A client whose clock is wrong corrects it by the coordinator's, once per request.
 """
 
 import asyncio
@@ -48,16 +48,17 @@ from covey.runtime.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=Body)
 MAX_ANSWER_BYTES = 32 << 20
+"""Largest answer of the coordinator, in bytes."""
 _LEAST_BANDWIDTH = 100_000
-"""Bytes/s, below which who drips is given up."""
+"""Lowest bandwidth in bytes per second. A slower transfer is abandoned."""
 _TRANSIENT = (408, 425, 429)
-"""Refusals, a proxy's for instance, that only ask to come later."""
+"""Status codes of refusals, for example by a proxy, that only ask the client to retry later."""
 _HEADERS = {"accept-encoding": "identity"}
-"""A compressed answer could be far larger than what was counted."""
+"""Headers that refuse compression, because a compressed answer could be far larger than the bytes that are counted."""
 
 
 class CoordinatorClient:
-    """One coordinator, one key; None for what is public.
+    """Client of one coordinator with one key. Without a key (None), only public routes can be used.
 
     Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`.
     """
@@ -80,10 +81,14 @@ class CoordinatorClient:
         )
 
     def now(self) -> float:
-        """The coordinator's Unix time, by our clock; at most `signing.SKEW_SECONDS` ahead of it."""
+        """Return the coordinator's Unix time, estimated from the local clock.
+
+        It is at most `http_signatures.SKEW_SECONDS` ahead of the coordinator's clock.
+        """
         return self._clock() + self._offset
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -92,12 +97,14 @@ class CoordinatorClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # -- everybody
+    # -- public routes
 
     async def get_pool(self) -> PoolView:
+        """Return everything that a newcomer needs to know about the pool."""
         return _parse(PoolView, await self._get("/v1/pool"))
 
     async def get_status(self) -> StatusView:
+        """Return an overview of the pool."""
         return _parse(StatusView, await self._get("/v1/status"))
 
     async def list_submissions(
@@ -108,33 +115,38 @@ class CoordinatorClient:
         node: Address | None = None,
         state: SubmissionState | None = None,
     ) -> list[SubmissionView]:
-        """The newest submissions, newest first; None stands for any."""
-        wanted = {"contributor": contributor, "node": node, "state": state}
-        query = "".join(f"&{name}={value}" for name, value in wanted.items() if value is not None)
+        """Return the newest submissions, newest first. A filter that is None matches any value."""
+        filters = {"contributor": contributor, "node": node, "state": state}
+        query = "".join(f"&{name}={value}" for name, value in filters.items() if value is not None)
         data = await self._get(f"/v1/submissions?limit={limit}{query}")
         try:
             return TypeAdapter(list[SubmissionView]).validate_json(data)
         except ValidationError as error:
-            raise ProtocolError("bad_answer", "the coordinator's answer is no list of submissions") from error
+            raise ProtocolError("bad_answer", "the coordinator's answer is not a list of submissions") from error
 
     async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
-        """One submission by its receipt's hash, or by at least "0x" and 8 digits of it."""
+        """Return one submission by its receipt's hash, or by a prefix of it: "0x" and at least 8 digits."""
         return _parse(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
 
     async def get_reward(self, contributor: Address, epoch: int) -> RewardView:
+        """Return the amount that a contributor has earned by the end of an epoch, with its proof."""
         return _parse(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
 
     async def get_public(self, key: str, *, max_bytes: int) -> bytes:
-        """An object that everybody may read; raise ProtocolError "not_public" or "oversized"."""
+        """Return a public object. Raises ProtocolError("not_public") or ProtocolError("oversized")."""
         return await self._send(self._http.build_request("GET", f"{self._base_url}/v1/public/{key}"), max_bytes)
 
     # -- workers
 
     async def register(self) -> RegistrationAnswer:
+        """Register the node at the coordinator."""
         return _parse(RegistrationAnswer, await self._post("/v1/nodes", b""))
 
     async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
-        """Raise ProtocolError("another_instance") while another worker with this key was heard a short time ago."""
+        """Report the worker's state.
+
+        Raises ProtocolError("another_instance") if another worker with this key sent a request a short time ago.
+        """
         body = Heartbeat(instance=instance, free_slots=free_slots, cached_version=cached_version)
         await self._post("/v1/heartbeat", _dump(body))
 
@@ -147,8 +159,11 @@ class CoordinatorClient:
         wait_seconds: float,
         holding: Sequence[int] = (),
     ) -> TaskOrder | None:
-        """Wait at most `wait_seconds` for a lease; one that a crash or a lost answer took, not in `holding`, comes
-        again.  Raises as `send_heartbeat`."""
+        """Wait at most `wait_seconds` for a lease. Returns None if there is none.
+
+        A lease that is not in `holding`, because of a crash or a lost answer, is returned again. Raises the errors of
+        `send_heartbeat`.
+        """
         body = ClaimRequest(
             instance=instance,
             free_slots=free_slots,
@@ -159,11 +174,11 @@ class CoordinatorClient:
         return _parse_optional(TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
 
     async def return_task(self, task: TaskId, lease: LeaseId) -> None:
-        """Give a lease back before its end: it counts as dropped, and the task goes to another node at once."""
+        """Return a lease before it expires. It counts as dropped, and the task goes to another node at once."""
         await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
-        """Put the file where the coordinator says, then hand in the receipt; may be repeated unchanged."""
+        """Upload the file to the coordinator's link, then submit the receipt. The call may be repeated unchanged."""
         request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
         grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
         if grant.url is not None:
@@ -176,34 +191,39 @@ class CoordinatorClient:
     async def claim_validation(
         self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
     ) -> JudgeOrder | RevealOrder | None:
-        """Long-poll for a turn to judge, where there is room for one, or for an order to reveal."""
+        """Wait for an order to judge, if `free_turns` is not 0, or for an order to reveal. None if there is none."""
         body = _dump(TurnRequest(wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns))
-        found = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
-        return found.order if found else None
+        answer = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
+        return answer.order if answer else None
 
     async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
+        """Send the commitment to a verdict."""
         body = CommitRequest(judgement=judgement, commitment=commitment)
         await self._post("/v1/validations/commit", _dump(body))
 
     async def reveal_verdict(self, request: RevealRequest) -> None:
+        """Send a verdict with its salt and evidence, after all commitments are in."""
         await self._post("/v1/validations/reveal", _dump(request))
 
     async def list_hard_cases(self) -> tuple[HardCase, ...]:
+        """Return the cases that can be brought before SlashingCourt."""
         return _parse(HardCases, await self._post("/v1/cases", b"")).cases
 
     # -- the trainer
 
     async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
+        """Wait at most `wait_seconds` for the batch of a step. Returns None if it is not ready."""
         body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
         return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
 
-    # -- objects behind links
+    # -- objects by link
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
-        """Download at most `max_bytes`; raise ProtocolError("oversized") for more."""
+        """Download an object. Raises ProtocolError("oversized") if it has more than `max_bytes`."""
         return await self._send(self._build_plain("GET", url), max_bytes)
 
     async def put_object(self, url: str, data: bytes) -> None:
+        """Upload an object."""
         await self._send(self._build_plain("PUT", url, data), MAX_ANSWER_BYTES)
 
     # -- requests
@@ -222,15 +242,18 @@ class CoordinatorClient:
         try:
             request = self._http.build_request(method, url, content=data)
         except httpx.InvalidURL as error:
-            raise ProtocolError("bad_answer", "the coordinator's link is no address") from error
-        # httpx does not look at the port, and fails with no error of its own; another scheme would be tried for ever
+            raise ProtocolError("bad_answer", "the coordinator's link is not a valid URL") from error
+        # httpx does not check the port and fails later with an error that is not its own. Another scheme would be
+        # retried for ever.
         if request.url.scheme not in ("http", "https") or not request.url.host or (request.url.port or 0) > 65535:
-            raise ProtocolError("bad_answer", "the coordinator's link is no address")
+            raise ProtocolError("bad_answer", "the coordinator's link is not a valid URL")
         return request
 
     def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
         if self._signer is None:
-            raise OperatorError("no_key", f"{path} is for who signs", fix="Name a key file")
+            raise OperatorError(
+                "no_key", f"{path} requires signed requests, and there is no key", fix="Name a key file"
+            )
         signed = http_signatures.RequestParts(method="POST", authority=self._authority, path=path, query="", body=body)
         now, nonce = int(self.now()), secrets.token_urlsafe(18)
         headers = http_signatures.sign_request(signed, self._signer, chain_id=self._chain_id, now=now, nonce=nonce)
@@ -239,7 +262,8 @@ class CoordinatorClient:
         return self._http.build_request("POST", self._base_url + path, content=body, headers=headers, timeout=timeout)
 
     async def _send(self, request: httpx.Request, max_bytes: int) -> bytes:
-        patience = float(request.extensions["timeout"]["read"])  # httpx's own begins anew with every byte
+        # The timeout of httpx itself restarts with every byte.
+        patience = float(request.extensions["timeout"]["read"])
         try:
             async with asyncio.timeout(patience + len(request.content) / _LEAST_BANDWIDTH):
                 response = await self._http.send(request, stream=True)
@@ -257,17 +281,17 @@ class CoordinatorClient:
 
     def _to_unreachable(self, request: httpx.Request, why: str) -> TransientError:
         is_own = str(request.url).startswith(f"{self._base_url}/")
-        fix = "Start the coordinator, or correct coordinator_url" if is_own else "See that the object store runs"
+        fix = "Start the coordinator, or correct coordinator_url" if is_own else "Check that the object store runs"
         message = f"{hide_secrets(str(request.url))} did not answer: {why}. {fix}"
         return TransientError("coordinator_unreachable", message)
 
 
 class _DripError(Exception):
-    """An answer comes slower than anybody waits for."""
+    """An answer arrives more slowly than the lowest bandwidth allows."""
 
 
 class _ClockError(ProtocolError):
-    """The coordinator found the request's time wrong; `time` is its own clock."""
+    """The coordinator refused the time of a request. `time` is the time of the coordinator's clock."""
 
     def __init__(self, message: str, its_time: int) -> None:
         super().__init__("expired_request", message, status=401)
@@ -279,7 +303,7 @@ async def _read(response: httpx.Response, max_bytes: int, patience: float) -> by
     async for piece in response.aiter_raw():
         size += len(piece)
         if time.monotonic() - started > patience + size / _LEAST_BANDWIDTH:
-            raise _DripError(f"the answer drips, {size} bytes in {patience:.0f} s")
+            raise _DripError(f"the answer is too slow, {size} bytes in {patience:.0f} s")
         if size > max_bytes:
             raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
         pieces.append(piece)
@@ -306,7 +330,7 @@ def _parse(kind: type[BodyType], data: bytes) -> BodyType:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        raise ProtocolError("bad_answer", f"the coordinator's answer is no {kind.__name__}") from error
+        raise ProtocolError("bad_answer", f"the coordinator's answer is not a valid {kind.__name__}") from error
 
 
 def _parse_optional(kind: type[BodyType], data: bytes) -> BodyType | None:

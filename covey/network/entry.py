@@ -1,7 +1,7 @@
-"""A role's way into the network: chain, the pool's parameters as the chain holds them, coordinator, policies.
+"""Connects a role to the network: the chain, the pool's parameters, the coordinator and the policies.
 
-Called by the composition roots of worker, validator and trainer.  The coordinator is believed in nothing that the
-chain can say.
+Everything that the chain can confirm is read from the chain or checked against it. The coordinator is not trusted for
+it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from covey.tasks.catalog import DataSetCatalog, list_digests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Everything outside a role's own process."""
+    """Everything that a role uses outside its own process."""
 
     pool: PoolId
     params: PoolParams
@@ -41,58 +41,65 @@ class Network:
     coordinator: CoordinatorClient
     policies: Policies
     data_sets: DataSetCatalog
-    """Opens the data sets that the environment draws its tasks from."""
+    """Catalog that opens the data sets from which the environment draws its tasks."""
     interpreters: Mapping[str, Path]
-    """Python by kind of environment, for kinds that use another one than that of this process."""
+    """Python interpreters by kind of environment, for kinds that do not use the interpreter of this process."""
 
     @property
     def receipt_domain(self) -> Domain:
-        """Where receipts and verdicts are checked."""
+        """EIP-712 domain of receipts and verdicts, which SlashingCourt checks."""
         return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.court.address)
 
     @property
     def ledger_domain(self) -> Domain:
-        """Where countersignatures are checked."""
+        """EIP-712 domain of countersignatures, which EpochLedger checks."""
         return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.ledger.address)
 
     @property
     def environment(self) -> EnvironmentSpec:
+        """Kind and options of the pool's environment."""
         return get_spec(self.params)
 
     def load_environment(self) -> Environment:
-        """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
+        """Load the pool's environment.
+
+        Raises OperatorError if its prompts differ from those that the pool was created with.
+        """
         return load_environment(self.params, self.data_sets, self.interpreters)
 
     async def close(self) -> None:
+        """Close the connections to coordinator and relays, and the data sets."""
         await self.coordinator.close()
         await self.policies.close()
         await asyncio.to_thread(self.data_sets.close)
 
 
 def get_spec(params: PoolParams) -> EnvironmentSpec:
-    """Which environment a pool works on."""
+    """Return the kind and options of a pool's environment."""
     return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
 
 
 def load_environment(
     params: PoolParams, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
 ) -> Environment:
-    """The pool's environment; raise OperatorError where this machine's prompts are not the pool's."""
+    """Load the pool's environment. Raises OperatorError if its prompts on this machine differ from the pool's."""
     from covey.environments import registry
 
     environment = registry.load(get_spec(params), data_sets, interpreters)
-    named = params.environment
-    registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
+    expected = params.environment
+    registry.require_same(environment, versions=expected.versions, fingerprint=expected.fingerprint)
     return environment
 
 
 async def join(
     settings: RoleSettings, *, opens_data_sets: bool = True, clock: Callable[[], float] = time.time
 ) -> Network:
-    """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError.
+    """Read the pool from the chain and the coordinator.
 
-    `opens_data_sets`: whether all data sets that the environment names are opened.  Those that are not in a folder of
-    this machine need a relay, which has them once the trainer has put them into its origin.
+    `opens_data_sets` says whether all data sets that the environment names are opened. Data sets that are not in a
+    folder of this machine need a relay, which has them once the trainer has added them to its origin.
+
+    Raises OperatorError, TransientError or ProtocolError.
     """
     settings.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(settings.deployment)
@@ -110,7 +117,7 @@ async def join(
         for digest in list_digests(get_spec(params)) if opens_data_sets else ():
             await asyncio.to_thread(data_sets, digest)
     except CoveyError:
-        await coordinator.close()  # joining is tried again, with a client of its own
+        await coordinator.close()  # The caller may retry, which opens another client.
         if data_sets is not None:
             await asyncio.to_thread(data_sets.close)
         raise
@@ -138,17 +145,17 @@ async def join(
 async def _read_pool(
     coordinator: CoordinatorClient, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
 ) -> tuple[PoolParams, tuple[str, ...]]:
-    """The parameters, checked against the chain's hash, and the relays to use."""
+    """Return the pool's parameters, checked against the chain's hash, and the relays to use."""
     view = await coordinator.get_pool()
     if view.pool != pool:
         raise OperatorError(
             "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
         )
-    found = relays or view.relays
-    if not found:
+    chosen = relays or view.relays
+    if not chosen:
         raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
     from covey.model.prompts import require_pinned_template
 
     params = PoolParams.from_text(view.params, terms.params_hash)
     require_pinned_template(params.model)
-    return params, found
+    return params, chosen

@@ -1,4 +1,4 @@
-"""Policies on this machine, fetched from relays when they are needed and checked against the chain."""
+"""The policies on this machine, fetched from relays when they are needed and checked against the chain."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from covey.shardcast.client import ShardClient, get_policy_folder, prune_policie
 
 
 class Policies:
-    """Policies on this machine, fetched when they are needed and checked against the chain."""
+    """The policies on this machine. The newest `keep` and the last two that were required to load are kept."""
 
     def __init__(self, contracts: Contracts, client: ShardClient, *, pool: PoolId, root: Path, keep: int) -> None:
         self._contracts, self._client, self._pool, self._root, self._keep = contracts, client, pool, root, keep
@@ -21,37 +21,41 @@ class Policies:
         root.mkdir(parents=True, exist_ok=True)
 
     async def require(self, version: Step, manifest_hash: Hash | None = None, *, to_load: bool = False) -> Path:
-        """The folder of a policy whose manifest hash is the one that the caller had from the chain, or by default the
-        chain's; raise TransientError while nobody has it.
+        """Return the folder of a policy, fetching it first if it is not on this machine.
 
-        The last two that were required `to_load` stay, whatever newer ones come: an engine takes minutes to start, one
-        that dies reads its policy again, and one that refuses a policy keeps the one before.
+        `manifest_hash` is the hash that the caller read from the chain. None: it is read from the chain now.
+
+        The last two policies that were required with `to_load` are kept even when newer ones arrive. An engine takes
+        minutes to start, reads its policy again after a crash, and keeps the previous policy if it refuses one.
+
+        Raises TransientError while no relay has the policy, or if the disk is full.
         """
         if manifest_hash is None:
             manifest_hash = await asyncio.to_thread(self.get_manifest_hash, version)
         folder = get_policy_folder(self._root, version, manifest_hash)
         if to_load and folder not in self._to_load:
             self._to_load.append(folder)
-        if folder.exists():  # whatever else is being fetched
+        if folder.exists():  # Checked before the lock, so that it need not wait for another download.
             return folder
-        async with self._fetching:  # two of one process would write the same files
+        async with self._fetching:  # Two downloads in one process would write the same files.
             try:
                 await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
-            except OSError as error:  # a full disk: there may be room later, and older policies are there
+            except OSError as error:  # The disk is full. There may be room later, and older policies can be used.
                 raise TransientError("disk_full", f"policy {version} could not be written: {error}") from error
             prune_policies(self._root, keep=self._keep, spare={folder, *self._to_load})
             return folder
 
     def list_versions(self, versions: Sequence[Step]) -> list[Step]:
-        """Those of some versions that are on this machine already."""
-        return [each for each in versions if get_policy_folder(self._root, each, self.get_manifest_hash(each)).exists()]
+        """Return those of `versions` that are already on this machine."""
+        return [step for step in versions if get_policy_folder(self._root, step, self.get_manifest_hash(step)).exists()]
 
     def get_manifest_hash(self, version: Step) -> Hash:
-        """What the chain says; raise ProtocolError("unknown_policy")."""
+        """Return the hash that the chain has for a policy. Raises ProtocolError("unknown_policy") if it has none."""
         try:
             return self._contracts.policies.policy_of(self._pool, version)
         except ProtocolError as error:
-            raise ProtocolError("unknown_policy", f"the chain holds no policy {version}") from error
+            raise ProtocolError("unknown_policy", f"there is no policy {version} on chain") from error
 
     async def close(self) -> None:
+        """Close the connections to the relays."""
         await self._client.close()

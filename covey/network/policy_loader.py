@@ -1,4 +1,4 @@
-"""Loads the policies of a pool into an engine, for workers and validators alike."""
+"""Loads the policies of a pool into the engine of a worker or a validator."""
 
 import asyncio
 from pathlib import Path
@@ -13,32 +13,32 @@ from covey.runtime.cycle import or_stop
 
 
 class PolicyLoader:
-    """Loads one policy at a time and remembers which one the engine holds.
+    """Loads one policy at a time and remembers which one the engine has.
 
-    The version alone does not say: a reorganisation may give it to another policy.
+    The version alone does not identify the policy, because a reorganisation may replace the policy of a version.
     """
 
     def __init__(self, engine: Engine, policies: Policies, params: ModelParams) -> None:
         self._engine, self._policies, self._params = engine, policies, params
         self._loading = asyncio.Lock()
         self.folder: Path | None = None
-        """Folder of the policy in the engine. None: nothing was loaded, or the last load failed."""
+        """Folder of the policy in the engine. None if nothing was loaded, or if the last load failed."""
 
     async def load(
         self, version: Step, manifest_hash: Hash | None = None, *, stop: asyncio.Event | None = None
     ) -> None:
-        """Load a policy, by default the one that the chain holds now; return at once if the engine holds it.
+        """Load a policy, by default the one that is on chain now. Returns at once if the engine has it already.
 
-        Raises TransientError("stopped") if `stop` is set before the policy is on this machine, ProtocolError for a
-        policy that the pool does not allow, and as `Policies.require` and `Engine.load_policy`.
+        Raises TransientError("stopped") if `stop` is set before the policy is on this machine, and ProtocolError if the
+        pool does not allow the policy. Also raises the errors of `Policies.require` and `Engine.load_policy`.
         """
         async with self._loading:
             required = self._policies.require(version, manifest_hash, to_load=True)
             folder = await (required if stop is None else or_stop(stop, required))
             if folder is None:
-                raise TransientError("stopped", f"policy {version} was not there when the work was over")
+                raise TransientError("stopped", f"policy {version} was not on this machine when the role stopped")
             if (self._engine.policy_version, self.folder) == (version, folder):
                 return
-            self.folder = None  # whatever is in the engine if this fails
+            self.folder = None  # If loading fails, the content of the engine is unknown.
             await asyncio.to_thread(load_pool_policy, self._engine, folder, version, self._params)
             self.folder = folder

@@ -1,1 +1,1 @@
-"""What all parties agree on: pure types and functions, no I/O, no clock."""
+"""Rules that all parties must agree on, as pure types and functions without I/O or a clock."""

@@ -1,8 +1,9 @@
-"""The names of eth-account that Covey uses; the one module that imports it.
+"""The names of eth-account that Covey uses. Only this module imports eth-account.
 
-eth-account imports py_ecc, which raises Python's recursion limit to 100,000.  With that limit, JSON of some thousand
-brackets from a peer overflows the stack of C and ends the process.  So this module sets Python's own limit again, with
-which such JSON is a RecursionError.  web3 imports eth-account too; every module that imports web3 imports this one.
+eth-account imports py_ecc, which raises Python's recursion limit to 100,000. With that limit, JSON with a few thousand
+nested brackets overflows the C stack and ends the process. This module therefore restores Python's default limit, with
+which the same JSON raises RecursionError. web3 imports eth-account too, so every module that imports web3 imports this
+one.
 """
 
 import sys
@@ -14,6 +15,6 @@ from eth_account.signers.local import LocalAccount
 __all__ = ["RECURSION_LIMIT", "Account", "LocalAccount", "SignableMessage", "encode_defunct", "encode_typed_data"]
 
 RECURSION_LIMIT = 1000
-"""Python's own limit on nested calls."""
+"""Python's default limit on nested calls."""
 
 sys.setrecursionlimit(RECURSION_LIMIT)

@@ -1,7 +1,6 @@
-"""Canaries: work whose right verdict the operator knows, and the commitment that every submission gets at intake.
+"""Canaries: work whose correct verdict the operator knows, and the commitment that every submission gets at intake.
 
-Called by the coordinator, and by anyone who checks a revealed kind.  All commitments look alike: only salt and kind,
-shown when the submission is decided, say which was a canary.
+All commitments look alike. Only salt and kind, which are shown when the submission is decided, reveal a canary.
 """
 
 import hashlib
@@ -16,26 +15,30 @@ from covey.protocol.verdict import Decision
 
 
 class CanaryKind(IntEnum):
-    """What a commitment hides.  Example: CanaryKind.REJECT.expected -> Decision.REJECT."""
+    """Kind of a submission, which its commitment hides. Example: CanaryKind.REJECT.expected -> Decision.REJECT."""
 
     ORDINARY = 0
+    """The submission is a worker's, so its verdict is not known."""
     REJECT = 1
-    """Known to be bad: a validator that replays it rejects it."""
+    """The submission is known to be bad. A validator that replays it must reject it."""
     ACCEPT = 2
-    """Known to be good."""
+    """The submission is known to be good."""
 
     @property
     def expected(self) -> Decision | None:
-        """The right verdict; None of ordinary work, whose verdict nobody knows beforehand."""
+        """Correct verdict. None for ordinary work, whose verdict is not known in advance."""
         return {CanaryKind.REJECT: Decision.REJECT, CanaryKind.ACCEPT: Decision.ACCEPT}.get(self)
 
 
 def compute_salt(secret: bytes, receipt_hash: Hash) -> Hash:
-    """HMAC-SHA256(secret, "covey-canary-1", newline, receipt hash): what is shown of one tells nothing of another."""
+    """Return HMAC-SHA256(secret, "covey-canary-1", newline, receipt hash).
+
+    A salt that has been shown reveals nothing about another one.
+    """
     return hash_from_bytes(hmac.new(secret, f"covey-canary-1\n{receipt_hash}".encode(), hashlib.sha256).digest())
 
 
 def compute_canary_commitment(receipt_hash: Hash, salt: Hash, kind: CanaryKind) -> Hash:
-    """keccak256(abi.encode(bytes32 receiptHash, bytes32 salt, uint8 kind))."""
+    """Return keccak256(abi.encode(bytes32 receiptHash, bytes32 salt, uint8 kind))."""
     words = [hash_to_bytes(receipt_hash), hash_to_bytes(salt), int(kind)]
     return hash_from_bytes(keccak(encode(["bytes32", "bytes32", "uint8"], words)))

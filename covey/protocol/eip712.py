@@ -1,7 +1,7 @@
-"""Signatures of typed messages (EIP-712): encoding, digests, signing, and recovering the signer.
+"""Signatures of typed messages (EIP-712): encoding, digests, signing, and recovery of the signer.
 
-`sign` and `recover_signer` work for every message of `covey.protocol.messages`.
-Domain: name "Covey", DOMAIN_VERSION, the chain, and the contract that checks the message.
+`sign` and `recover_signer` accept every message of `covey.protocol.messages`. The domain consists of the name "Covey",
+DOMAIN_VERSION, the chain, and the contract that checks the message.
 """
 
 import re
@@ -18,11 +18,11 @@ from covey.protocol.accounts import Account, SignableMessage, encode_typed_data
 from covey.protocol.ids import Address, Hash, hash_from_bytes, is_hash
 
 DOMAIN_VERSION = "2"
-"""Version of the contracts and of the messages that they check.  It goes up when a message, a leaf or a contract's verb
-changes; contracts of another version are refused (`covey.chain.json_rpc.require_version`)."""
+"""Version of the contracts and of the messages that they check. It is raised when a message, a leaf or a function of a
+contract changes. Contracts of another version are refused (`covey.chain.json_rpc.require_version`)."""
 _SIGNATURE = re.compile("0x[0-9a-f]{130}")
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half the order of secp256k1."""
+"""Half the order of secp256k1, which is the largest s of a signature in the low form (EIP-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class Domain:
 
 
 class Message(Protocol):
-    """What `sign` takes: a dataclass with TYPES, the Solidity type of each field by name."""
+    """A message that can be signed: a dataclass with TYPES, which gives the Solidity type of each field by name."""
 
     TYPES: ClassVar[dict[str, str]]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 class Signer(Protocol):
-    """A key that signs.  eth-account's LocalAccount is one."""
+    """A key that can sign, for example eth-account's LocalAccount."""
 
     @property
     def address(self) -> Any: ...
@@ -49,12 +49,12 @@ class Signer(Protocol):
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """Fields by name, ready for JSON."""
+    """Return the fields by name, ready for JSON."""
     return {name: getattr(message, name) for name in message.TYPES}
 
 
 def encode_message(message: Message, domain: Domain) -> SignableMessage:
-    """The EIP-712 encoding; raise ProtocolError when a value does not fit its type."""
+    """Return the EIP-712 encoding. Raises ProtocolError("bad_message") if a value does not fit its type."""
     name = type(message).__name__
     _require_fields(message)
     return encode_typed_data(
@@ -65,44 +65,48 @@ def encode_message(message: Message, domain: Domain) -> SignableMessage:
 
 
 def compute_digest(message: Message, domain: Domain) -> Hash:
-    """keccak256(0x19 0x01 domain struct): what is signed."""
+    """Return keccak256(0x19 0x01 domain struct), the digest that is signed."""
     signable = encode_message(message, domain)
     return hash_from_bytes(keccak(b"\x19" + signable.version + signable.header + signable.body))
 
 
 def compute_struct_hash(message: Message) -> Hash:
-    """hashStruct(message), without a domain: `receipt_hash` is this hash of a Receipt."""
+    """Return hashStruct(message), which does not depend on a domain. `receipt_hash` is this hash of a Receipt."""
     anywhere = Domain(chain_id=0, contract=Address("0x" + "00" * 20))
     return hash_from_bytes(encode_message(message, anywhere).body)
 
 
 def sign(message: Message, domain: Domain, signer: Signer) -> str:
-    """65-byte signature as 0x-hexadecimal."""
+    """Return the 65-byte signature of a message as 0x-hexadecimal."""
     signed = signer.sign_message(encode_message(message, domain))
     return "0x" + bytes(signed.signature).hex()
 
 
 def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
-    """Who signed; raise ProtocolError("bad_signature") for what is not a signature, or not one that the chain takes."""
+    """Return the signer of a message.
+
+    Raises ProtocolError("bad_signature") if the text is not a signature or has a form that the contracts refuse.
+    """
     if not _SIGNATURE.fullmatch(signature):
         raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
-    # The contracts take one form only (EIP-2): work signed in another could be paid here and never be slashed there.
+    # The contracts accept one form only (EIP-2). Work signed in another form could be paid but never slashed.
     if int(signature[66:130], 16) > _HALF_ORDER or signature[130:] not in ("1b", "1c"):
-        raise ProtocolError("bad_signature", "the contracts refuse this form: s is high or v not 27 or 28", status=401)
+        reason = "the contracts refuse this form: s is high, or v is neither 27 nor 28"
+        raise ProtocolError("bad_signature", reason, status=401)
     try:
         return Address(Account.recover_message(encode_message(message, domain), signature=signature))
     except (ValueError, BadSignature, ValidationError) as error:
-        raise ProtocolError("bad_signature", "the signature does not recover", status=401) from error
+        raise ProtocolError("bad_signature", "no signer can be recovered from the signature", status=401) from error
 
 
 def require_signer(message: Message, domain: Domain, signature: str, expected: Address) -> None:
-    """Return when `expected` signed `message`; raise ProtocolError("bad_signature") otherwise."""
+    """Raise ProtocolError("bad_signature") unless `expected` signed `message`."""
     if recover_signer(message, domain, signature) != expected:
         raise ProtocolError("bad_signature", f"not signed by {expected}", status=401)
 
 
 def _to_camel(name: str) -> str:
-    """policy_version -> policyVersion: Solidity's spelling."""
+    """Return a name in Solidity's spelling, for example "policyVersion" for "policy_version"."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
 

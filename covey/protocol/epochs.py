@@ -1,7 +1,4 @@
-"""What an epoch says: a leaf for every countersigned submission, and the header whose hash the chain stores.
-
-Called by the coordinator (settlement) and by anyone who checks an inclusion proof.
-"""
+"""The content of an epoch: a leaf for every countersigned submission, and the header whose hash the chain stores."""
 
 from dataclasses import astuple, dataclass
 
@@ -20,7 +17,7 @@ _HEADER_TYPES = ["uint256", "uint64", "bytes32", "bytes32", "uint64", "uint64", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLeaf:
-    """One settled submission; rejected and void ones have a leaf too."""
+    """One settled submission. Rejected and void submissions have a leaf too."""
 
     receipt_hash: Hash
     work_key: Hash
@@ -29,20 +26,20 @@ class WorkLeaf:
     task: TaskId
     policy_version: Step
     signed_at: int
-    """Unix seconds of the countersignature; the first block that is `draw_seconds` later draws the audit."""
+    """Time of the countersignature in Unix seconds. The first block at least `draw_seconds` later draws the audit."""
     outcome: int
     reason: int
     units: int
     evidence_hash: Hash
 
     def compute_hash(self) -> bytes:
-        """The double-hashed leaf, 32 bytes."""
+        """Return the 32-byte hash of the leaf, which is hashed twice."""
         return compute_leaf(_LEAF_TYPES, _to_abi(astuple(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochHeader:
-    """The header of an epoch; `previous_hash` is zero for the first."""
+    """The header of an epoch. `previous_hash` is zero in the first one."""
 
     pool: PoolId
     epoch: int
@@ -54,7 +51,7 @@ class EpochHeader:
     previous_hash: Hash
 
     def compute_hash(self) -> Hash:
-        """keccak256(abi.encode(fields)), as EpochLedger computes it."""
+        """Return keccak256(abi.encode(fields)), as EpochLedger computes it."""
         return hash_from_bytes(keccak(encode(_HEADER_TYPES, _to_abi(astuple(self)))))
 
 

@@ -1,7 +1,7 @@
 """Signed HTTP requests: RFC 9421 message signatures and RFC 9530 Content-Digest in the profile of ERC-8128.
 
-Method, authority, path, query and body are covered; a window of at most 60 s, a nonce that is used once.  The client
-signs and the coordinator verifies; the authority comes from configuration, never from a header.
+A signature covers method, authority, path, query and body. It is valid for at most 60 s, and its nonce is used once.
+The client signs and the coordinator verifies. The authority comes from the configuration, never from a header.
 """
 
 import base64
@@ -20,8 +20,9 @@ from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address
 
 WINDOW_SECONDS = 60
+"""Longest validity of a signature, in seconds."""
 SKEW_SECONDS = 5
-"""A request may seem this much younger than now: clocks differ."""
+"""Seconds by which a request's creation may lie in the future, because clocks differ."""
 LABEL = "eth"
 _COMPONENTS = '("@method" "@authority" "@path" "@query" "content-digest")'
 _PARAMETERS = re.compile(
@@ -35,14 +36,17 @@ _SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParts:
-    """What is signed.  Example: Request(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", ...)."""
+    """The signed parts of a request.
+
+    Example: RequestParts(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", body=b"{}").
+    """
 
     method: str
     authority: str
-    """Host and port as configured on both sides."""
+    """Host and port, as configured on both sides."""
     path: str
     query: str
-    """Without the question mark; empty where there is none."""
+    """Query without the question mark. Empty if there is none."""
     body: bytes
 
 
@@ -53,16 +57,16 @@ class RequestSignature:
     signer: Address
     nonce: str
     expires: int
-    """Unix seconds; the nonce must be kept until this plus SKEW_SECONDS."""
+    """Time of expiry in Unix seconds. The nonce must be remembered until SKEW_SECONDS after it."""
 
 
 def compute_content_digest(body: bytes) -> str:
-    """RFC 9530 header value."""
+    """Return the value of the Content-Digest header (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def build_signature_base(request: RequestParts, parameters: str) -> bytes:
-    """RFC 9421 section 2.5: one line a covered component, the parameters last."""
+    """Return the signature base (RFC 9421, section 2.5): one line per covered component, then the parameters."""
     return "\n".join(
         (
             f'"@method": {request.method}',
@@ -76,7 +80,7 @@ def build_signature_base(request: RequestParts, parameters: str) -> bytes:
 
 
 def sign_request(request: RequestParts, signer: Signer, *, chain_id: int, now: int, nonce: str) -> dict[str, str]:
-    """The three headers that carry the signature; `now` in Unix seconds."""
+    """Return the three headers that carry the signature of a request. `now` is in Unix seconds."""
     parameters = (
         f'{_COMPONENTS};created={now};expires={now + WINDOW_SECONDS};nonce="{nonce}"'
         f';keyid="eip155:{chain_id}:{signer.address}"'
@@ -90,18 +94,20 @@ def sign_request(request: RequestParts, signer: Signer, *, chain_id: int, now: i
 
 
 def verify_request(request: RequestParts, headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
-    """Who signed; raise ProtocolError "unsigned", "bad_signature", "digest_mismatch" or "expired_request".
+    """Verify the signature of a request. `now` is in Unix seconds.
 
-    The caller then requires that the nonce was not seen before.
+    The caller must then check that the nonce has not been used before.
+
+    Raises ProtocolError with code "unsigned", "bad_signature", "digest_mismatch" or "expired_request".
     """
     if "signature-input" not in headers or "signature" not in headers:
         raise _refuse("unsigned", "the request carries no signature")
     if headers.get("content-digest") != compute_content_digest(request.body):
-        raise _refuse("digest_mismatch", "content-digest is not that of the body")
+        raise _refuse("digest_mismatch", "content-digest does not match the body")
     label, _, parameters = headers["signature-input"].partition("=")
     match = _PARAMETERS.fullmatch(parameters)
     if match is None or label != LABEL:
-        raise _refuse("bad_signature", "signature-input is not in the form of the protocol")
+        raise _refuse("bad_signature", "signature-input does not have the form that the protocol requires")
     created, expires, nonce, chain, address = match.groups()
     if int(chain) != chain_id:
         raise _refuse("bad_signature", f"signed for chain {chain}, not {chain_id}")
@@ -116,12 +122,12 @@ def verify_request(request: RequestParts, headers: Mapping[str, str], *, chain_i
 def _recover(base: bytes, header: str) -> Address:
     match = _SIGNATURE.fullmatch(header)
     if match is None:
-        raise _refuse("bad_signature", "the signature is not in the form of the protocol")
+        raise _refuse("bad_signature", "the signature does not have the form that the protocol requires")
     try:
         raw = base64.b64decode(match[1], validate=True)
         return Address(Account.recover_message(encode_defunct(base), signature=raw))
     except (binascii.Error, ValueError, BadSignature, ValidationError) as error:
-        raise _refuse("bad_signature", "the signature does not recover") from error
+        raise _refuse("bad_signature", "no signer can be recovered from the signature") from error
 
 
 def _refuse(code: str, message: str) -> ProtocolError:

@@ -1,8 +1,9 @@
-"""The manifest of a policy or a data set: its files, cut into shards, every piece with size and hash.
+"""The manifest of a policy or a data set: its files, cut into shards, with the size and hash of every piece.
 
-The hash of a policy's manifest is on chain; that of a data set's is its digest, which stands in a pool's parameters.
-Everything here comes from strangers until a manifest has the hash that names it.  A full policy is an anchor.
-`PolicyName` and `DatasetName` say what is asked for: origin, relays and clients share the form of their URLs.
+The hash of a policy's manifest is on chain. The hash of a data set's manifest is its digest, which a pool's parameters
+contain. Bytes come from strangers and are not trusted until a manifest has the hash that names it. A manifest of kind
+"anchor" is that of a full policy. `PolicyName` and `DatasetName` identify what is requested, in the form of URL that
+origin, relays and clients share.
 """
 
 import re
@@ -18,9 +19,10 @@ from covey.protocol.ids import Hash, is_hash
 
 MAX_MANIFEST_BYTES = 4 << 20
 SHARD_BYTES = 50_000_000
-"""Size of every shard but a file's last one (INTELLECT-2, SHARDCAST)."""
+"""Size in bytes of every shard except a file's last one (INTELLECT-2, SHARDCAST)."""
 DATA_SHARD_BYTES = 1 << 20
-"""Size of every shard of a data set but a file's last one.  A worker fetches whole shards for single rows."""
+"""Size in bytes of every shard of a data set except a file's last one. It is small because a worker fetches whole
+shards for single rows."""
 
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -28,7 +30,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 class ManifestName(Protocol):
-    """Names one manifest, and with it the shards that the manifest lists."""
+    """Name of one manifest, and thereby of the shards that the manifest lists."""
 
     @property
     def manifest_hash(self) -> Hash:
@@ -39,15 +41,21 @@ class ManifestName(Protocol):
         """Path of the manifest at an origin or a relay."""
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Path of a shard, with this name as its query: a relay without the shard learns which manifest lists it."""
+        """Return the path of a shard, with this name as its query.
+
+        A relay without the shard learns from the query which manifest lists it.
+        """
 
     def read_manifest(self, data: bytes) -> "FileList":
-        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are the manifest of this name."""
+        """Parse bytes from a stranger.
+
+        Raises ProtocolError("bad_manifest") unless they are the manifest of this name.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyName:
-    """Names one policy.  The hash belongs to it: after a reorganisation the chain may hold another one for a step.
+    """Name of one policy. It includes the hash, because a step may have another policy after a reorganisation.
 
     Example: PolicyName(pool=1, step=3, manifest_hash=Hash("0x5f...")).
     """
@@ -58,15 +66,21 @@ class PolicyName:
 
     @property
     def path(self) -> str:
-        """Path of the manifest at an origin or a relay.  Example: "/policies/1/3/0x5f..."."""
+        """Path of the manifest at an origin or a relay. Example: "/policies/1/3/0x5f..."."""
         return f"/policies/{self.pool}/{self.step}/{self.manifest_hash}"
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Path of a shard, with the policy as its query: a relay without the shard learns where it is named."""
+        """Return the path of a shard, with the policy as its query.
+
+        A relay without the shard learns from the query which manifest lists it.
+        """
         return f"/shards/{sha256}?pool={self.pool}&step={self.step}&manifest={self.manifest_hash}"
 
     def read_manifest(self, data: bytes) -> "Manifest":
-        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are this policy's manifest."""
+        """Parse bytes from a stranger.
+
+        Raises ProtocolError("bad_manifest") unless they are the manifest of this policy.
+        """
         manifest = Manifest.from_bytes(data, self.manifest_hash)
         if (manifest.pool, manifest.step) != (self.pool, self.step):
             raise ProtocolError("bad_manifest", "the hash is that of another policy's manifest", status=502)
@@ -76,7 +90,7 @@ class PolicyName:
     def parse(cls, values: Mapping[str, str]) -> Self:
         """Read "pool", "step" and "manifest" of a stranger's URL.
 
-        Raises ProtocolError("not_found") unless they are numbers of at most 18 digits and a hash.
+        Raises ProtocolError("not_found") unless they are two numbers of at most 18 digits and a hash.
         """
         pool, step, manifest = (values.get(key, "") for key in ("pool", "step", "manifest"))
         if not (_NUMBER.fullmatch(pool) and _NUMBER.fullmatch(step) and is_hash(manifest)):
@@ -87,7 +101,7 @@ class PolicyName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetName:
-    """Names one data set by its digest.  Example: DatasetName(digest=Hash("0x5f..."))."""
+    """Name of one data set, which is its digest. Example: DatasetName(digest=Hash("0x5f..."))."""
 
     digest: Hash
 
@@ -98,20 +112,23 @@ class DatasetName:
 
     @property
     def path(self) -> str:
-        """Path of the manifest at an origin or a relay.  Example: "/datasets/0x5f..."."""
+        """Path of the manifest at an origin or a relay. Example: "/datasets/0x5f..."."""
         return f"/datasets/{self.digest}"
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Path of a shard, with the data set as its query."""
+        """Return the path of a shard, with the data set as its query."""
         return f"/shards/{sha256}?dataset={self.digest}"
 
     def read_manifest(self, data: bytes) -> "DatasetManifest":
-        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are this data set's manifest."""
+        """Parse bytes from a stranger.
+
+        Raises ProtocolError("bad_manifest") unless they are the manifest of this data set.
+        """
         return DatasetManifest.from_bytes(data, self.digest)
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read "dataset" of a stranger's URL; raise ProtocolError("not_found") unless it is a hash."""
+        """Read "dataset" of a stranger's URL. Raises ProtocolError("not_found") unless it is a hash."""
         digest = values.get("dataset", "")
         if not is_hash(digest):
             raise ProtocolError("not_found", "a data set is named by its digest", status=404)
@@ -123,19 +140,22 @@ class _Part(BaseModel):
 
 
 class Shard(_Part):
-    """A piece of a file.  `size` in bytes."""
+    """A piece of a file."""
 
     size: int = Field(gt=0, le=1 << 31)
+    """Size of the piece in bytes."""
     sha256: HashText
 
 
 class File(_Part):
-    """A file of the policy's folder; shards in order make it up.  Example: name="model.safetensors"."""
+    """A file of a policy or a data set. Example: name="model.safetensors"."""
 
     name: str
     size: int = Field(ge=0, le=1 << 45)
+    """Size of the file in bytes."""
     sha256: HashText
     shards: tuple[Shard, ...] = Field(max_length=1 << 17)
+    """Pieces that make up the file, in order."""
 
     @model_validator(mode="after")
     def _require_sound(self) -> Self:
@@ -147,7 +167,7 @@ class File(_Part):
 
 
 class FileList(_Part):
-    """Files of a folder: what every kind of manifest has."""
+    """The files of a folder, which are the common part of every kind of manifest."""
 
     version: Literal[1] = 1
     files: tuple[File, ...] = Field(min_length=1, max_length=4096)
@@ -155,12 +175,12 @@ class FileList(_Part):
     @model_validator(mode="after")
     def _require_distinct(self) -> Self:
         if len({file.name for file in self.files}) != len(self.files):
-            raise ValueError("a file name stands twice")
+            raise ValueError("a file name is listed twice")
         return self
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -169,18 +189,21 @@ class FileList(_Part):
         return (shard for file in self.files for shard in file.shards)
 
     def to_bytes(self) -> bytes:
-        """Canonical bytes, which the hash covers."""
+        """Return the canonical bytes, which the hash covers."""
         return canonical.to_bytes(self.model_dump(mode="json"))
 
     def compute_hash(self) -> Hash:
-        """SHA-256 of the canonical bytes."""
+        """Return the SHA-256 of the canonical bytes."""
         return canonical.sha256(self.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, expected_hash: Hash) -> Self:
-        """Parse bytes from a stranger; raise ProtocolError unless they have the expected hash and are sound."""
+        """Parse bytes from a stranger.
+
+        Raises ProtocolError("bad_manifest") unless they have the expected hash and are a valid manifest.
+        """
         if len(data) > MAX_MANIFEST_BYTES:
-            raise ProtocolError("bad_manifest", f"a manifest is at most {MAX_MANIFEST_BYTES} bytes")
+            raise ProtocolError("bad_manifest", f"a manifest has at most {MAX_MANIFEST_BYTES} bytes")
         if canonical.sha256(data) != expected_hash:
             raise ProtocolError("bad_manifest", f"the manifest does not have the hash {expected_hash} that names it")
         try:
@@ -190,19 +213,19 @@ class FileList(_Part):
 
 
 class Manifest(FileList):
-    """What a policy consists of.  Its hash is what the trainer publishes on chain."""
+    """The files of a policy. The trainer publishes the hash of this manifest on chain."""
 
     kind: Literal["anchor"] = "anchor"
     pool: int = Field(ge=1, lt=1 << 63)
     step: int = Field(ge=0, lt=1 << 63)
 
     def compute_name(self) -> PolicyName:
-        """Return pool, step and hash, by which origin and relays know this policy."""
+        """Return the name of this policy, by which origin and relays know it: its pool, step and hash."""
         return PolicyName(pool=self.pool, step=self.step, manifest_hash=self.compute_hash())
 
 
 class DatasetManifest(FileList):
-    """What a data set consists of.  Its hash is the digest that stands in a pool's parameters."""
+    """The files of a data set. The hash of this manifest is the digest that a pool's parameters contain."""
 
     kind: Literal["dataset"] = "dataset"
 
@@ -220,5 +243,5 @@ class DatasetManifest(FileList):
         return DatasetName(digest=self.compute_hash())
 
     def find_file(self, name: str) -> File | None:
-        """The file of a name, or None if the data set has none."""
+        """Return the file of a name. None if the data set does not have it."""
         return next((file for file in self.files if file.name == name), None)

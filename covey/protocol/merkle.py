@@ -1,6 +1,6 @@
-"""Merkle trees as in OpenZeppelin's merkle-tree: leaves hashed twice and sorted, pairs hashed in sorted order.
+"""Merkle trees as in OpenZeppelin's merkle-tree: leaves are hashed twice and sorted, pairs are hashed in sorted order.
 
-Called by the coordinator (settlement) and by anyone who recomputes a root.  A proof verifies with MerkleProof.sol.
+MerkleProof.sol verifies their proofs.
 """
 
 from bisect import bisect_left
@@ -16,17 +16,20 @@ REWARD_LEAF_TYPES = ("uint256", "address", "uint256", "address", "uint256")
 
 
 def compute_leaf(types: Sequence[str], values: Sequence[Any]) -> bytes:
-    """keccak(keccak(abi.encode(values))): the double hash keeps leaves apart from inner nodes."""
+    """Return keccak(keccak(abi.encode(values))). The double hash distinguishes leaves from inner nodes."""
     return keccak(keccak(encode(list(types), list(values))))
 
 
 def compute_reward_leaf(*, chain: int, ledger: Address, pool: PoolId, contributor: Address, cumulative: int) -> bytes:
-    """Leaf of what `contributor` has earned in the pool since its start, in the token's smallest unit."""
+    """Return the leaf of a contributor's reward.
+
+    `cumulative` is what it has earned in the pool since the start, in the token's smallest unit.
+    """
     return compute_leaf(REWARD_LEAF_TYPES, (chain, ledger, pool, contributor, cumulative))
 
 
 class MerkleTree:
-    """A tree over 32-byte leaves.  Example: `MerkleTree([a, b]).root`; the root of no leaves is zero."""
+    """A tree over 32-byte leaves. Example: `MerkleTree([a, b]).root`."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self._leaves = sorted(leaves)
@@ -37,14 +40,15 @@ class MerkleTree:
 
     @property
     def root(self) -> Hash:
+        """Hash of the root. Zero if there are no leaves."""
         return hash_from_bytes(self._nodes[0]) if self._nodes else ZERO_HASH
 
     def get_proof(self, leaf: bytes) -> list[Hash]:
-        """Siblings from the leaf to the root; raise ValueError when the leaf is not in the tree."""
-        place = bisect_left(self._leaves, leaf)
-        if self._leaves[place : place + 1] != [leaf]:
+        """Return the siblings from the leaf to the root. Raises ValueError if the leaf is not in the tree."""
+        index = bisect_left(self._leaves, leaf)
+        if self._leaves[index : index + 1] != [leaf]:
             raise ValueError(f"0x{leaf.hex()} is not a leaf of this tree")
-        i = len(self._nodes) - 1 - place
+        i = len(self._nodes) - 1 - index
         proof = []
         while i > 0:
             proof.append(hash_from_bytes(self._nodes[i + 1 if i % 2 else i - 1]))
@@ -53,7 +57,7 @@ class MerkleTree:
 
 
 def is_in_tree(root: Hash, leaf: bytes, proof: Sequence[Hash]) -> bool:
-    """Whether `proof` leads from `leaf` to `root`."""
+    """Return whether `proof` leads from `leaf` to `root`."""
     node = leaf
     for sibling in proof:
         node = _hash_pair(node, hash_to_bytes(sibling))

@@ -1,7 +1,7 @@
-"""The EIP-712 messages: what the chain may ever have to check is signed in this form and no other.
+"""The EIP-712 messages. Everything that the chain may ever have to check is signed in this form and no other.
 
-Each message is a frozen dataclass with the type's fields in order (camelCase on chain); `covey.protocol.eip712` signs
-it and recovers its signer.
+Each message is a frozen dataclass with the type's fields in order (camelCase on chain). `covey.protocol.eip712` signs
+messages and recovers their signers.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistration:
-    """A contributor vouches for a node and the node agrees; checked by NodeRegistry."""
+    """A contributor vouches for a node and the node agrees. NodeRegistry checks it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -28,12 +28,12 @@ class NodeRegistration:
     node: Address
     nonce: int
     deadline: int
-    """Unix seconds."""
+    """Time in Unix seconds after which the registration is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A node's claim that it delivered a task's groups; checked by SlashingCourt."""
+    """A node's claim that it delivered a task's groups. SlashingCourt checks it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -57,23 +57,24 @@ class Receipt:
     groups: int
     units: int
     deadline: int
-    """Unix seconds."""
+    """Time in Unix seconds after which the receipt is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countersignature:
-    """The operator's promise to settle a receipt; checked by EpochLedger."""
+    """The operator's promise to settle a receipt by an epoch. EpochLedger checks it."""
 
     TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "latest_epoch": "uint64"}
     receipt_hash: Hash
     signed_at: int
-    """Unix seconds.  The audit is drawn by the first block that is the pool's `draw_seconds` later."""
+    """Time of signing in Unix seconds. The first block at least `draw_seconds` of the pool later draws the audit."""
     latest_epoch: int
+    """Last epoch that may include the receipt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A validator's signed judgement; checked by SlashingCourt."""
+    """A validator's signed judgement. SlashingCourt checks it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -100,5 +101,8 @@ class Verdict:
 
 
 def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
-    """keccak256(EIP-712 digest of a verdict, salt): committed before any other verdict of the submission is shown."""
+    """Return keccak256(EIP-712 digest of a verdict, salt).
+
+    A validator commits to it before any other verdict of the submission is shown.
+    """
     return hash_from_bytes(keccak(hash_to_bytes(verdict_digest) + hash_to_bytes(salt)))

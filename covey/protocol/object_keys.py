@@ -1,6 +1,6 @@
-"""Names of the objects in a pool's store.  Coordinator, validators and auditors build and read them here.
+"""Keys of the objects in a pool's store. Coordinator, validators and auditors build and parse them here.
 
-An upload may be written by its node; every other object has a key that names the hash of its content.
+A node may write its upload. Every other object is immutable, because its key contains the hash of its content.
 """
 
 import re
@@ -21,45 +21,45 @@ _PUBLIC = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """The parts of a key that anybody may ask for.  Example: PublicKey(kind="epochs", pool="7", hash="0x...")."""
+    """The parts of the key of a public object. Example: PublicKey(kind="epochs", pool="7", hash="0x...", ...)."""
 
     kind: Literal["evidence", "submissions", "epochs"]
     pool: str
     hash: Hash
     """Hash of the content."""
     task: TaskId
-    """Task of a submission; 0 for other kinds."""
+    """Task of a submission. 0 for other kinds."""
     lease: LeaseId
-    """Lease of a submission; 0 for other kinds."""
+    """Lease of a submission. 0 for other kinds."""
 
 
 def build_upload_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
-    """Where a node writes the file of its lease, until the receipt is recorded."""
+    """Return the key under which a node writes the file of its lease, until the receipt is recorded."""
     return f"uploads/{pool}/{task}-{lease}/{work_key}.parquet"
 
 
 def build_submission_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
-    """Where the file of a recorded receipt is kept."""
+    """Return the key of the file of a recorded receipt."""
     return f"submissions/{pool}/{task}-{lease}/{work_key}.parquet"
 
 
 def build_evidence_key(pool: int, evidence_hash: str) -> str:
-    """Where the evidence bundle of a verdict is kept."""
+    """Return the key of the evidence bundle of a verdict."""
     return f"evidence/{pool}/{evidence_hash}.json"
 
 
 def build_epoch_key(pool: int, data_hash: str) -> str:
-    """Where the leaves and rewards of an epoch are kept."""
+    """Return the key of the file with the leaves and rewards of an epoch."""
     return f"epochs/{pool}/{data_hash}.json"
 
 
 def get_content_hash(key: str) -> str:
-    """The hash that the file of an upload or a submission must have."""
+    """Return the hash that the file of an upload or a submission must have."""
     return key.rpartition("/")[2].removesuffix(".parquet")
 
 
 def parse_public_key(key: str) -> PublicKey | None:
-    """The parts of a key of evidence, a submission or an epoch; None for every other text."""
+    """Return the parts of a key of evidence, a submission or an epoch. None for any other text."""
     for kind in ("evidence", "submissions", "epochs"):
         if match := _PUBLIC[kind].fullmatch(key):
             parts = match.groupdict()

@@ -1,6 +1,6 @@
-"""The parameters of a pool: fixed at creation, published on chain with their hash, the same for every party.
+"""The parameters of a pool: fixed at creation, published on chain with their hash, and the same for every party.
 
-Money, windows and quorum that contracts must see stand in the contract's terms; everything else stands here.
+Amounts, windows and the quorum that contracts must know are in the contract's terms. Everything else is here.
 """
 
 from typing import Annotated, Literal, Self
@@ -23,7 +23,8 @@ Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
 PARAMS_VERSION = 3
 MAX_PARAMS_BYTES = 16_384
 MAX_ANSWER_BYTES = 256 << 20
-"""What a process that decodes files may answer; rows as text take less than twice an honest file's bytes."""
+"""Largest answer in bytes of a process that decodes files. The decoded rows of an honest file take less than twice the
+bytes of the file."""
 
 
 class _Part(BaseModel):
@@ -31,15 +32,15 @@ class _Part(BaseModel):
 
 
 class EnvironmentParams(_Part):
-    """Which prompts and which reward.  Example: kind="reasoning_gym", options={"name": "spell_backward"}."""
+    """Source of prompts and rewards. Example: kind="reasoning_gym", options={"name": "spell_backward"}."""
 
     kind: str = Field(max_length=64)
     """Name of the environment's adapter, for example "reasoning_gym"."""
     options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
     """Options of the environment, as its adapter defines them."""
     fingerprint: HashText | None = None
-    """Hash of prompts that the pool's creator drew, and of the versions below, by which every party checks that its
-    own environment is the same. None: it is not checked; `covey pool create` fills it in."""
+    """Hash of prompts that the pool's creator drew and of `versions`. Every party compares it with the hash of its own
+    environment. None: it is not checked. `covey pool create` fills it in."""
     versions: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=64)]] = Field(
         default_factory=dict, max_length=64
     )
@@ -48,7 +49,7 @@ class EnvironmentParams(_Part):
 
 
 class ModelParams(_Part):
-    """Limits and arithmetic of the model; the weights themselves are the published policies."""
+    """Limits, number format and prompt format of the model. The weights themselves are the published policies."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format that worker and validator compute in. bfloat16 requires calibrated thresholds."""
@@ -59,7 +60,7 @@ class ModelParams(_Part):
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
     """Sampling temperature of rollouts."""
     prompt_format: Literal["raw", "chat"] = "raw"
-    """How a prompt is put to the model. raw: its text and a newline; chat: by the chat template of the tokenizer."""
+    """Form of a prompt. "raw": its text and a newline. "chat": the chat template of the tokenizer."""
     chat_template_hash: HashText | None = None
     """SHA-256 of the chat template, which every policy must have. `covey pool create --model` fills it in."""
     chat_template_kwargs: dict[Annotated[str, Field(max_length=64)], JsonValue] = Field(
@@ -67,75 +68,78 @@ class ModelParams(_Part):
     )
     """Arguments of the chat template, for example {"enable_thinking": false}."""
     end_tokens: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), max_length=16)
-    """Ids of the tokens that end a completion, ascending; those of every policy must be the same. Empty: each policy
-    has its own. `covey pool create --model` fills them in."""
+    """Ids of the tokens that end a completion, in ascending order. Every policy must have the same ones. Empty: each
+    policy has its own. `covey pool create --model` fills them in."""
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt and its completion at most."""
+        """Largest number of tokens of a prompt together with its completion."""
         return self.max_prompt_tokens + self.max_completion_tokens
 
 
 class GradingParams(_Part):
-    """Limits of one grade.  A grade that they end is that of a wrong answer."""
+    """Limits of one grade. An answer that reaches a limit gets the grade of a wrong answer."""
 
     cpu_seconds: float = Field(default=10.0, ge=0.1, le=3600)
-    """CPU time of one grade on a worker, in seconds. A validator allows four times as much, so that a slower machine
-    costs nobody a verdict."""
+    """CPU time of one grade on a worker, in seconds. A validator allows four times that, so that a slower machine does
+    not change a verdict."""
     memory_bytes: int = Field(default=512 << 20, ge=64 << 20, le=64 << 30)
-    """Memory of each process of a grade, in bytes."""
+    """Memory limit of each process of a grade, in bytes."""
     processes: int = Field(default=16, ge=1, le=1024)
     """Largest number of processes and threads of a grade."""
 
 
 class VerificationParams(_Part):
-    """How claims are compared with their replay, and how much work is audited."""
+    """Rules for comparing claims with their replay, and shares of the work that is audited."""
 
     mode: Literal["calibrated", "exact"] = "calibrated"
-    """How replays are compared. calibrated: by the thresholds; exact: any difference voids the work and one beyond
-    the thresholds is a cheat, which requires engines whose results calibration found equal bit for bit."""
+    """Rule for comparing a claim with its replay. "calibrated": differences up to the thresholds are accepted. "exact":
+    any difference voids the work, and one beyond the thresholds counts as a cheat. The exact mode requires engines
+    whose results calibration found to be bitwise equal."""
     worker_engine: EngineName = "any"
-    """Engine that the thresholds hold for on the worker's side. any: every engine, in float32."""
+    """Engine on the worker's side for which the thresholds hold. "any": every engine, in float32."""
     validator_engine: EngineName = "any"
-    """Engine that the thresholds hold for on the validator's side. any: every engine, in float32."""
+    """Engine on the validator's side for which the thresholds hold. "any": every engine, in float32."""
     hardware: Hardware = "any"
-    """Class of hardware of both sides: "cpu", in the exact mode one processor ("AMD EPYC, AVX512"), or an
-    accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3"). any: all hardware, in float32."""
+    """Class of hardware on both sides: "cpu", or an accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3"). In
+    the exact mode, one processor ("AMD EPYC, AVX512") instead of "cpu". "any": all hardware, in float32."""
     build: Build = "any"
-    """Versions of the engine's libraries on both sides, as in "torch 2.13.0+cpu, transformers 5.23.0". any: all
+    """Versions of the engine's libraries on both sides, for example "torch 2.13.0+cpu, transformers 5.23.0". "any": all
     builds, in the calibrated mode."""
     thresholds: Thresholds = Thresholds()
     """Largest distances between honest work and its replay."""
     proof_window: int = Field(default=32, ge=1, le=4096)
-    """Tokens of one proof window; the last window of a completion may be shorter."""
+    """Number of tokens in one proof window. The last window of a completion may be shorter."""
     proof_top_k: int = Field(default=128, ge=1, le=1024)
     """Number of largest values of the last hidden states that one proof commits to."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
-    """Part of the submissions that validators replay. It grows with the strikes of the contributor."""
+    """Share of the submissions that validators replay. It grows with the strikes of the contributor."""
     newcomer_submissions: int = Field(default=8, ge=0)
-    """Accepted submissions until which every submission of a node is replayed."""
+    """Number of accepted submissions after which a node is no longer a newcomer. Until then, all its submissions are
+    replayed."""
     confirm_rate: float = Field(default=0.1, ge=0, le=1)
-    """Part of the submissions that are not replayed whose cheap checks a second validator repeats."""
+    """Share of the submissions without a replay whose cheap checks a second validator repeats."""
     draw_seconds: int = Field(default=24, ge=1, le=86_400)
-    """Seconds from a countersignature to its draw: the first block from then on decides who judges and whether the
-    work is replayed. It must exceed the time after which a block is final and every node of the chain shows it."""
+    """Seconds from a countersignature to its draw. The first block after that decides which validators judge and
+    whether the work is replayed. It must exceed the time after which a block is final and all nodes of the chain show
+    it."""
 
     @model_validator(mode="after")
     def _require_pair(self) -> Self:
         if self.mode == "exact" and (self.worker_engine == "any" or self.worker_engine != self.validator_engine):
-            raise ValueError("the exact mode names one engine for worker and validator")
+            raise ValueError('the exact mode requires one engine for worker and validator, not "any"')
         if self.mode == "exact" and "any" in (self.hardware, self.build):
-            raise ValueError("the exact mode names one class of hardware and one build")
+            raise ValueError('the exact mode requires one class of hardware and one build, not "any"')
         return self
 
 
 class PoolParams(_Part):
-    """All of a pool's parameters.  Example: `PoolParams(environment=..., model=...)`."""
+    """All of a pool's parameters. Example: `PoolParams(environment=..., model=...)`."""
 
     version: Literal[3] = 3
     """Version of this format."""
     name: str = Field(min_length=1, max_length=64)
-    """Name of the pool for people."""
+    """Human-readable name of the pool."""
     environment: EnvironmentParams
     """Environment that prompts and rewards come from."""
     model: ModelParams = ModelParams()
@@ -143,44 +147,44 @@ class PoolParams(_Part):
     grading: GradingParams = GradingParams()
     """Limits of one grade."""
     verification: VerificationParams = VerificationParams()
-    """How work is replayed and compared."""
+    """Rules for replaying and comparing work."""
     group_size: int = Field(default=8, ge=2, le=1024)
-    """Rollouts (siblings) of one prompt, which are compared with each other."""
+    """Number of rollouts (siblings) of one prompt, whose rewards are compared with each other."""
     groups_per_step: Count = 16
-    """Groups of the batch of one step. It is a multiple of `groups_per_task`."""
+    """Number of groups in the batch of one step. It is a multiple of `groups_per_task`."""
     groups_per_task: int = Field(default=2, ge=1, le=1024)
-    """Groups that one lease asks for."""
+    """Number of groups that one lease asks for."""
     max_staleness: int = Field(default=1, ge=0, le=64)
-    """Steps by which the policy of a rollout may be older than the policy that learns from it."""
+    """Largest number of steps by which a rollout's policy may be older than the policy that learns from it."""
     quorum: int = Field(default=2, ge=1, le=64)
-    """Validators that must agree on a verdict."""
+    """Number of validators that must agree on a verdict."""
     lease_seconds: Seconds = 30
     """Seconds from the collection of a lease to its expiry, after which the task is requeued for another node."""
     cooldown_seconds: Seconds = 5
     """Seconds for which a node gets no lease after it dropped one. Cooldowns add up."""
     turn_seconds: Seconds = 5
-    """Seconds after which a turn that the drawn validator has not taken is open to the next one, too."""
+    """Seconds after which a turn that the drawn validator has not taken is also open to the next one."""
     judgement_seconds: Seconds = 30
-    """Seconds that a validator has for one judgement, from taking its turn, before another validator is asked."""
+    """Seconds that a validator has for one judgement after taking its turn. Then another validator is asked."""
     receipt_seconds: Seconds = 86_400
     """Seconds for which a worker's signed receipt is valid."""
     epoch_seconds: Seconds = 20
-    """Seconds between two epochs while there is work to settle. The term `epoch_length` is a lower bound on
-    chain."""
+    """Seconds between two epochs while there is work to settle. On chain, the term `epoch_length` is a lower bound."""
     epoch_leaves: Count = 4096
-    """Largest number of submissions that wait for an epoch; at this number it is closed before `epoch_seconds`."""
+    """Number of waiting submissions at which an epoch is closed even before `epoch_seconds` have passed."""
     strikes_to_suspend: Count = 8
-    """Strikes, of all nodes of a contributor together, after which its nodes are suspended."""
+    """Number of strikes, over all nodes of a contributor, after which its nodes are suspended."""
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
-    """Steps that the pool trains. No task is planned that such a run cannot train on. None: no limit."""
+    """Number of steps that the pool trains. Tasks that a run of this length cannot train on are not planned. None: no
+    limit."""
     online_filter: bool = False
-    """Whether a step's batch must hold `groups_per_step` live groups, whose rewards are not all equal (the paper,
-    section 3.3.2). Otherwise every accepted group counts."""
+    """Whether a step's batch must contain `groups_per_step` live groups, that is, groups whose rewards are not all
+    equal (the paper, section 3.3.2). Otherwise every accepted group counts."""
     max_sampling: float = Field(default=4.0, ge=1, le=64)
-    """Largest size of a batch with the online filter, in multiples of `groups_per_step`. It bounds the cost of
+    """Largest size of a batch with the online filter, in multiples of `groups_per_step`. It limits the cost of
     questions that are too hard or too easy."""
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
-    """Largest size in bytes of one rollout file. It holds any honest task."""
+    """Largest size of one rollout file, in bytes. It must be large enough for any honest task."""
 
     @model_validator(mode="after")
     def _require_whole_tasks(self) -> Self:
@@ -193,7 +197,7 @@ class PoolParams(_Part):
         rules = self.verification
         is_calibrated = "any" not in (rules.worker_engine, rules.validator_engine, rules.hardware)
         if self.model.compute_dtype != "float32" and not is_calibrated:
-            raise ValueError("bfloat16 wants calibrated thresholds: run covey validator calibrate")
+            raise ValueError("bfloat16 requires calibrated thresholds: run covey validator calibrate")
         return self
 
     @model_validator(mode="after")
@@ -202,42 +206,47 @@ class PoolParams(_Part):
         if self.max_submission_bytes < needed:
             raise ValueError(f"max_submission_bytes must be at least {needed}, which an honest task may need")
         if 2 * needed > MAX_ANSWER_BYTES:
-            raise ValueError("a task is too large to be decoded: lower groups_per_task, group_size or the token limits")
+            raise ValueError("a task is too large to decode: lower groups_per_task, group_size or the token limits")
         return self
 
     @property
     def max_judgements(self) -> int:
-        """Judgements of one submission before it is void: twice the quorum."""
+        """Number of judgements of one submission after which it is void: twice the quorum."""
         return 2 * self.quorum
 
     @property
     def max_groups_per_step(self) -> int:
-        """Groups that one batch is sampled from at most, in whole tasks: 16 groups a step and 2.6 times make 40."""
+        """Largest number of groups in one batch, in whole tasks.
+
+        Example: 16 groups per step, a factor of 2.6 and tasks of 2 groups give 40.
+        """
         if not self.online_filter:
             return self.groups_per_step
         return int(self.max_sampling * self.groups_per_step) // self.groups_per_task * self.groups_per_task
 
     @property
     def rollouts_per_task(self) -> int:
+        """Number of rollouts that one task asks for."""
         return self.groups_per_task * self.group_size
 
     @property
     def max_task_units(self) -> int:
-        """Cap of a submission's units: groups x group size x maximal tokens."""
+        """Largest number of units of a submission: groups x group size x maximum completion tokens."""
         return self.rollouts_per_task * self.model.max_completion_tokens
 
     @property
     def proof_bytes(self) -> int:
-        """Largest proof of one window: the modulus and `proof_top_k` coefficients, two bytes each."""
+        """Size in bytes of the largest proof of one window: the modulus and `proof_top_k` coefficients, two bytes
+        each."""
         return 2 + 2 * self.verification.proof_top_k
 
     @property
     def needed_submission_bytes(self) -> int:
-        """Upper bound of the file of an honest task, should nothing in it compress.
+        """Upper bound in bytes of the file of an honest task, if nothing in it can be compressed.
 
-        Plain values are 4 bytes a prompt token, 8 a completion token (with its log-probability), 4 more than a proof
-        has; one more each for the levels of Parquet's lists.  32 for the other columns of a row, 8 KiB for the footer,
-        and a part of 64 for page headers and what zstd adds.
+        Prompt tokens, completion tokens and log-probabilities take 4 bytes each, and a proof takes 4 more than its own
+        size. Each of these list values takes one more byte for Parquet's levels. The other columns of a row take 32
+        bytes, and the footer takes 8 KiB. One part in 64 is added for page headers and the overhead of zstd.
         """
         proofs = -(-self.model.max_completion_tokens // self.verification.proof_window)
         row = 32 + 5 * self.model.max_prompt_tokens + 10 * self.model.max_completion_tokens
@@ -245,7 +254,7 @@ class PoolParams(_Part):
         return 8192 + size + size // 64
 
     def build_budget(self) -> Budget:
-        """What the file of a task may hold."""
+        """Return the limits that the file of a task must keep to."""
         return Budget(
             file_bytes=self.max_submission_bytes,
             rows=self.rollouts_per_task,
@@ -256,17 +265,20 @@ class PoolParams(_Part):
         )
 
     def to_text(self) -> str:
-        """The canonical JSON that stands on chain."""
+        """Return the canonical JSON that is published on chain."""
         return canonical.to_bytes(self.model_dump(mode="json")).decode()
 
     def compute_hash(self) -> Hash:
-        """keccak256 of the text, as PoolRegistry computes it."""
+        """Return the keccak256 of the text, as PoolRegistry computes it."""
         return hash_from_bytes(keccak(self.to_text().encode()))
 
     @classmethod
     def from_text(cls, text: str, expected_hash: Hash) -> Self:
-        """Parse what the chain's event holds; raise ProtocolError "bad_params" when hash or content is wrong, and
-        "old_pool" when the pool was created for another version of the protocol."""
+        """Parse the text of the chain's event.
+
+        Raises ProtocolError("bad_params") if the hash or the content is wrong, and ProtocolError("old_pool") if the
+        pool was created for another version of the protocol.
+        """
         if len(text.encode()) > MAX_PARAMS_BYTES:
             raise ProtocolError("bad_params", f"parameters are over {MAX_PARAMS_BYTES} bytes")
         if hash_from_bytes(keccak(text.encode())) != expected_hash:
@@ -274,7 +286,7 @@ class PoolParams(_Part):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            if any(part["loc"] == ("version",) for part in error.errors()):
-                message = f"the pool's parameters are not of version {PARAMS_VERSION}: it was created by another Covey"
+            if any(detail["loc"] == ("version",) for detail in error.errors()):
+                message = f"the pool's parameters do not have version {PARAMS_VERSION}: another Covey created the pool"
                 raise ProtocolError("old_pool", f"{message}; create a new pool with covey pool create") from error
             raise ProtocolError("bad_params", f"parameters do not parse: {error}") from error

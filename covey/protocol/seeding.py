@@ -1,7 +1,7 @@
-"""Seeds of slots: prompt, target and the noise of every token follow from a hash that no registered node can change.
+"""Seeds of slots. Prompt, target and the noise of every token follow from a hash that a registered node cannot change.
 
-seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), cut to 63 bits.  The beacon is the
-manifest hash of the version, which nobody knows before it is published and which a repeated run repeats.
+seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), truncated to 63 bits. The beacon is the
+manifest hash of the policy version. It is unknown before it is published, and a repeated run has the same one.
 """
 
 import functools
@@ -18,7 +18,7 @@ SEED_BITS = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDomain:
-    """What all slots of one task share."""
+    """Values that all slots of one task share."""
 
     beacon: Hash
     """Manifest hash of the policy version."""
@@ -29,33 +29,45 @@ class SlotDomain:
 
 
 def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> int:
-    """The 63-bit key of the Gumbel noise of one rollout."""
+    """Return the 63-bit key of the Gumbel noise of one rollout."""
     return _cut(keccak(_encode_shared(domain) + _encode(group, sibling)))
 
 
 def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
-    """The 63-bit integer from which the environment draws prompt and target: the same hash without the sibling."""
+    """Return the 63-bit integer from which the environment draws prompt and target.
+
+    It is the hash of the sampling seed, without the sibling.
+    """
     return _cut(keccak(_encode_shared(domain) + _encode(group)))
 
 
 def compute_trial_seed(purpose: str, seed: int, prompt: int, sample: int) -> int:
-    """63 bits for an answer that nobody is paid for.  Example: compute_trial_seed("evaluation", 0, 17, 3)."""
+    """Return a 63-bit seed for a completion outside the protocol, for which no worker is paid.
+
+    Example: compute_trial_seed("evaluation", 0, 17, 3).
+    """
     return _cut(hashlib.sha256(f"covey.{purpose}/{seed}/{prompt}/{sample}".encode()).digest())
 
 
 def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
-    """Whether a submission is drawn for replay: a uniform draw from receipt and a block later than both signatures."""
+    """Return whether a submission is drawn for replay.
+
+    The draw is uniform and follows from the receipt and from a block that is later than both signatures.
+    """
     draw = int.from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash))[:8], "big")
     return draw < rate * 2**64
 
 
 def compute_turn_order(receipt_hash: Hash, block_hash: Hash, validators: Sequence[Address]) -> list[Address]:
-    """Validators in the order in which they are asked to judge: by keccak(receipt, block, validator), lowest first."""
+    """Return the validators in the order in which they are asked to judge.
 
-    def get_place(validator: Address) -> bytes:
+    They are sorted by keccak(receipt, block, validator), lowest first.
+    """
+
+    def compute_rank(validator: Address) -> bytes:
         return keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash) + bytes.fromhex(validator[2:]))
 
-    return sorted(validators, key=get_place)
+    return sorted(validators, key=compute_rank)
 
 
 @functools.lru_cache(maxsize=16)
@@ -64,7 +76,7 @@ def _encode_shared(domain: SlotDomain) -> bytes:
 
 
 def _encode(*words: int) -> bytes:
-    """What Solidity's abi.encode makes of values of one word each."""
+    """Encode values of one word each, as Solidity's abi.encode does."""
     return b"".join(word.to_bytes(32, "big") for word in words)
 
 

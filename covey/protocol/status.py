@@ -1,4 +1,4 @@
-"""The states of task, submission, step and case, and their lawful moves.  Used by the database and by tests."""
+"""The states of tasks, submissions, steps and cases, and the moves that are allowed between them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -57,7 +57,7 @@ SUBMISSION_MOVES = _table(
         SubmissionState.ACCEPTED: {SubmissionState.SETTLED, SubmissionState.SUBMITTED},
         SubmissionState.REJECTED: {SubmissionState.SETTLED},
         SubmissionState.VOID: {SubmissionState.SETTLED},
-        SubmissionState.SETTLED: {SubmissionState.ACCEPTED},  # the arbiter disabled its epoch
+        SubmissionState.SETTLED: {SubmissionState.ACCEPTED},  # The arbiter disabled its epoch.
     }
 )
 STEP_MOVES = _table(
@@ -78,17 +78,17 @@ CASE_MOVES = _table(
 
 
 def is_lawful(table: Mapping[State, frozenset[State]], before: State, after: State) -> bool:
-    """Whether `table` allows `before` -> `after`."""
+    """Return whether `table` allows the move from `before` to `after`."""
     return after in table[before]
 
 
 def is_terminal(table: Mapping[State, frozenset[State]], state: State) -> bool:
-    """Whether nothing follows `state`."""
+    """Return whether no state may follow `state`."""
     return not table[state]
 
 
 def require_move(table: Mapping[State, frozenset[State]], before: State, after: State) -> State:
-    """Return `after`, or raise ProtocolError("unlawful_move")."""
+    """Return `after`. Raises ProtocolError("unlawful_move") if `table` does not allow the move."""
     if not is_lawful(table, before, after):
         raise ProtocolError("unlawful_move", f"{before} cannot become {after}", status=409)
     return after

@@ -1,4 +1,4 @@
-"""Outcome, reason and severity of a judgement.  The numbers are signed and on chain: they never change."""
+"""Decision, reason and severity of a judgement. The numbers are signed and on chain, so they never change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,26 +6,26 @@ from enum import IntEnum
 
 
 class Decision(IntEnum):
-    """What a validator says of a submission."""
+    """A validator's decision on a submission."""
 
     ACCEPT = 1
     REJECT = 2
     UNKNOWN = 3
-    """Could not check: neither pays nor slashes."""
+    """The validator could not check the submission. This neither pays nor slashes."""
 
 
 class Severity(IntEnum):
-    """What a rejection costs."""
+    """Consequence of a rejection."""
 
     NONE = 0
     SOFT = 1
-    """Void and a strike."""
+    """The submission is void, and the contributor gets a strike."""
     HARD = 2
-    """A case: stake is locked, then slashed."""
+    """A case is opened. Stake is locked, then slashed."""
 
 
 class Reason(IntEnum):
-    """Why; 1 to 31 are hard, 32 and up are soft."""
+    """Reason of a rejection. Reasons 1 to 31 are hard, and reasons from 32 are soft."""
 
     NONE = 0
     WRONG_POLICY_VERSION = 1
@@ -48,12 +48,14 @@ class Reason(IntEnum):
     DUPLICATE = 40
     UNDECIDED = 41
     INEXACT = 42
-    """In a pool of the exact mode: not bit for bit, and yet as close as calibrated work."""
+    """In a pool of the exact mode, the replay is not bitwise equal, but the difference is within the thresholds."""
     CANARY = 43
-    """The operator's own work with a known verdict: void whatever the validators said.  No validator gives it."""
+    """The submission is the operator's own work with a known verdict. It is void whatever its verdicts are. Validators
+    never give this reason."""
 
     @property
     def severity(self) -> Severity:
+        """Consequence of a rejection for this reason."""
         if self is Reason.NONE:
             return Severity.NONE
         return Severity.HARD if self < 32 else Severity.SOFT
@@ -65,14 +67,14 @@ HARD_REASONS = frozenset(reason for reason in Reason if reason.severity is Sever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The unsigned content of a verdict.  Example: Judgement.reject(Reason.PROOF, {"window": 3, "exponent": 40})."""
+    """The unsigned content of a verdict. Example: Judgement.reject(Reason.PROOF, window=3, exponent=40)."""
 
     decision: Decision
     reason: Reason = Reason.NONE
     units: int = 0
-    """Completion tokens of the accepted rollouts."""
+    """Number of completion tokens of the accepted rollouts."""
     details: Mapping[str, float | int | str] = field(default_factory=dict)
-    """Row, window and statistics: the evidence in short."""
+    """Row, window and statistics, as a short form of the evidence."""
 
     @classmethod
     def accept(cls, units: int, **details: float | int | str) -> "Judgement":

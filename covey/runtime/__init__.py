@@ -1,1 +1,1 @@
-"""What every process of Covey runs on: its loop, HTTP server, settings, log and files."""
+"""Foundations of every Covey process: the loop, HTTP server, settings, log and files."""

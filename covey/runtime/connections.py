@@ -1,8 +1,9 @@
-"""What a stranger's connection may cost a server: a deadline for whatever the peer owes, and a cap on their number.
+"""Limits of what a stranger's connection may cost a server: deadlines for the peer, and a cap on connections.
 
-`GuardedProtocol` is uvicorn's protocol on httptools with `Limits`.  A peer that is late with headers, body or reading
-is cut off.  Time that the application takes, as in a long poll, counts for nobody.  At the cap, the connection on which
-the server has waited longest for its peer makes room for a new one.  `Gate` knows the connections of one server.
+`GuardedProtocol` is uvicorn's protocol on httptools with `ConnectionLimits`. A peer that is late with headers, with a
+body or with reading is disconnected. Time that the application takes, as in a long poll, does not count against the
+peer. At the cap, the connection on which the server has waited longest for its peer is closed to make room for a new
+one. `Gate` knows the connections of one server.
 """
 
 import asyncio
@@ -17,39 +18,52 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from covey.runtime.log import get_logger
 
 ACCEPTED_AT_ONCE = 32
-"""Connections that asyncio accepts before it tells anybody of them: several such turns may pass over the cap."""
+"""Largest number of connections that asyncio accepts before their protocols are called. The number of connections may
+therefore exceed the cap by a few such batches."""
 _OWN_DESCRIPTORS = 256 + 4 * ACCEPTED_AT_ONCE
-"""Left to databases, chain, downloads and what is accepted over the cap."""
+"""Number of descriptors reserved for databases, the chain, downloads and connections accepted over the cap."""
 _UNSENT_BYTES = 1 << 16
-"""Most that the kernel holds unsent for one peer: without it, megabytes hide whether a slow peer still reads."""
+"""Largest number of unsent bytes that the kernel buffers for one peer. Without this limit the kernel buffers megabytes,
+which hides whether a slow peer still reads."""
 _LOG_EVERY_S = 60.0
+"""Shortest time in seconds between two warnings about too many connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Deadlines of a connection, and the largest number of them.  Example: Limits(headers_s=5, connections=500)."""
+    """Deadlines of a connection, and the largest number of connections.
+
+    Example: ConnectionLimits(headers_s=5, connections=500).
+    """
 
     headers_s: float = 10.0
     """Seconds from the start of a connection, or the first byte of a later request, to the end of its headers."""
     headers_bytes: int = 1 << 16
-    """Largest head of a request, in bytes. Trailers count, too."""
+    """Largest size of a request's headers, in bytes. Trailers count as well."""
     progress_s: float = 20.0
-    """Seconds in which `progress_bytes` of a request's body must come, or of an answer must go."""
+    """Seconds within which a peer must send or receive `progress_bytes` of a body."""
     progress_bytes: int = 20_000
-    """Bytes. With the default of `progress_s`, 1 kB/s: slow links go on, those that send a byte at times do not."""
+    """Bytes that a peer must send or receive within `progress_s`. The defaults amount to 1 kB/s: slow links are served,
+    and a peer that sends a byte now and then is not."""
     idle_s: int = 75
-    """Seconds for which a connection stays open after an answer."""
+    """Seconds for which a connection stays open after a response."""
     connections: int = 8192
-    """Most connections at once. There are fewer where the process may not open enough descriptors."""
+    """Largest number of open connections. It is lower if the process may not open enough descriptors."""
 
 
 def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
-    """Connections that a process with that many descriptors can serve: each takes a socket and a file to send."""
+    """Return how many connections a process with `descriptors` file descriptors can serve.
+
+    Each connection takes two: a socket and a file to send.
+    """
     return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // 2))
 
 
 def raise_descriptor_limit(limits: ConnectionLimits) -> int:
-    """Let this process open what `limits` may need, as far as the system allows; return how many it may open."""
+    """Raise this process's descriptor limit to what `limits` needs, as far as the system allows.
+
+    Returns the number of descriptors that the process may open.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * limits.connections + _OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -60,7 +74,7 @@ def raise_descriptor_limit(limits: ConnectionLimits) -> int:
 
 
 class Gate:
-    """Admits connections of one server, at most `cap` at once."""
+    """The open connections of one server, of which there are at most `cap`."""
 
     def __init__(self, limits: ConnectionLimits, cap: int) -> None:
         self.limits, self._cap = limits, cap
@@ -68,7 +82,7 @@ class Gate:
         self._logged_at = float("-inf")
 
     def admit(self, connection: "GuardedProtocol") -> None:
-        """Take a connection in; over the cap, abort the one that waited longest for its peer, or else this one."""
+        """Add a connection. Over the cap, abort the one that waits longest for its peer, or this one if none waits."""
         self._connections.add(connection)
         if len(self._connections) <= self._cap:
             return
@@ -80,20 +94,23 @@ class Gate:
             get_logger().warning("too many connections: one is closed for each new one", connections=self._cap)
 
     def forget(self, connection: "GuardedProtocol") -> None:
+        """Remove a connection that has ended."""
         self._connections.discard(connection)
 
 
 class Debt(Enum):
-    """What a peer owes."""
+    """Next step that the server is waiting for a peer to take."""
 
     HEADERS = auto()
+    """Send the headers of a request."""
     BODY = auto()
+    """Send the rest of a request's body."""
     READING = auto()
-    """To take what has been answered."""
+    """Read the response."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection, with deadlines for its peer."""
 
     def __init__(self, *args: Any, gate: Gate, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -101,18 +118,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self._look_every = min(self._limits.headers_s, self._limits.progress_s) / 10
         self._looking: asyncio.TimerHandle | None = None
         self._missing: Debt | None = Debt.HEADERS
-        """Which part of the newest request has not come yet. None once the request is whole."""
+        """Part of the newest request that has not arrived yet. None once the request is complete."""
         self._debt: Debt | None = Debt.HEADERS
-        """What the peer owed at the last look."""
+        """What the peer owed at the last check. None if it owed nothing."""
         self.owes_since = self.loop.time()
-        """When the peer came into this debt, or last paid enough of it."""
+        """Time, on the loop's clock, at which this debt began or the peer last made enough progress on it."""
         self._moved = self._moved_before = 0
-        """Bytes of bodies that came and of answers that went, by now and at `owes_since`."""
+        """Bytes of request bodies received and of responses sent, until now and until `owes_since`."""
         self._unsent = self._headers_bytes = 0
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the peer's turn: to send a request or the rest of one, or to take what has been answered."""
+        """Whether it is the peer's turn: to send a request or the rest of one, or to read the response."""
         is_answered = self.cycle is None or self.cycle.response_complete
         return not self.transport.is_closing() and (is_answered or self._find_debt() is not None)
 
@@ -130,11 +147,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; refuse a request whose head goes on and on, which the parser would keep in memory."""
+        """Parse received bytes. Refuse a request whose headers do not end, because the parser keeps them in memory."""
         moved = self._moved
         super().data_received(data)
         if self._missing is None and self.cycle.response_complete:
-            # A blank line, or the end of a body that was answered early, has ended uvicorn's wait for a request.
+            # A blank line, or the end of a body that was answered early, has cancelled uvicorn's keep-alive timeout.
+            # From here on, the deadline for headers replaces it.
             self._missing, self._debt, self.owes_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
         if self._missing is None or self._moved > moved:
             self._headers_bytes = 0
@@ -162,16 +180,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._moved += self._limits.progress_bytes  # a full buffer has gone
+        self._moved += self._limits.progress_bytes  # The peer has read a full buffer, which is enough progress.
 
     def _find_debt(self) -> Debt | None:
-        """What the peer owes now."""
+        """Return what the peer owes now. None if it owes nothing."""
         if self.transport.get_write_buffer_size():
             return Debt.READING
         return None if self.flow.read_paused else self._missing
 
     def _look(self) -> None:
-        """Abort the connection if what the peer owes is overdue; look again later."""
+        """Abort the connection if the peer is overdue. Otherwise schedule the next check."""
         now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
         self._moved, self._unsent = self._moved + max(0, self._unsent - unsent), unsent
         debt = self._find_debt()
@@ -180,6 +198,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._debt, self.owes_since, self._moved_before = debt, now, self._moved
         patience = self._limits.headers_s if debt is Debt.HEADERS else self._limits.progress_s
         if debt is not None and now - self.owes_since >= patience:
-            self.transport.abort()  # close() would wait until the peer has read everything
+            self.transport.abort()  # close() would wait until the peer has read the whole response.
             return
         self._looking = self.loop.call_later(self._look_every, self._look)

@@ -1,7 +1,7 @@
 """The only loop: runs a role's `cycle` until a stop signal, waits when there is nothing to do, backs off on failure.
 
-`TransientError` is retried here and nowhere else (the outbox apart); `ProtocolError` skips one cycle's work;
-every other error ends the process.
+Only this module and the outbox retry after a `TransientError`. A `ProtocolError` skips the work of one cycle. Every
+other error ends the process.
 """
 
 import asyncio
@@ -25,38 +25,42 @@ Result = TypeVar("Result")
 
 
 class CycleResult(StrEnum):
-    """What a cycle says of itself."""
+    """Outcome of one cycle, which decides how long the loop waits before the next one."""
 
     DONE = "done"
-    """Something was achieved: go on at once."""
+    """The cycle achieved something. The next one starts at once."""
     IDLE = "idle"
-    """Nothing to do: wait `idle_wait_s`."""
+    """There was nothing to do. The loop waits `idle_wait_s`."""
     RETRY = "retry"
-    """Something is missing for now: wait with back-off."""
+    """Something is not available yet. The loop waits with back-off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Waiting times in seconds.  Back-off doubles from `retry_first_s` to `retry_most_s`."""
+    """Waiting times between cycles. Back-off doubles from `retry_first_s` to `retry_most_s`."""
 
     idle_wait_s: float = 0.05
+    """Seconds to wait after a cycle that had nothing to do."""
     retry_first_s: float = 0.1
+    """Seconds to wait after the first failure in a row."""
     retry_most_s: float = 5.0
+    """Longest wait in seconds after a failure."""
 
 
 @dataclass(slots=True)
 class CycleMetrics:
-    """How often each outcome and each error code was seen, and the time it took."""
+    """Counts of outcomes and error codes of a role's cycles, and the time that they took."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    """Number of cycles by outcome, and of errors by code."""
     seconds: float = 0.0
-    """Of all cycles and the waits between them."""
+    """Seconds spent in all cycles and in the waits between them."""
     busy_seconds: float = 0.0
-    """Of cycles that achieved something."""
+    """Seconds spent in cycles that achieved something."""
 
     @property
     def idle_ratio(self) -> float:
-        """Share of the time in which nothing was achieved; 0 before any has passed."""
+        """Share of the time in which nothing was achieved, from 0 to 1. It is 0 before the first cycle has ended."""
         return 1 - self.busy_seconds / self.seconds if self.seconds else 0.0
 
 
@@ -68,7 +72,7 @@ async def run_forever(
     pace: Pace | None = None,
     metrics: CycleMetrics | None = None,
 ) -> None:
-    """Run `cycle(ctx)` again and again until `stop` is set; a cycle under way is finished first."""
+    """Run `cycle(ctx)` repeatedly until `stop` is set. A cycle that is running at that moment finishes first."""
     pace, metrics, failures, log = pace or Pace(), metrics or CycleMetrics(), 0, get_logger()
     limit_recursion()
     clock = asyncio.get_running_loop().time
@@ -94,7 +98,7 @@ async def run_forever(
 
 
 async def report_forever(role: str, metrics: CycleMetrics, *, stop: asyncio.Event, every: float = 300.0) -> None:
-    """Log what was done and how idle the role was, every so many seconds and at the end."""
+    """Log the counts and the idle ratio of a role every `every` seconds, and once more at the end."""
     is_over = False
     while not is_over:
         is_over = await wait_or_stop(stop, every)
@@ -111,7 +115,7 @@ async def _rest(outcome: CycleResult, failures: int, pace: Pace, stop: asyncio.E
 
 
 async def wait_or_stop(stop: asyncio.Event, seconds: float) -> bool:
-    """Wait at most `seconds`; return whether `stop` was set."""
+    """Wait until `stop` is set, for at most `seconds`. Returns whether it was set."""
     try:
         await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:
@@ -120,7 +124,7 @@ async def wait_or_stop(stop: asyncio.Event, seconds: float) -> bool:
 
 
 async def or_stop(stop: asyncio.Event, waiting: Coroutine[object, object, Result]) -> Result | None:
-    """The result of `waiting`, or None as soon as `stop` is set: a long poll must not delay the end."""
+    """Return the result of `waiting`, or None as soon as `stop` is set, because a long poll must not delay the end."""
     task, stopping = asyncio.ensure_future(waiting), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -134,8 +138,10 @@ async def or_stop(stop: asyncio.Event, waiting: Coroutine[object, object, Result
 async def keep_trying(
     attempt: Callable[[], Coroutine[object, object, Result]], stop: asyncio.Event, *, pace: Pace | None = None
 ) -> Result | None:
-    """Repeat `attempt` while it raises TransientError; None when `stop` was set first.  For a process that starts
-    before those that it needs."""
+    """Repeat `attempt` with back-off while it raises TransientError. Returns None if `stop` is set first.
+
+    This lets a process start before the processes that it depends on.
+    """
     pace, failures, log = pace or Pace(), 0, get_logger()
     while not stop.is_set():
         try:
@@ -150,7 +156,7 @@ async def keep_trying(
 
 @contextmanager
 def stop_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Inside this context SIGINT and SIGTERM set `stop`; a second SIGINT ends the process at once."""
+    """Make SIGINT and SIGTERM set `stop` inside this context. A second SIGINT ends the process at once."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
     def interrupt() -> None:

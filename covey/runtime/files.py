@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Durable writes: a file, or a line added to a file, is either complete or absent after a crash."""
 
 import os
 import secrets
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write through a draft and a rename: readers see the old file or the new one, and it survives a crash.
+    """Write a file through a draft and a rename, so that readers see either the old file or the new one.
 
-    `mode` is that of the new file, less the process's umask.
+    The new content is on disk when this returns, so it survives a crash. `mode` is the mode of the new file before the
+    process's umask is applied.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -18,13 +19,16 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        sync(path.parent)  # the rename itself is durable only when the folder is
+        sync(path.parent)  # The rename is durable only once the folder is.
     finally:
         draft.unlink(missing_ok=True)
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """The whole lines of a file that grows; half a last line, of a killed process or a full disk, is cut off there."""
+    """Return the complete lines of an append-only file.
+
+    An incomplete last line, left by a killed process or a full disk, is removed from the file.
+    """
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
@@ -33,7 +37,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add to a file that grows, everything or nothing: the part that a full disk took is cut off again."""
+    """Append all of `data` to a file, or nothing. If the disk is full, the part already written is removed again."""
     with path.open("ab", buffering=0) as file:
         size = file.tell()
         try:
@@ -45,7 +49,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder."""
+    """Flush a file, or the names in a folder, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

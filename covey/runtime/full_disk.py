@@ -1,4 +1,4 @@
-"""A disk that fills up ends the trainer with an error that says so; called by whoever of it writes."""
+"""A full disk ends the trainer with an error that says so."""
 
 import errno
 import re
@@ -12,9 +12,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ExplainFullDisk:
-    """Raises OperatorError("disk_full") where there was no room within, and removes `draft`.
+    """Context that raises OperatorError("disk_full") if its block failed on a full disk, after removing `draft`.
 
-    A context; not a generator with `except`, because tokenizers raises a bare Exception where it cannot write.
+    It is a class and not a generator with `except`, because tokenizers raises a bare Exception if it cannot write.
     """
 
     def __init__(self, place: Path, what: object, *, draft: Path | None = None) -> None:
@@ -31,15 +31,15 @@ class ExplainFullDisk:
         raise OperatorError(
             "disk_full",
             f"{self._place} has no room for {self._what}: {error}",
-            fix="Free space there and start again; training goes on from the newest checkpoint",
+            fix="Free space there and start again; training resumes from the newest checkpoint",
         ) from error
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether it says so; safetensors and tokenizers do in their message alone."""
+    """Return whether an error means a full disk. Safetensors and tokenizers say so only in their message."""
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode == sqlite3.SQLITE_FULL
     if isinstance(error, OSError):
         return error.errno in _FULL
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return found is not None and int(found[1]) in _FULL
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return match is not None and int(match[1]) in _FULL

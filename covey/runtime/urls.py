@@ -1,10 +1,10 @@
-"""URLs that people and strangers name: which are plain ones, and how messages and logs may show them."""
+"""Checks of URLs that operators and strangers give, and forms of them that messages and logs may show."""
 
 from urllib.parse import urlsplit, urlunsplit
 
 
 def hide_secrets(url: str) -> str:
-    """Without user, password, query and fragment: signed links and nodes of providers hold secrets there.
+    """Return a URL without user, password, query and fragment, where signed links and providers' nodes have secrets.
 
     Example: "https://me:secret@node.example:8545/rpc?key=1" -> "https://node.example:8545/rpc".
     """
@@ -16,23 +16,29 @@ def hide_secrets(url: str) -> str:
 
 
 def is_plain_url(text: str) -> bool:
-    """Whether a URL can be asked and may stand in a command: http or https, printable, no blanks, a port from 1."""
+    """Return whether a URL can be requested and may be part of a command.
+
+    It must be http or https, printable, free of blanks and at most 200 characters long, and its port must not be 0.
+    """
     if len(text) > 200 or not text.isprintable() or any(c.isspace() for c in text):
         return False
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # also of a port over 65535
+    except ValueError:  # A port over 65535 raises it as well.
         return False
 
 
 def is_public_url(text: str) -> bool:
-    """Whether everybody may see a plain URL: it has no user, query or fragment, which could be a secret."""
+    """Return whether a URL is plain and may be shown to everyone.
+
+    It must not have a user, a query or a fragment, because each could be a secret.
+    """
     return is_plain_url(text) and hide_secrets(text) == text
 
 
 def show_host(url: str) -> str:
-    """Scheme, host and port alone: a provider's node may have its key in the path.
+    """Return only scheme, host and port, because the URL of a provider's node may have a key in its path.
 
     Example: "https://node.example:8545/v2/key" -> "https://node.example:8545".
     """
@@ -41,5 +47,8 @@ def show_host(url: str) -> str:
 
 
 def has_only_host(url: str) -> bool:
-    """Whether a URL can be published: it has no user, path, query or fragment that could be a secret."""
+    """Return whether a URL has only scheme, host and port, and can be published.
+
+    A user, path, query or fragment could be a secret.
+    """
     return url.removesuffix("/") == show_host(url)

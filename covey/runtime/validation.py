@@ -1,6 +1,4 @@
-"""What is wrong with a file that somebody wrote, in words: names that are unknown, with the nearest known one, and
-names that are missing.
-"""
+"""Messages for mistakes in a hand-written file: missing names, and unknown names with the nearest known one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,31 +9,31 @@ from pydantic import BaseModel, ValidationError
 
 @runtime_checkable
 class HasRenamed(Protocol):
-    """A table of settings that once had other names."""
+    """A table with settings that have been renamed."""
 
     renamed: ClassVar[Mapping[str, str]]
-    """New name of a setting by its old one."""
+    """New names of settings, by old name."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """All that pydantic found, in one line.
+    """Return everything that pydantic found wrong, in one line.
 
     Example: "coordinater_url: unknown; did you mean coordinator_url?; home: missing; pool: Input should be ...".
     """
-    return "; ".join(_explain_one(model, each["type"], each["loc"], each["msg"]) for each in error.errors())
+    return "; ".join(_explain_one(model, item["type"], item["loc"], item["msg"]) for item in error.errors())
 
 
 def explain_unknown(name: str, known: Iterable[str]) -> str:
-    """Example: "min_steak: unknown; did you mean min_stake?"."""
+    """Return a message for an unknown name, for example "min_steak: unknown; did you mean min_stake?"."""
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     return f"{name}: unknown" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _explain_one(model: type[BaseModel], kind: str, place: Sequence[int | str], message: str) -> str:
-    path = ".".join(map(str, place))
+def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str], message: str) -> str:
+    path = ".".join(map(str, location))
     if kind == "extra_forbidden":
-        table = "".join(f"{part}." for part in place[:-1])
-        name, owner = str(place[-1]), _find_table(model, place[:-1])
+        table = "".join(f"{level}." for level in location[:-1])
+        name, owner = str(location[-1]), _find_table(model, location[:-1])
         if isinstance(owner, HasRenamed) and name in owner.renamed:
             return f"{table}{name}: renamed; write {owner.renamed[name]}"
         return table + explain_unknown(name, [] if owner is None else owner.model_fields)
@@ -44,10 +42,10 @@ def _explain_one(model: type[BaseModel], kind: str, place: Sequence[int | str], 
 
 
 def _find_table(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
-    """The class of the table at `path`; None where that is not a table of ours."""
-    for part in path:
-        field = model.model_fields.get(str(part))
-        tables = [] if field is None else [each for each in _list_types(field.annotation) if _is_table(each)]
+    """Return the class of the table at `path`. None if there is no table of settings."""
+    for name in path:
+        field = model.model_fields.get(str(name))
+        tables = [] if field is None else [kind for kind in _list_types(field.annotation) if _is_table(kind)]
         if not tables:
             return None
         model = tables[0]
@@ -55,7 +53,7 @@ def _find_table(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseM
 
 
 def _list_types(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union; itself for any other type."""
+    """Return the members of a union, or the type itself if it is not a union."""
     return get_args(annotation) or (annotation,)
 
 

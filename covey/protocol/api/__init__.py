@@ -1,1 +1,1 @@
-"""Bodies of the coordinator's HTTP API, one module for each caller."""
+"""Bodies of the coordinator's HTTP API, one module per kind of caller."""

@@ -1,6 +1,7 @@
-"""What the bodies of the coordinator's HTTP API have in common; the client and the server share these classes.
+"""The parts that the bodies of the coordinator's HTTP API share. Client and server use the same classes.
 
-Numbers that may pass 2**53 and all hashes travel as in the signed messages; sizes are bounded here, before any use.
+Numbers that may exceed 2**53 and all hashes have the same form as in the signed messages. Sizes are bounded here,
+before any use.
 """
 
 from typing import Annotated, Self
@@ -18,24 +19,26 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")]
 UINT64_FIELD = Field(ge=0, lt=1 << 63)
 UInt64 = Annotated[int, UINT64_FIELD]
 MAX_WAIT_SECONDS = 20.0
+"""Longest time in seconds that a long poll waits."""
 MAX_EVIDENCE_BYTES = 64 << 10
+"""Largest size of an evidence bundle, in bytes."""
 MAX_EPOCH_BYTES = 32 << 20
-"""Largest file of an epoch: its leaves and rewards as JSON."""
+"""Largest size in bytes of an epoch's file, which contains its leaves and rewards as JSON."""
 
 
 class Body(BaseModel):
-    """Base of all bodies: frozen, unknown fields refused."""
+    """Base of all bodies. They are frozen and refuse unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ErrorBody(Body):
-    """Every error.  `code` is stable; docs/reference/errors.md says what to do about each."""
+    """Body of every error. `code` is stable, and docs/reference/errors.md gives the remedy for each code."""
 
     code: str
     message: str
     time: UInt64
-    """The coordinator's clock, Unix seconds: a client that is off corrects itself by it."""
+    """Time of the coordinator's clock in Unix seconds, by which a client corrects its own clock."""
 
 
 class ReceiptBody(Body):
@@ -53,14 +56,18 @@ class ReceiptBody(Body):
     deadline: UInt64
 
     def to_message(self) -> messages.Receipt:
+        """Return the receipt as the message that is signed."""
         return messages.Receipt(**self.model_dump())
 
     @classmethod
     def of(cls, receipt: messages.Receipt) -> Self:
+        """Return the JSON body of a receipt."""
         return cls(**eip712.to_dict(receipt))
 
 
 class WaitRequest(Body):
+    """Base of the long polls, which wait for at most `wait_seconds`."""
+
     wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
 
 
@@ -79,8 +86,10 @@ class VerdictBody(Body):
     deadline: UInt64
 
     def to_message(self) -> messages.Verdict:
+        """Return the verdict as the message that is signed."""
         return messages.Verdict(**self.model_dump())
 
     @classmethod
     def of(cls, verdict: messages.Verdict) -> Self:
+        """Return the JSON body of a verdict."""
         return cls(**eip712.to_dict(verdict))

@@ -5,6 +5,8 @@ from covey.protocol.ids import Step, TaskId
 
 
 class BatchRequest(WaitRequest):
+    """A long poll for the batch of a step."""
+
     step: UInt64
 
 
@@ -14,17 +16,18 @@ class BatchItem(Body):
     receipt_hash: HashText
     task: TaskId
     node: AddressText
-    """Node that the task was leased to: prompts and seeds of its slots follow from it."""
+    """Node that the task was leased to. The prompts and seeds of its slots follow from it."""
     policy_version: Step
     manifest_hash: HashText
     work_key: HashText
     url: str
+    """URL from which the file can be downloaded."""
     replayed: bool
-    """Whether a quorum replayed it.  One validator alone has looked at any other, without the policy."""
+    """Whether a quorum of validators replayed it. Otherwise only the checks that do not need the policy were made."""
 
 
 class BatchOrder(Body):
-    """What the update of `step` consumes, ordered by task."""
+    """The submissions that the update of `step` consumes, ordered by task."""
 
     step: Step
     items: tuple[BatchItem, ...]

@@ -1,8 +1,8 @@
-"""Encodes the rows of a submission as Parquet, and decodes bytes of strangers.
+"""Encodes the rows of a submission as Parquet, and decodes bytes from strangers.
 
-`encode` is deterministic.  `decode` checks sizes, schema and decoded size before it makes any row, and belongs in a
-process that may die: `covey.sandbox` runs `build_decoder`.  Importing this module loads Parquet, about 40 MB of memory;
-`rows` and `sandbox_frames` do without.
+`encode` is deterministic. `decode` checks sizes, schema and decoded size before it makes any row. It must run in a
+process that may die, so `covey.sandbox` runs `build_decoder`. Importing this module loads Parquet, which takes memory;
+`rows` and `sandbox_frames` do not need it.
 """
 
 import math
@@ -16,25 +16,25 @@ from covey.protocol.submission_file.sandbox_frames import pack_answer, unpack_ca
 
 
 def encode(rollouts: Iterable[Rollout]) -> bytes:
-    """Rows in order of (group, sibling) -> Parquet bytes; equal rows give equal bytes."""
+    """Encode rows as Parquet, in order of (group, sibling). Equal rows give equal bytes."""
     rows = sorted(rollouts, key=lambda r: (r.group, r.sibling))
     return parquet.write({name: [getattr(row, name) for row in rows] for name in NAMES})
 
 
 def decode(data: bytes, budget: Budget) -> list[Rollout]:
-    """Hostile bytes -> rows; raise ProtocolError "oversized", "malformed" or "schema"."""
+    """Decode hostile bytes to rows. Raises ProtocolError with code "oversized", "malformed" or "schema"."""
     if len(data) > budget.file_bytes:
         raise ProtocolError("oversized", f"the file has {len(data)} bytes, over {budget.file_bytes}")
     return [_to_rollout(row, budget) for row in parquet.read(data, budget)]
 
 
 def decode_framed(payload: bytes) -> bytes:
-    """Decode in a sandbox: arguments as `pack_call` packs them, rows as `pack_answer` packs them."""
+    """Decode in a sandbox. `pack_call` packs the arguments, and `unpack_answer` reads the rows."""
     return pack_answer(decode(*unpack_call(payload)))
 
 
 def build_decoder(setup: bytes) -> Callable[[bytes], bytes]:
-    """Return `decode_framed`, for a sandbox; `setup` is ignored."""
+    """Return `decode_framed` for a sandbox. `setup` is ignored."""
     return decode_framed
 
 
@@ -45,7 +45,7 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
     if not 0 < len(lists["tokens"]) <= budget.completion_tokens:
         raise ProtocolError("oversized", "a completion is empty or too long")
     if len(lists["logprobs"]) != len(lists["tokens"]):
-        raise ProtocolError("malformed", "one log-probability a token is due")
+        raise ProtocolError("malformed", "a completion does not have one log-probability per token")
     if any(len(proof) > budget.proof_bytes for proof in lists["proofs"]):
         raise ProtocolError("oversized", "a proof is too long")
     if min(row["group"], row["sibling"], row["seed"], *lists["prompt"], *lists["tokens"]) < 0:

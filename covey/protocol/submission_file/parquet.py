@@ -1,4 +1,4 @@
-"""The columns of a submission's file: Parquet out of lists and lists out of hostile Parquet.  Called by `codec`."""
+"""The columns of a submission's file: lists are written as Parquet, and hostile Parquet is read into lists."""
 
 import io
 import struct
@@ -28,21 +28,25 @@ SCHEMA = pa.schema(
 )
 
 _CODES = {pa.int32(): "i", pa.float32(): "f"}
-"""Of `struct`, for the numbers in lists."""
+"""Format characters of `struct` for the numbers in lists, by Arrow type."""
 
 DECODED_FACTOR = 4
-"""How far the bound from page headers may be above the lawful size: it counts a number as 8 bytes, and levels too."""
+"""Factor by which the bound from page headers may exceed the largest valid size. That bound is larger because it counts
+8 bytes for every number, and levels as well."""
 
 
 def write(values: Mapping[str, Sequence[Any]]) -> bytes:
-    """Values by column, all of one length -> Parquet bytes; equal values give equal bytes."""
+    """Write values by column, all of the same length, as Parquet. Equal values give equal bytes."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pydict(dict(values), schema=SCHEMA), sink, compression="zstd", use_dictionary=False)
     return sink.getvalue()
 
 
 def read(data: bytes, budget: Budget) -> list[dict[str, Any]]:
-    """Hostile bytes -> values by column of each row; raise ProtocolError "oversized", "malformed" or "schema"."""
+    """Read hostile bytes. Returns the values of each row by column.
+
+    Raises ProtocolError with code "oversized", "malformed" or "schema".
+    """
     try:
         file = pq.ParquetFile(io.BytesIO(data), memory_map=False)
         _require_metadata(file, budget)
@@ -57,8 +61,8 @@ def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
         raise ProtocolError("schema", "the columns are not those of a rollout file")
     if file.metadata.num_rows > budget.rows:
         raise ProtocolError("oversized", f"{file.metadata.num_rows} rows, over {budget.rows}")
-    # Run lengths and dictionaries hold a hundred million values in a few bytes, and one row may hold them all: the
-    # budget of a batch would see them only when they are decoded.  A footer that lies is caught by `_require_pages`.
+    # Run lengths and dictionaries can store a hundred million values in a few bytes, even in one row. The budget of a
+    # batch would notice them only after they are decoded. `_require_pages` detects a footer that gives a false number.
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     values = [sum(group.column(j).num_values for group in groups) for j in range(file.metadata.num_columns)]
     if max(values) > budget.column_values:
@@ -66,7 +70,7 @@ def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
 
 
 def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
-    """The pages hold what the footer says, lie beside each other, and decode to no more than the budget allows."""
+    """Require that pages match the footer, do not overlap, and decode to no more than the budget allows."""
     decoded = size = 0
     for i in range(file.metadata.num_row_groups):
         for j in range(file.metadata.num_columns):
@@ -76,12 +80,13 @@ def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
             size += column.total_compressed_size
             if size > len(data):
                 raise ProtocolError("malformed", "columns share their pages")
-            found = measure(data, min(starts), column.total_compressed_size, most=column.num_values, width=width)
-            if found.values != column.num_values:
-                raise ProtocolError("malformed", f"a column holds {found.values} values, not {column.num_values}")
-            decoded += found.decoded_bytes
+            pages = measure(data, min(starts), column.total_compressed_size, most=column.num_values, width=width)
+            if pages.values != column.num_values:
+                raise ProtocolError("malformed", f"a column has {pages.values} values, not {column.num_values}")
+            decoded += pages.decoded_bytes
     if decoded > DECODED_FACTOR * budget.decoded_bytes:
-        raise ProtocolError("oversized", f"may decode to {decoded} bytes, {budget.decoded_bytes} are lawful")
+        message = f"the file may decode to {decoded} bytes, but only {budget.decoded_bytes} are allowed"
+        raise ProtocolError("oversized", message)
 
 
 def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
@@ -90,7 +95,8 @@ def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
     for batch in file.iter_batches(batch_size=64, use_threads=False):
         decoded += batch.nbytes
         if decoded > budget.decoded_bytes or len(rows) + batch.num_rows > budget.rows:
-            raise ProtocolError("oversized", f"decodes to over {budget.decoded_bytes} bytes or {budget.rows} rows")
+            message = f"the file decodes to over {budget.decoded_bytes} bytes or {budget.rows} rows"
+            raise ProtocolError("oversized", message)
         batch.validate(full=True)
         if any(column.null_count for column in batch.columns):
             raise ProtocolError("malformed", "a value is null")
@@ -100,17 +106,20 @@ def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
 
 
 def _to_list(column: pa.Array) -> list[Any]:
-    """Python values of a column without nulls; of a list of numbers as a whole, which is far faster than one by one."""
+    """Return the Python values of a column. Raises ProtocolError("malformed") if a list contains null.
+
+    The numbers of all lists are unpacked at once, which is far faster than one by one.
+    """
     if not pa.types.is_list(column.type):
         return list(column.to_pylist())
     values, offsets = column.values, column.offsets.to_pylist()
     if values.null_count:
-        raise ProtocolError("malformed", "a list holds null")
+        raise ProtocolError("malformed", "a list contains null")
     code = _CODES.get(values.type)
     if code is None or not len(values):
         flat = values.to_pylist()
     else:
         width = values.type.bit_width // 8
-        part = values.buffers()[1][values.offset * width : (values.offset + len(values)) * width]
-        flat = list(struct.unpack(f"<{len(values)}{code}", part))
+        buffer = values.buffers()[1][values.offset * width : (values.offset + len(values)) * width]
+        flat = list(struct.unpack(f"<{len(values)}{code}", buffer))
     return [flat[start:end] for start, end in pairwise(offsets)]

@@ -1,4 +1,4 @@
-"""The rows of a submission's file, one per rollout, and the budget that a file must keep to."""
+"""The rows of a submission's file, one per rollout, and the limits that a file must keep to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -20,51 +20,59 @@ class Rollout:
     """The slot's 63-bit sampling seed."""
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    """Completion tokens, with the end token where there is one."""
+    """Completion tokens, including the end token if there is one."""
     logprobs: tuple[float, ...]
-    """float32, of the unmodified model, one a token."""
+    """Log-probabilities under the unmodified model, one float32 per token."""
     proofs: tuple[bytes, ...]
-    """One TOPLOC proof per window of the pool's `proof_window` tokens, the last may be short."""
+    """TOPLOC proofs, one per window of the pool's `proof_window` tokens. The last window may be shorter."""
     finished: bool
     """Whether the last token is the end token."""
     reward: float
 
 
 NAMES = tuple(field.name for field in fields(Rollout))
-"""Of the columns."""
+"""Names of the columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a file may hold.  Decoded bytes are estimated from the metadata and enforced batch by batch."""
+    """Limits of a file. Decoded bytes are estimated from the metadata and enforced batch by batch."""
 
     file_bytes: int
+    """Largest size of the file, in bytes."""
     rows: int
+    """Largest number of rows."""
     prompt_tokens: int
+    """Largest number of tokens of a prompt."""
     completion_tokens: int
+    """Largest number of tokens of a completion."""
     proof_bytes: int = 258
+    """Largest size of a proof, in bytes."""
     proof_window: int = 32
-    """Tokens per proof."""
+    """Number of tokens per proof."""
 
     @property
     def column_values(self) -> int:
-        """Upper bound of the leaf values of any column of a lawful file."""
+        """Upper bound of the number of leaf values in any column of a valid file."""
         return self.rows * max(self.prompt_tokens, self.completion_tokens)
 
     @property
     def decoded_bytes(self) -> int:
-        """Upper bound of the Arrow size of a lawful file."""
+        """Upper bound of the Arrow size of a valid file, in bytes."""
         per_row = 64 + 4 * self.prompt_tokens + 8 * self.completion_tokens
         proofs = 1 + self.completion_tokens // self.proof_window
         return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * proofs)
 
 
 def is_whole(rollouts: Sequence[Rollout], *, groups: int, group_size: int) -> bool:
-    """Whether there is exactly one rollout for each slot of `groups` groups of `group_size` siblings, in any order."""
+    """Return whether there is exactly one rollout for each slot of `groups` groups of `group_size` siblings.
+
+    The order of the rollouts does not matter.
+    """
     slots = [(group, sibling) for group in range(groups) for sibling in range(group_size)]
     return sorted((rollout.group, rollout.sibling) for rollout in rollouts) == slots
 
 
 def count_units(rollouts: Sequence[Rollout]) -> int:
-    """Work units of rows: their completion tokens."""
+    """Return the number of work units of rows, which is the number of their completion tokens."""
     return sum(len(rollout.tokens) for rollout in rollouts)

@@ -1,4 +1,4 @@
-"""What travels between a role and the sandbox that decodes its files: bytes with their budget, and rows."""
+"""Messages between a role and the sandbox that decodes its files: bytes with their budget, and rows."""
 
 import json
 import struct
@@ -11,18 +11,22 @@ from covey.protocol.submission_file.rows import Budget, Rollout
 
 
 def pack_call(data: bytes, budget: Budget) -> bytes:
-    """Arguments of `codec.decode_framed`: 4-byte length, budget as JSON, file."""
+    """Pack the arguments of `codec.decode_framed`: a 4-byte length, the budget as JSON, and the file."""
     return _frame(asdict(budget), data)
 
 
 def unpack_call(payload: bytes) -> tuple[bytes, Budget]:
-    """What `pack_call` was given."""
+    """Return the arguments that `pack_call` packed."""
     budget, data = _unframe(payload)
     return data, Budget(**budget)
 
 
 def pack_answer(rows: Sequence[Rollout]) -> bytes:
-    """4-byte length, what is no list and the sizes of the lists as JSON, lists of all rows: exact, and fast to read."""
+    """Pack rows in a format that is exact and fast to read.
+
+    A 4-byte length comes first, then the values that are not lists and the sizes of the lists as JSON, then the lists
+    of all rows.
+    """
     plain = [
         {name: getattr(row, name) for name in _PLAIN}
         | {"sizes": [len(row.prompt), len(row.tokens), *map(len, row.proofs)]}
@@ -32,7 +36,7 @@ def pack_answer(rows: Sequence[Rollout]) -> bytes:
 
 
 def unpack_answer(answer: bytes) -> list[Rollout]:
-    """The rows of `pack_answer`."""
+    """Return the rows that `pack_answer` packed."""
     plain, lists = _unframe(answer)
     rows, start = [], 0
     for row in plain:
@@ -61,7 +65,7 @@ def _pack_lists(row: Rollout) -> bytes:
 
 
 def _spell(prompt: int, tokens: int) -> str:
-    """For `struct`: prompt, tokens, log-probabilities."""
+    """Return the `struct` format of a row's prompt, tokens and log-probabilities."""
     return f"<{prompt + tokens}i{tokens}f"
 
 

@@ -162,7 +162,7 @@ def test_open_pool__creation_is_still_pending__is_refused_and_later_creates_no_o
     client.request("evm_setAutomine", False)
     with monkeypatch.context() as patch:
         patch.setattr(Sender, "send_and_wait", lambda *arguments: send(*arguments, timeout_s=0))
-        with pytest.raises(TransientError, match=r"not_mined: PoolRegistry.createPool .*may still come"):
+        with pytest.raises(TransientError, match=r"not_mined: PoolRegistry.createPool .*may still be mined"):
             open_pool(folder, opening, say=lambda _: None)
     with pytest.raises(OperatorError, match=r"pending_transaction: transactions of 0x.* yet: 1. Wait"):
         open_it(folder)

@@ -80,8 +80,8 @@ def test_get__missing_or_oversized__refused(store):
 
 
 @pytest.mark.parametrize("key", EVIL_KEYS)
-def test_key__that_is_no_plain_name__refused_everywhere(store, tmp_path, key):
-    """docs/threats.md, row 22: upward, encoded and Unicode variants."""
+def test_key__not_a_plain_name__refused_everywhere(store, tmp_path, key):
+    """Upward, encoded and Unicode variants of a path (threats.md, row 22)."""
     (tmp_path / "x").write_bytes(b"outside")
     before = sorted(tmp_path.rglob("*"))
     assert refuse(store.put, key, b"evil") == "bad_key"
@@ -98,7 +98,7 @@ def test_key__of_a_folder__is_missing(store):
     assert refuse(store.get, "a", max_bytes=9) == "missing"
 
 
-def test_delete__object__is_gone_and_may_be_put_again(store):
+def test_delete__object__is_missing_and_may_be_put_again(store):
     store.put(KEY, b"first")
     store.delete(KEY)
     store.delete(KEY)
@@ -120,7 +120,7 @@ def test_link__by_hand__hmac_over_every_value(store):
     assert store.require_link("PUT", key, query, now=NOW) == 12
 
 
-def test_link__expiry__the_second_counts(store):
+def test_link__expiry__is_valid_until_its_last_second(store):
     key, query = read_link(store.sign_link("GET", KEY, now=NOW, seconds=60))
     assert store.require_link("GET", key, query, now=NOW + 60) == 0
     assert refuse(store.require_link, "GET", key, query, now=NOW + 60.5) == "bad_link"
@@ -175,6 +175,6 @@ def test_open__unknown_or_unusable__operator_error(url):
         ObjectStore.open(url, SIGNER)
 
 
-def test_open__folder__is_made(tmp_path):
+def test_open__folder__is_created(tmp_path):
     ObjectStore.open(f"file://{tmp_path}/a/b", SIGNER)
     assert Path(tmp_path, "a", "b").is_dir()

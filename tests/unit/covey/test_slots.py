@@ -1,4 +1,4 @@
-"""What follows from a task's slots: prompts in the pool's format, and lawful ends among several end tokens."""
+"""Prompts in the pool's format, and valid ends of completions where there are several end tokens."""
 
 import pytest
 from hypothesis import given
@@ -22,14 +22,14 @@ ENDS = frozenset({0, 2})
 
 
 class Numbered:
-    """Asks for the drawn number, after a system text for every second one."""
+    """Environment whose prompts ask for the drawn number, with a system message for odd numbers."""
 
     def prompt(self, slot_hash: int) -> Prompt:
         return Prompt(text=f"Repeat {slot_hash}.", system="Be brief." if slot_hash % 2 else "", verification={})
 
 
 @pytest.mark.parametrize("variables", [{}, {"enable_thinking": False}])
-def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_text(variables: dict) -> None:
+def test_draw_prompts__chat__equals_the_chat_template_of_transformers(variables: dict) -> None:
     tokenizer = build_chat_tokenizer()
     chosen = PromptFormat.of(ModelParams(prompt_format="chat", chat_template_kwargs=variables))
     domain = build_domain(MANIFEST, 0, 7)
@@ -47,7 +47,7 @@ def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_t
 
 
 class Letters:
-    """One token a letter."""
+    """Tokenizer with one token per letter."""
 
     bos_token_id, eos_token_id = None, 1
 
@@ -59,7 +59,7 @@ RAW = PromptFormat.of(ModelParams())
 
 
 class Growing:
-    """Asks in as many letters as the drawn number has decimal places of one digit: 1 to 19."""
+    """Environment whose prompts have 1 + draw % 19 letters, and which records the draws."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -69,19 +69,19 @@ class Growing:
         return Prompt(text="q" * (1 + draw % 19), verification={})
 
 
-def test_draw_prompts__prompt_that_is_too_long__is_the_next_one_of_its_draw_and_the_same_for_all() -> None:
+def test_draw_prompts__prompt_is_too_long__the_next_one_of_its_draw_replaces_it_for_every_party() -> None:
     domain, environment = build_domain(MANIFEST, 0, 7), Growing()
     drawn = draw_prompts(domain, 40, environment=environment, tokenizer=Letters(), format=RAW, longest=10)
-    assert all(len(prompt.tokens) <= 10 for prompt in drawn.values())  # nine letters and a newline at most
-    first = [compute_prompt_draw(domain, GroupId(group)) for group in range(40)]
-    kept = [group for group in range(40) if 1 + first[group] % 19 <= 9]
-    assert 8 < len(kept) < 32
-    assert all(drawn[group].prompt.text == "q" * (1 + first[group] % 19) for group in kept)
+    assert all(len(prompt.tokens) <= 10 for prompt in drawn.values())  # At most nine letters and a newline.
+    draws = [compute_prompt_draw(domain, GroupId(group)) for group in range(40)]
+    fitting = [group for group in range(40) if 1 + draws[group] % 19 <= 9]
+    assert 8 < len(fitting) < 32
+    assert all(drawn[group].prompt.text == "q" * (1 + draws[group] % 19) for group in fitting)
     assert drawn == draw_prompts(domain, 40, environment=Growing(), tokenizer=Letters(), format=RAW, longest=10)
     assert len(environment.asked) == len(set(environment.asked)) > 40
 
 
-def test_draw_prompts__nothing_but_long_prompts__is_refused_after_32() -> None:
+def test_draw_prompts__all_prompts_are_too_long__refused_after_32() -> None:
     environment = Growing()
     with pytest.raises(ProtocolError, match=r"prompt_too_long: 32 prompts .* longer than 1 tokens"):
         draw_prompts(
@@ -98,7 +98,7 @@ def build_row(tokens: list[int], *, finished: bool) -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "finished", "is_lawful"),
+    ("tokens", "finished", "is_valid"),
     [
         ([5, 6, 0], True, True),
         ([5, 6, 2], True, True),
@@ -116,22 +116,22 @@ def build_row(tokens: list[int], *, finished: bool) -> Rollout:
     ],
 )
 def test_find_false_end__two_end_tokens__only_the_last_may_be_one(
-    tokens: list[int], finished: bool, is_lawful: bool
+    tokens: list[int], finished: bool, is_valid: bool
 ) -> None:
-    found = find_false_end([build_row(tokens, finished=finished)], ends=ENDS, limit=4, vocabulary=9)
-    assert (found is None) is is_lawful
-    assert found is None or found.reason is Reason.FALSE_TERMINATION
+    rejection = find_false_end([build_row(tokens, finished=finished)], ends=ENDS, limit=4, vocabulary=9)
+    assert (rejection is None) is is_valid
+    assert rejection is None or rejection.reason is Reason.FALSE_TERMINATION
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.booleans(), st.sets(st.integers(0, 8), min_size=1))
-def test_find_false_end__any_row__is_lawful_if_it_is_what_sampling_gives(
+def test_find_false_end__any_row__is_valid_if_and_only_if_sampling_gives_it(
     tokens: list[int], finished: bool, ends: set[int]
 ) -> None:
     sampled = []
-    for token in [*tokens, *[min(ends)] * 5]:  # as an engine goes on
+    for token in [*tokens, *[min(ends)] * 5]:  # An engine continues until an end token or the limit.
         sampled.append(token)
         if token in ends or len(sampled) == 5:
             break
-    is_lawful = tokens == sampled and finished == (tokens[-1] in ends)
-    found = find_false_end([build_row(tokens, finished=finished)], ends=ends, limit=5, vocabulary=9)
-    assert (found is None) is is_lawful
+    is_valid = tokens == sampled and finished == (tokens[-1] in ends)
+    rejection = find_false_end([build_row(tokens, finished=finished)], ends=ends, limit=5, vocabulary=9)
+    assert (rejection is None) is is_valid

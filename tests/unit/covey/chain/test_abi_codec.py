@@ -23,7 +23,7 @@ addresses = st.binary(min_size=20, max_size=20).map(abi_codec.to_checksum_addres
         ("totalSupply", (), "18160ddd"),
     ],
 )
-def test_encode_call__erc20__gives_the_bytes_of_the_standard(function, args, expected):
+def test_encode_call__erc20__equals_the_bytes_of_the_standard(function, args, expected):
     assert abi_codec.encode_call("TestToken", function, args).hex() == expected
 
 
@@ -39,7 +39,7 @@ def test_encode_call__struct_and_arrays__equals_flat_encoding_by_eth_abi():
 
 
 def test_encode_values__wrong_count__raises():
-    with pytest.raises(ValueError, match="2 values are due, not 1"):
+    with pytest.raises(ValueError, match="2 values are required, not 1"):
         abi_codec.encode_call("TestToken", "transfer", (ALICE,))
 
 
@@ -49,7 +49,7 @@ def test_encode_deployment__constructor_arguments__follow_the_bytecode():
 
 
 @given(st.tuples(words, words, addresses, addresses, *[st.integers(0, 2**64 - 1)] * 3, *[st.integers(0, 255)] * 2))
-def test_decode_values__encoded_leaf__gives_it_back(parts):
+def test_decode_values__encoded_leaf__round_trips(parts):
     receipt, key, node, contributor, task, version, block, outcome, reason = parts
     leaf = (receipt, key, node, contributor, task, version, block, outcome, reason, 7, receipt)
     params = abi_codec.load_artifact("EpochLedger").functions["hashWorkLeaf"].inputs
@@ -80,7 +80,7 @@ def test_describe_revert__custom_error__names_it_with_its_values():
         (bytes.fromhex("08c379a0ff"), "undecodable reason 0x08c379a0ff"),
     ],
 )
-def test_describe_revert__other_data__says_what_it_is(data, expected):
+def test_describe_revert__other_data__is_described(data, expected):
     assert abi_codec.describe_revert(data) == expected
 
 
@@ -92,7 +92,7 @@ def test_describe_revert__any_bytes__never_raises(data):
 @pytest.mark.parametrize(
     ("name", "expected"), [("policyVersion", "policy_version"), ("pool", "pool"), ("caseId", "case_id")]
 )
-def test_to_snake__solidity_name__is_pythons(name, expected):
+def test_to_snake__solidity_name__becomes_pythons(name, expected):
     assert abi_codec.to_snake(name) == expected
 
 

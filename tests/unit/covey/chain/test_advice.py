@@ -6,7 +6,7 @@ from covey.chain.advice import ADVICE, add_advice
 pytestmark = pytest.mark.unit
 
 NOT_MET_BY_COMMANDS = {
-    # Errors of calls that roles and contracts send, and commands do not.
+    # Errors of calls that only roles and contracts send, not commands.
     *("BondTooSmall", "FindingExpired", "NoFreeStake", "NotCourt", "NotLedger", "NotLiable", "NothingToAnswer"),
     *("PoolClosed", "QuorumNotReached", "TooManyUnits", "UnknownStep", "UnorderedValidators", "WrongBond"),
     *("WrongDeployment", "WrongEpoch", "WrongHeader", "WrongLeaf", "WrongPreviousHash", "WrongStep", "ZeroHash"),
@@ -24,7 +24,7 @@ NOT_MET_BY_COMMANDS = {
 }
 
 
-def test_advice__every_error_of_the_contracts__is_explained_or_met_by_no_command():
+def test_advice__every_error_of_the_contracts__has_advice_or_cannot_reach_a_command():
     errors = {item.name for name in abi_codec.CONTRACT_NAMES for item in abi_codec.load_artifact(name).errors}
     assert set(ADVICE) | NOT_MET_BY_COMMANDS == errors
     assert set(ADVICE) & NOT_MET_BY_COMMANDS == set()
@@ -41,7 +41,7 @@ def test_advice__every_error_of_the_contracts__is_explained_or_met_by_no_command
         ("unknown error 0x1234", "unknown error 0x1234"),
     ],
 )
-def test_add_advice__known_and_unknown(reason, expected):
-    found = add_advice(reason)
-    assert found.startswith(expected)
-    assert (found == reason) == ("." not in expected)
+def test_add_advice__known_and_unknown_reasons(reason, expected):
+    text = add_advice(reason)
+    assert text.startswith(expected)
+    assert (text == reason) == ("." not in expected)

@@ -23,7 +23,7 @@ CVT = TokenUnit(18, "CVT")
 
 
 @given(st.integers(0, MAX_AMOUNT), st.integers(0, 36), st.sampled_from(["", "CVT", "USD₮0", "tokens"]))
-def test_format_then_parse__any_amount_in_any_unit__is_the_same(value: int, decimals: int, symbol: str):
+def test_format_then_parse__any_amount_in_any_unit__round_trips(value: int, decimals: int, symbol: str):
     unit = TokenUnit(decimals, symbol)
     text = format_amount(value, unit)
     assert parse_amount(text, unit, least=0) == value
@@ -34,7 +34,7 @@ def test_format_then_parse__any_amount_in_any_unit__is_the_same(value: int, deci
 
 
 @given(st.decimals(0, 10**12, places=6))
-def test_parse_amount__decimal_of_six_places__is_a_million_times_it(number: Decimal):
+def test_parse_amount__unit_of_six_decimals__multiplies_by_a_million(number: Decimal):
     assert parse_amount(f"{number:f}", TokenUnit(6, "USD"), least=0) == int(number * 10**6)
 
 
@@ -75,7 +75,7 @@ def test_parse_amount__by_hand(text: str, unit: TokenUnit, value: int):
         (str(MAX_AMOUNT), CVT, "is too large"),
     ],
 )
-def test_parse_amount__wrong__is_refused_with_what_to_write(text: str, unit: TokenUnit, message: str):
+def test_parse_amount__invalid__is_refused_with_an_example(text: str, unit: TokenUnit, message: str):
     with pytest.raises(OperatorError) as caught:
         parse_amount(text, unit)
     assert caught.value.code == "bad_amount"
@@ -89,7 +89,7 @@ def test_parse_amount__wrong__is_refused_with_what_to_write(text: str, unit: Tok
         (10**20, 10**20, True),
         (10**6 * 10**20, 10**20, True),
         (10**6 * 10**20 + 1, 10**20, False),
-        (15 * 10**17, 0, True),  # the contract says that there is not enough
+        (15 * 10**17, 0, True),  # The contract will refuse it for lack of balance.
         (10**18 * 10**18, 0, False),
     ],
 )
@@ -104,7 +104,7 @@ def test_require_plausible__a_million_times_the_balance__is_the_limit(value: int
 
 
 class Token:
-    """Says what the test has it say; an error is raised."""
+    """Fake token that returns given values, or raises them if they are errors."""
 
     address = "0xT"
 
@@ -142,7 +142,7 @@ REVERTED, EMPTY = ProtocolError("reverted", "no reason"), TransientError("no_con
         (6, EMPTY, TokenUnit(6, "tokens")),
     ],
 )
-def test_read_unit__what_a_token_says__is_bounded_and_clean(decimals, symbol, unit):
+def test_read_unit__values_of_a_token__are_bounded_and_cleaned(decimals, symbol, unit):
     assert read_unit(Token(decimals, symbol)) == unit
 
 
@@ -152,11 +152,11 @@ def test_read_unit__odd_decimals__are_refused(decimals):
         read_unit(Token(decimals, "CVT"))
 
 
-@pytest.mark.parametrize("place", ["decimals", "symbol"])
-def test_read_unit__chain_away__is_no_fault_of_the_token(place):
-    away = TransientError("chain_unreachable", "no answer")
+@pytest.mark.parametrize("field", ["decimals", "symbol"])
+def test_read_unit__chain_is_unreachable__is_not_blamed_on_the_token(field):
+    unreachable = TransientError("chain_unreachable", "no answer")
     with pytest.raises(TransientError, match="chain_unreachable"):
-        read_unit(Token(**({"decimals": 18, "symbol": "CVT"} | {place: away})))
+        read_unit(Token(**({"decimals": 18, "symbol": "CVT"} | {field: unreachable})))
 
 
 @given(st.text(max_size=40))

@@ -29,7 +29,7 @@ DEPLOYMENT = Deployment(
 )
 
 
-def test_deployment__saved_and_loaded__is_the_same(tmp_path: Path):
+def test_deployment__saved_and_loaded__round_trips(tmp_path: Path):
     file = tmp_path / "new" / "deployment.json"
     DEPLOYMENT.save(file)
     replace(DEPLOYMENT, start_block=5).save(file)
@@ -52,7 +52,7 @@ def test_deployment__node_of_a_provider__is_not_in_the_file(tmp_path: Path, url:
     assert DEPLOYMENT.choose_node() == "http://127.0.0.1:1"
 
 
-def test_deployment__missing_file__says_what_to_do(tmp_path: Path):
+def test_deployment__missing_file__raises_with_a_fix(tmp_path: Path):
     with pytest.raises(OperatorError) as caught:
         Deployment.load(tmp_path / "none.json")
     assert caught.value.code == "no_deployment"
@@ -74,7 +74,7 @@ def test_deployment__missing_file__says_what_to_do(tmp_path: Path):
         {"rpc_url": ""},
     ],
 )
-def test_deployment__wrong_content__is_refused(tmp_path: Path, change: dict):
+def test_deployment__invalid_content__is_refused(tmp_path: Path, change: dict):
     file = tmp_path / "deployment.json"
     DEPLOYMENT.save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -83,7 +83,7 @@ def test_deployment__wrong_content__is_refused(tmp_path: Path, change: dict):
     assert caught.value.code == "bad_deployment"
 
 
-def test_deployment__get_contracts__are_named_and_leave_out_the_token():
+def test_get_contracts__all__are_named_without_the_token():
     assert DEPLOYMENT.get_contracts() == {
         "PoolRegistry": DEPLOYMENT.pool_registry,
         "NodeRegistry": DEPLOYMENT.node_registry,
@@ -99,7 +99,7 @@ def write_secret(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def test_load_key__file_with_prefix_or_without__gives_the_known_address(tmp_path: Path):
+def test_load_key__with_or_without_prefix__gives_the_known_address(tmp_path: Path):
     file = tmp_path / "key"
     for text in (KEY.hex(), "0x" + KEY.hex() + "\n"):
         write_secret(file, text)
@@ -117,7 +117,7 @@ def test_save_key__new_file__is_readable_by_its_owner_only_and_never_overwritten
 
 
 @pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32, KEY.hex() + "00"])
-def test_load_key__no_key__is_refused_without_showing_it(tmp_path: Path, text: str):
+def test_load_key__not_a_key__is_refused_without_showing_it(tmp_path: Path, text: str):
     file = tmp_path / "key"
     write_secret(file, text)
     with pytest.raises(OperatorError) as caught:
@@ -128,7 +128,7 @@ def test_load_key__no_key__is_refused_without_showing_it(tmp_path: Path, text: s
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o700 | 0o001])
-def test_load_key__file_that_others_may_open__is_refused_with_the_command_that_closes_it(tmp_path: Path, mode: int):
+def test_load_key__file_that_others_may_open__is_refused_with_a_chmod_command(tmp_path: Path, mode: int):
     file = tmp_path / "key"
     save_key(file, KEY)
     file.chmod(mode)
@@ -139,14 +139,14 @@ def test_load_key__file_that_others_may_open__is_refused_with_the_command_that_c
         assert load_key(file).address == ALICE
 
 
-def test_load_key__bytes_that_are_not_text__are_no_key(tmp_path: Path):
+def test_load_key__bytes_that_are_not_text__are_refused(tmp_path: Path):
     write_secret(tmp_path / "key", "")
     (tmp_path / "key").write_bytes(b"\xff\xfe" * 32)
     with pytest.raises(OperatorError, match="bad_key"):
         load_key(tmp_path / "key")
 
 
-def test_save_key__no_folder__is_said(tmp_path: Path):
+def test_save_key__no_folder__is_refused(tmp_path: Path):
     with pytest.raises(OperatorError, match=r"no_folder: .*No such file or directory"):
         save_key(tmp_path / "none" / "key", KEY)
 
@@ -157,13 +157,13 @@ def test_load_key__no_file__is_refused(tmp_path: Path):
     assert caught.value.code == "no_key"
 
 
-def test_wallet__shown__does_not_show_its_key():
+def test_wallet__printed__does_not_show_its_key():
     wallet = wallet_from_key(KEY)
     assert KEY.hex() not in repr(wallet)
     assert "account" not in repr(wallet)
 
 
-def test_sign_transaction__same_twice__gives_the_same_bytes_and_their_hash():
+def test_sign_transaction__same_transaction_twice__gives_the_same_bytes_and_their_hash():
     from eth_utils.crypto import keccak
 
     wallet = wallet_from_key(KEY)

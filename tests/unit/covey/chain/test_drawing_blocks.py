@@ -1,4 +1,4 @@
-"""Drawing blocks of many countersignatures, which become final together, cost few requests."""
+"""Drawing blocks of many countersignatures, which become final together, take few requests."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 
 class Chain:
-    """A block every 12 s."""
+    """Fake chain with a block every 12 s."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -26,12 +26,12 @@ class Chain:
 
 
 def test_find_first_blocks__400_times_within_64_blocks__read_each_block_once():
-    """About 3,000 requests, one after another, held up all jobs of the coordinator for minutes."""
+    """Without the cache, thousands of sequential requests would delay all jobs of the coordinator for minutes."""
     chain: Any = Chain()
     head = chain.get_block(10_000)
     times = [head.timestamp - 768 + 2 * i for i in range(400)]
-    found = find_first_blocks(chain, times, head=head)
-    assert {time: block.number for time, block in found.items()} == {
+    blocks = find_first_blocks(chain, times, head=head)
+    assert {time: block.number for time, block in blocks.items()} == {
         time: (time - 1000 + 11) // 12 for time in times if time <= head.timestamp
     }
     assert len(chain.asked) == len(set(chain.asked)) <= 128

@@ -46,7 +46,7 @@ def make_log(signature: str, indexed: list[str], data: bytes) -> Log:
     )
 
 
-def test_decode__policy_published__gives_its_fields_and_place():
+def test_decode__policy_published__gives_its_fields_and_position():
     log = make_log("PolicyPublished(uint256,uint64,bytes32)", [word(1), word(5)], bytes([9]) * 32)
     assert events.decode(log) == events.PolicyPublished(
         block_number=7,
@@ -67,7 +67,7 @@ def test_decode__pool_created__reads_text_and_checksums_the_address():
     assert (event.pool, event.operator, event.params) == (3, ALICE, '{"name":"é"}')
 
 
-def test_decode__case_opened__keeps_indexed_and_plain_fields_apart():
+def test_decode__case_opened__distinguishes_indexed_and_plain_fields():
     data = encode(["address", "uint8", "uint256", "uint256"], [ALICE, 6, 60, 1000])
     indexed = [word(4), word(1), "0x" + "22".zfill(64)]
     log = make_log("CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)", indexed, data)
@@ -106,14 +106,14 @@ def test_decode__foreign_or_anonymous_log__is_none():
     assert events.decode(Log(**{f.name: getattr(anonymous, f.name) for f in fields(Log)} | {"topics": ()})) is None
 
 
-def test_classes__every_event_of_the_contracts__has_one_with_the_same_fields():
+def test_classes__every_event_of_the_contracts__has_a_class_with_the_same_fields():
     kinds = {kind.__name__: kind for kind in get_args(events.AnyEvent)}
-    seen = set()
+    names = set()
     for name in abi_codec.CONTRACT_NAMES:
         for item in abi_codec.load_artifact(name).events:
             if item.name in INHERITED:
                 continue
-            seen.add(item.name)
+            names.add(item.name)
             own = [f.name for f in fields(kinds[item.name]) if f.name not in PLACE]
             assert own == [abi_codec.to_snake(param.name) for param in item.inputs], item.name
-    assert seen == set(kinds)
+    assert names == set(kinds)

@@ -1,4 +1,4 @@
-"""The follower against a chain in memory, which can be reorganised at will."""
+"""The follower on a chain in memory that can be reorganised."""
 
 import pytest
 from eth_utils.crypto import keccak
@@ -30,7 +30,7 @@ DEPLOYMENT = Deployment(
 
 
 class MemoryChain:
-    """Blocks whose hash follows from a salt; each holds one event with the salt as its manifest hash."""
+    """Blocks whose hash follows from a salt. Each contains one event with the salt as its manifest hash."""
 
     def __init__(self, length: int) -> None:
         self.salts = [bytes([0, number % 256]) for number in range(length)]
@@ -60,7 +60,7 @@ class MemoryChain:
         return self.list_logs(first, last)
 
     def get_block_logs(self, addresses: list[str], block: str) -> list[Log]:
-        """A block that was reorganised away is unknown."""
+        """Return the logs of a block. Raises TransientError for a block that a reorganisation has removed."""
         assert addresses == [ALICE] * 6
         self.on_logs()
         for number in range(len(self.salts)):
@@ -88,7 +88,7 @@ class MemoryChain:
 
 
 class Ledger:
-    """What a caller derives from events: applied as `Progress` says."""
+    """Rows that a caller derives from events, applied in the order that `ChainProgress` requires."""
 
     def __init__(self) -> None:
         self.cursor = ()
@@ -158,7 +158,7 @@ def test_poll__reorganised__rolls_back_to_the_newest_common_block():
     assert ledger.rows == rows_of(chain)
 
 
-def test_poll__shorter_fork__rolls_back_too():
+def test_poll__shorter_fork__also_rolls_back():
     chain = MemoryChain(0)
     ledger = Ledger()
     for number in range(10):
@@ -169,7 +169,7 @@ def test_poll__shorter_fork__rolls_back_too():
     assert ledger.rows == rows_of(chain)
 
 
-def test_poll__node_is_behind__waits_without_rolling_back():
+def test_poll__node_lags__waits_without_rolling_back():
     chain = MemoryChain(10)
     cursor = make_follower(chain).poll(()).cursor
     chain.salts = chain.salts[:6]
@@ -178,7 +178,7 @@ def test_poll__node_is_behind__waits_without_rolling_back():
     )
 
 
-def test_poll__fork_below_all_that_is_kept__starts_anew():
+def test_poll__fork_below_the_cursor__starts_over():
     chain = MemoryChain(10)
     ledger = Ledger()
     catch_up(make_follower(chain), ledger)
@@ -197,7 +197,7 @@ def test_poll__reorganised_while_reading__is_transient():
     assert caught.value.code in ("chain_moved", "chain_refused")
 
 
-def test_poll__blocks_near_the_head__are_read_by_hash_and_older_ones_by_number():
+def test_poll__newest_blocks__are_read_by_hash_and_older_ones_by_number():
     chain = MemoryChain(100)
     progress = make_follower(chain).poll(())
     assert [event.block_number for event in progress.events] == list(range(100))
@@ -238,7 +238,7 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(steps, st.integers(1, 15))
-def test_poll__any_forks_and_any_pauses__ends_as_a_replay_from_nothing(script, max_range):
+def test_poll__any_forks_and_pauses__ends_in_the_same_state_as_a_replay(script, max_range):
     chain = MemoryChain(1)
     ledger = Ledger()
     follower = make_follower(chain, max_range=max_range)
@@ -251,7 +251,7 @@ def test_poll__any_forks_and_any_pauses__ends_as_a_replay_from_nothing(script, m
         else:
             for _ in range(value):
                 ledger.apply(follower.poll(ledger.cursor))
-    # A node that has less than was seen is waited for; longer than before, it is followed.
+    # The follower waits for a node whose chain is shorter than before, so the chain is made longer here.
     chain.reorganise(0, 80, 200)
     catch_up(follower, ledger)
     assert ledger.rows == rows_of(chain)

@@ -1,4 +1,4 @@
-"""What is read back from a node that limits the blocks of one request."""
+"""Queries of past events on a node that limits the blocks of one request."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,11 +14,11 @@ from tests.unit.covey.chain.test_follower import ALICE, DEPLOYMENT, TOPIC
 pytestmark = pytest.mark.unit
 LENGTH = 50_000
 AT = (7, 7, 25_001, 49_999)
-"""Blocks of the published policies 0, 1, 2 and 3."""
+"""Blocks in which the policies 0, 1, 2 and 3 are published."""
 
 
 class LimitedNode:
-    """A chain of LENGTH blocks whose node takes ranges of at most `limit` blocks, as an inclusive count."""
+    """A chain of LENGTH blocks whose node accepts ranges of at most `limit` blocks, including both ends."""
 
     def __init__(self, limit: int, code: str = "chain_refused") -> None:
         self.limit, self.code = limit, code
@@ -51,7 +51,7 @@ def make_history(node: LimitedNode, start_block: int = 3) -> History:
 
 
 @pytest.mark.parametrize("limit", [1000, 1024, 10_000, LENGTH])
-def test_list_policies__any_limit__are_whole_and_in_order_and_no_block_is_read_twice(limit: int):
+def test_list_policies__any_limit__is_complete_and_in_order_and_reads_no_block_twice(limit: int):
     node = LimitedNode(limit)
     assert [event.step for event in make_history(node).list_policies(1)] == [0, 1, 2, 3]
     ranges = sorted(node.asked)
@@ -59,16 +59,16 @@ def test_list_policies__any_limit__are_whole_and_in_order_and_no_block_is_read_t
     assert all(last + 1 == first for (_, last), (first, _) in pairwise(ranges))
 
 
-def test_find__newest_range_has_it__reads_no_older_one():
+def test_find__event_is_in_the_newest_range__reads_no_older_range():
     node = LimitedNode(1000)
-    found = make_history(node)._find(ALICE, [TOPIC])
-    assert found is not None
-    assert found.step == 3
+    event = make_history(node)._find(ALICE, [TOPIC])
+    assert event is not None
+    assert event.step == 3
     assert len(node.asked) == 1
 
 
 @pytest.mark.parametrize(("limit", "code"), [(400, "chain_refused"), (1000, "chain_unreachable")])
-def test_list_policies__node_that_takes_no_range__is_transient(limit: int, code: str):
+def test_list_policies__node_refuses_every_range__is_transient(limit: int, code: str):
     with pytest.raises(TransientError) as caught:
         make_history(LimitedNode(limit, code)).list_policies(1)
     assert caught.value.code == code

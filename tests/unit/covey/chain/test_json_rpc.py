@@ -19,7 +19,7 @@ WORD = "0x" + "ab" * 32
 
 
 class Node:
-    """An HTTP server that gives the answers it was told and keeps what it was asked."""
+    """An HTTP server that gives scripted answers and records the requests."""
 
     def __init__(self) -> None:
         node = self
@@ -76,7 +76,7 @@ def client(node: Node) -> ChainClient:
     return ChainClient(node.url, timeout_s=2.0)
 
 
-def test_open_node__deployment_of_this_version__is_the_node_that_was_named(node):
+def test_open_node__deployment_of_this_version__returns_the_named_node(node):
     node.result("0x5")
     node.result("0x" + encode_domain("2").hex())
     assert open_node(make_deployment(5, "http://127.0.0.1:1"), node.url).rpc_url == node.url
@@ -92,8 +92,8 @@ def test_open_node__deployment_of_version_1__is_refused(node):
     assert caught.value.code == "old_deployment"
 
 
-def test_open_node__no_contract_there__may_be_there_later(node):
-    """A node that lags, or a deployment whose transactions are in no block yet."""
+def test_open_node__no_contract_yet__is_transient(node):
+    """The node lags, or the deployment's transactions are not in a block yet."""
     node.result("0x5")
     node.result("0x")
     with pytest.raises(TransientError, match=f"no_contract: EpochLedger does not answer at {ALICE}"):
@@ -125,7 +125,7 @@ def test_get_block__unknown__is_transient(node, client):
     assert caught.value.code == "no_block"
 
 
-def test_request__nobody_listens__is_transient():
+def test_request__no_server__is_transient():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         client = ChainClient(f"http://127.0.0.1:{closed.getsockname()[1]}", timeout_s=1.0)
@@ -136,13 +136,13 @@ def test_request__nobody_listens__is_transient():
     assert "correct rpc_url" in caught.value.message
 
 
-def test_request__url_with_a_password__is_named_without_it():
+def test_request__url_with_a_password__is_shown_without_it():
     with pytest.raises(TransientError, match=r"http://127.0.0.1:1 did not answer") as caught:
         ChainClient("http://me:secret@127.0.0.1:1/rpc?key=secret", timeout_s=0.5).block_number()
     assert "secret" not in str(caught.value)
 
 
-def test_request__silence__is_transient_after_the_timeout():
+def test_request__no_answer__is_transient_after_the_timeout():
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -153,7 +153,7 @@ def test_request__silence__is_transient_after_the_timeout():
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"\xff\xfe"])
-def test_request__no_json__is_transient(node, client, body):
+def test_request__answer_is_not_json__is_transient(node, client, body):
     node.answers.append(body)
     with pytest.raises(TransientError) as caught:
         client.block_number()
@@ -177,7 +177,7 @@ def test_request__no_json__is_transient(node, client, body):
         ({"code": -32000, "message": "header not found"}, TransientError, "chain_refused"),
     ],
 )
-def test_request__error__says_what_the_caller_must_do(node, client, error, kind, code):
+def test_request__error__has_the_kind_that_the_caller_needs(node, client, error, kind, code):
     node.error(**error)
     with pytest.raises(CoveyError) as caught:
         client.send_raw(b"\x02")
@@ -185,7 +185,7 @@ def test_request__error__says_what_the_caller_must_do(node, client, error, kind,
     assert caught.value.code == code
 
 
-def test_send_raw__already_known__is_no_error(node, client):
+def test_send_raw__already_known__is_not_an_error(node, client):
     node.error(code=-32000, message="already known")
     client.send_raw(b"\x02\x03")
     assert node.asked[0]["params"] == ["0x0203"]
@@ -220,7 +220,7 @@ def test_get_block_logs__unknown_block__is_transient(node, client):
     assert node.asked[0]["params"] == [{"address": [ALICE], "blockHash": WORD}]
 
 
-def test_find_mined__pending_and_failed__are_told_apart(node, client):
+def test_find_mined__pending_and_failed__are_distinguished(node, client):
     node.result(None)
     assert client.find_mined(WORD) is None
     node.result(

@@ -1,4 +1,4 @@
-"""The sender on a chain in memory that reorganises, forgets and lags: every intent has its effect once."""
+"""The sender on a chain in memory that reorganises, loses transactions and lags. Every intent has its effect once."""
 
 from collections import Counter
 
@@ -43,7 +43,7 @@ class Life:
             self.sender.pump()
 
     def work(self) -> None:
-        """An intent that is mined, and known to be."""
+        """Add an intent, mine it, and let the sender notice."""
         self.put()
         self.pump(1)
         self.chain.mine()
@@ -64,7 +64,7 @@ class Life:
             {"put": self.put, "work": self.work, "pump": self.pump, "mine": chain.mine}[verb](*values)
 
     def come_to_rest(self) -> None:
-        """Blocks come, nothing is taken back any more."""
+        """Mine blocks without any further reorganisation, until everything is settled."""
         self.chain.lag = self.chain.receipt_lag = 0
         for _ in range(20 + 14 * len(self.keys)):
             self.sender.pump()
@@ -89,7 +89,7 @@ def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(scr
 
 
 def test_pump__nonce_vanishes_again_at_the_same_fees__is_filled_by_another_transaction():
-    """The first filler lost its nonce to a transaction of the owner, which a second reorganisation drops, too."""
+    """The first filler lost its nonce to a transaction of the owner, which a second reorganisation also drops."""
     life = Life()
     life.chain.send_by_owner()
     life.chain.mine()
@@ -109,7 +109,7 @@ def test_pump__nonce_vanishes_again_at_the_same_fees__is_filled_by_another_trans
 
 
 def lose_all(life: Life) -> None:
-    """All blocks are replaced by as many empty ones and six more, and no node has a transaction any more."""
+    """Replace all blocks by empty ones and add six more, so that no node has any transaction."""
     length = len(life.chain.blocks) + 6
     life.chain.reorganise(length, length=length, returned=False)
     life.chain.pool.clear()

@@ -27,7 +27,7 @@ def make_attempt(number: int) -> Attempt:
 
 
 def make_place(number: int, block: int = 9) -> Place:
-    """The place of an attempt of this number."""
+    """Return the place of the attempt with this number."""
     return Place(block_number=block, block_hash=f"0x{block:064x}", transaction_hash=make_attempt(number).hash)
 
 
@@ -38,7 +38,7 @@ def outbox() -> Iterator[SqliteOutbox]:
     store.close()
 
 
-def test_put__twice_the_same__is_once(outbox):
+def test_put__same_intent_twice__is_stored_once(outbox):
     outbox.put(make_intent("a", 2**255))
     outbox.put(make_intent("a", 2**255))
     (entry,) = outbox.list_pending()
@@ -54,7 +54,7 @@ def test_put__same_key_for_another_call__is_refused_and_changes_nothing(outbox):
     assert outbox.find("a").intent == make_intent("a", 1)
 
 
-def test_put__after_the_end__starts_nothing_again(outbox):
+def test_put__intent_is_already_mined__changes_nothing(outbox):
     outbox.put(make_intent("a"))
     outbox.record_signed("a", 0, make_attempt(1), offered_at=5)
     outbox.record_mined("a", make_place(1))
@@ -63,7 +63,7 @@ def test_put__after_the_end__starts_nothing_again(outbox):
     assert outbox.find("a").state is IntentState.MINED
 
 
-def test_record_signed__several__keeps_all_attempts_at_one_nonce(outbox):
+def test_record_signed__several_times__keeps_all_attempts_with_one_nonce(outbox):
     outbox.put(make_intent("a"))
     outbox.record_signed("a", 4, make_attempt(1), offered_at=5)
     outbox.record_signed("a", 4, make_attempt(2), offered_at=5)
@@ -91,7 +91,7 @@ def test_record_reverted__before_or_in_a_block__is_terminal_with_its_reason(outb
     assert outbox.list_nonces() == set()
 
 
-def test_list_pending__several__stand_in_the_order_of_put(outbox):
+def test_list_pending__several_intents__are_in_the_order_of_put(outbox):
     for key in "cab":
         outbox.put(make_intent(key))
     outbox.record_signed("a", 0, make_attempt(1), offered_at=5)
@@ -102,7 +102,7 @@ def test_find__unknown__is_none(outbox):
     assert outbox.find("a") is None
 
 
-def test_reopened__file__holds_what_was_written(tmp_path: Path):
+def test_reopened__file__contains_all_entries(tmp_path: Path):
     store = SqliteOutbox(tmp_path / "outbox.db")
     store.put(make_intent("a", 3))
     store.record_signed("a", 7, make_attempt(1), offered_at=5)
@@ -128,7 +128,7 @@ def test_open__file_of_another_version__is_refused_with_advice(tmp_path: Path, v
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """The store against a dictionary that does the same, whatever blocks come and go."""
+    """Compares the store with a dictionary while blocks are added and removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.states: dict[str, IntentState] = {}
         self.nonces: dict[str, int] = {}
         self.places: dict[str, Place] = {}
-        """Place of a transaction in a block that is not final."""
+        """Places of transactions in blocks that are not final, by key."""
         self.signed = 0
         self.block = 0
 
@@ -144,7 +144,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.store.close()
 
     def pick(self, state: IntentState) -> str | None:
-        return next((key for key, held in self.states.items() if held is state), None)
+        return next((key for key, current in self.states.items() if current is state), None)
 
     @rule(key=st.sampled_from("abcdef"))
     def put(self, key: str) -> None:
@@ -196,10 +196,10 @@ class OutboxMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         pending = [key for key, state in self.states.items() if state in (IntentState.UNSENT, IntentState.SIGNED)]
         assert [entry.intent.key for entry in self.store.list_pending()] == pending
-        found = {entry.intent.key: entry.place for entry in self.store.list_provisional()}
-        assert found == self.places
-        held = {key for key, state in self.states.items() if state is IntentState.SIGNED} | self.places.keys()
-        assert self.store.list_nonces() == {self.nonces[key] for key in held}
+        places = {entry.intent.key: entry.place for entry in self.store.list_provisional()}
+        assert places == self.places
+        reserved = {key for key, state in self.states.items() if state is IntentState.SIGNED} | self.places.keys()
+        assert self.store.list_nonces() == {self.nonces[key] for key in reserved}
 
 
 OutboxMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

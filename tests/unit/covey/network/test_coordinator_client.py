@@ -32,7 +32,7 @@ RECEIPT = Receipt(
 
 
 class Script(httpx.AsyncBaseTransport):
-    """A coordinator that answers what it was told to, one answer a request."""
+    """A coordinator that gives scripted answers, one per request."""
 
     def __init__(self, *answers):
         self.answers, self.requests, self.bodies = list(answers), [], []
@@ -50,7 +50,7 @@ class Script(httpx.AsyncBaseTransport):
 
 
 class Pieces(httpx.AsyncByteStream):
-    """A body as it comes from a socket: in pieces."""
+    """A body that arrives in pieces, as from a socket."""
 
     def __init__(self, data):
         self._data = data
@@ -108,8 +108,8 @@ async def test_get__is_unsigned_and_never_compressed(connect):
 
 
 @pytest.mark.parametrize("offset", [-300, 300, 86_400])
-async def test_clock__minutes_off__corrects_itself_by_the_coordinators(connect, offset):
-    """docs/threats.md, row 24: a client five minutes off recovers by itself, and stays right."""
+async def test_clock__minutes_off__is_corrected_by_the_coordinators(connect, offset):
+    """A client whose clock is five minutes off corrects it and stays correct (threats.md, row 24)."""
     client, script = connect((401, refusal("expired_request")), (200, {}), (200, {}), clock=lambda: NOW + offset)
     await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
     await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
@@ -121,7 +121,7 @@ async def test_clock__minutes_off__corrects_itself_by_the_coordinators(connect, 
     assert client.now() == NOW
 
 
-async def test_clock__refused_twice__no_third_attempt(connect):
+async def test_clock__refused_twice__is_not_retried_again(connect):
     client, script = connect(*[(401, refusal("expired_request", NOW + 1000))] * 2)
     with pytest.raises(ProtocolError) as caught:
         await client.register()
@@ -137,7 +137,7 @@ async def test_clock__absurd_time__is_a_bad_answer(connect, time):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-async def test_post__5xx__transient_with_the_code_if_there_is_one(connect, status):
+async def test_post__5xx__is_transient_with_the_code_if_there_is_one(connect, status):
     client, _ = connect((status, refusal("busy")), (status, b"<html>"))
     with pytest.raises(TransientError, match="busy: because"):
         await client.register()
@@ -175,12 +175,12 @@ async def test_get__redirect__is_not_followed(connect, status):
 async def test_post__no_answer__transient(connect, error):
     client, _ = connect(error)
     url = "http://coordinator:8000/v1/nodes"
-    told = f"coordinator_unreachable: {url} did not answer: {type(error).__name__}. .*correct coordinator_url"
-    with pytest.raises(TransientError, match=told):
+    expected = f"coordinator_unreachable: {url} did not answer: {type(error).__name__}. .*correct coordinator_url"
+    with pytest.raises(TransientError, match=expected):
         await client.register()
     client, _ = connect(error)
     with pytest.raises(
-        TransientError, match=r"http://store/x did not answer: .*See that the object store runs"
+        TransientError, match=r"http://store/x did not answer: .*Check that the object store runs"
     ) as caught:
         await client.get_object("http://me:secret@store/x?signature=secret", max_bytes=9)
     assert "secret" not in str(caught.value)
@@ -211,12 +211,12 @@ async def test_answers__junk__refused_as_bad_answer(connect, junk):
 
 async def test_list_submissions__junk__refused(connect):
     client, _ = connect((200, {"no": "list"}))
-    with pytest.raises(ProtocolError, match="no list of submissions"):
+    with pytest.raises(ProtocolError, match="not a list of submissions"):
         await client.list_submissions(limit=3)
 
 
 class Endless(httpx.AsyncByteStream):
-    """Sends as long as somebody reads."""
+    """A body that never ends."""
 
     def __init__(self):
         self.sent, self.is_closed = 0, False
@@ -230,7 +230,7 @@ class Endless(httpx.AsyncByteStream):
         self.is_closed = True
 
 
-async def test_get_object__more_than_allowed__cut_off_and_closed(connect):
+async def test_get_object__more_than_allowed__is_aborted_and_closed(connect):
     stream = Endless()
     client, _ = connect((200, stream))
     with pytest.raises(ProtocolError, match="oversized"):
@@ -240,7 +240,7 @@ async def test_get_object__more_than_allowed__cut_off_and_closed(connect):
 
 
 class Drip(httpx.AsyncByteStream):
-    """A byte now and then, each in time for a limit that begins anew with it."""
+    """A body that sends a byte now and then, in time for a timeout that restarts with each byte."""
 
     async def __aiter__(self):
         while True:
@@ -248,18 +248,18 @@ class Drip(httpx.AsyncByteStream):
             await asyncio.sleep(0.05)
 
 
-async def test_post__answer_that_drips__is_given_up(connect):
-    """Else a claim, which no stop signal cuts off, would never end."""
+async def test_post__answer_is_too_slow__is_abandoned(connect):
+    """Otherwise a claim would never end, because a stop signal does not interrupt it."""
     client, _ = connect((200, Drip()))
     client._timeout = 0.3
     with pytest.raises(
         TransientError,
-        match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not answer: the answer drips",
+        match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not answer: the answer is too slow",
     ):
         await asyncio.wait_for(client.register(), 5)
 
 
-async def test_put__store_that_takes_a_file_and_says_nothing__is_given_up(connect):
+async def test_put__store_does_not_answer__is_abandoned(connect):
     class Silent(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request):
             await asyncio.Event().wait()
@@ -270,7 +270,7 @@ async def test_put__store_that_takes_a_file_and_says_nothing__is_given_up(connec
         await asyncio.wait_for(client.put_object("http://store/file", b"x" * 10_000), 5)
 
 
-async def test_post__endless_answer__cut_off(connect):
+async def test_post__endless_answer__is_aborted(connect):
     stream = Endless()
     client, _ = connect((200, stream))
     with pytest.raises(ProtocolError, match="oversized"):
@@ -278,12 +278,12 @@ async def test_post__endless_answer__cut_off(connect):
     assert stream.sent <= MAX_ANSWER_BYTES + (2 << 20)
 
 
-async def test_get_object__claims_to_be_compressed__taken_as_it_is(connect):
+async def test_get_object__claims_to_be_compressed__is_not_decompressed(connect):
     client, _ = connect((200, b"\x1f\x8b not gzip", {"content-encoding": "gzip"}))
     assert await client.get_object("http://coordinator:8000/a", max_bytes=99) == b"\x1f\x8b not gzip"
 
 
-async def test_get_object__exactly_the_limit__whole(connect):
+async def test_get_object__exactly_the_limit__is_returned(connect):
     client, _ = connect((200, b"12345"))
     assert await client.get_object("http://coordinator:8000/a", max_bytes=5) == b"12345"
 
@@ -295,7 +295,7 @@ async def test_get_object__exactly_the_limit__whole(connect):
         "ftp://coordinator/a", "file:///etc/passwd", "/v1/pool",
     ],
 )  # fmt: skip
-async def test_get_object__link_that_is_no_web_address__bad_answer(connect, url):
+async def test_get_object__link_is_not_a_web_address__bad_answer(connect, url):
     client, _ = connect((200, b""), (200, b""))
     with pytest.raises(ProtocolError, match="bad_answer"):
         await client.get_object(url, max_bytes=1)
@@ -303,7 +303,7 @@ async def test_get_object__link_that_is_no_web_address__bad_answer(connect, url)
         await client.put_object(url, b"x")
 
 
-async def test_claim__null__none_and_the_long_poll_outlasts_its_wait(connect):
+async def test_claim__null__returns_none_and_the_timeout_exceeds_the_wait(connect):
     client, script = connect((200, b"null"), (200, b"null"), (200, b"null"))
     assert await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=2, wait_seconds=20) is None
     assert await client.claim_validation(wait_seconds=5) is None
@@ -313,18 +313,18 @@ async def test_claim__null__none_and_the_long_poll_outlasts_its_wait(connect):
     assert json.loads(script.bodies[0])["wait_seconds"] == 20
 
 
-async def test_claim__an_order__as_a_value(connect):
+async def test_claim__order__is_returned(connect):
     order = {"task": 7, "lease": 9, "policy_version": 3, "manifest_hash": HASH, "groups": 2, "deadline": 5.5}
     client, _ = connect((200, order))
-    found = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
-    assert found == TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
+    answer = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
+    assert answer == TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
 
 
-async def test_submit__puts_the_file_where_the_grant_says__then_the_receipt(connect):
+async def test_submit__file_and_receipt__are_sent_in_this_order_to_the_granted_link(connect):
     answer = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
     client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, answer))
-    found = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
-    assert found.latest_epoch == 2
+    answer = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
+    assert answer.latest_epoch == 2
     assert [(r.method, r.url.path) for r in script.requests] == [
         ("POST", "/v1/uploads"),
         ("PUT", "/put"),

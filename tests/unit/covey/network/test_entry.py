@@ -26,7 +26,7 @@ PARAMS = PoolParams(
 
 
 class Outside:
-    """Chain and coordinator as the test wants them."""
+    """Fake chain and coordinator, whose answers a test can change."""
 
     def __init__(self, **changes):
         values = {
@@ -93,7 +93,7 @@ def install(monkeypatch):
     return make
 
 
-async def test_join__agreeing_chain_and_coordinator__everything_in_its_place(install, settings):
+async def test_join__chain_and_coordinator_agree__network_is_complete(install, settings):
     outside = install()
     joined = await join(settings)
     assert joined.params == PARAMS
@@ -135,7 +135,7 @@ async def test_load_environment__pool_without_a_fingerprint__is_loaded(install, 
     await joined.close()
 
 
-async def test_join__relays_in_the_settings__win(install, settings):
+async def test_join__relays_in_the_settings__take_precedence(install, settings):
     install()
     joined = await join(settings.model_copy(update={"relays": ("http://mine:1/",)}))
     assert [score.url for score in joined.policies._client.scores] == ["http://mine:1"]
@@ -155,14 +155,14 @@ async def test_join__relays_in_the_settings__win(install, settings):
         ),
     ],
 )
-async def test_join__coordinator_contradicts_the_chain__refused_and_closed(install, settings, changes, error, code):
+async def test_join__coordinator_contradicts_the_chain__is_refused_and_closed(install, settings, changes, error, code):
     outside = install(**changes)
     with pytest.raises(error, match=code):
         await join(settings)
     assert outside.closed == 1
 
 
-async def test_join__coordinator_silent__transient_and_closed(install, settings):
+async def test_join__coordinator_does_not_answer__is_transient_and_closed(install, settings):
     outside = install()
     outside.error = TransientError("coordinator_unreachable", "x")
     with pytest.raises(TransientError):
@@ -183,7 +183,7 @@ class Fetcher:
         self.fetched.append("closed")
 
 
-async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp_path):
+async def test_policies__require__fetches_the_hash_on_chain_and_keeps_only_the_newest(tmp_path):
     outside, fetcher = Outside(), Fetcher()
     contracts = SimpleNamespace(policies=outside.policies)
     policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
@@ -196,8 +196,8 @@ async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp
     assert fetcher.fetched[-1] == "closed"
 
 
-async def test_policies__required_to_load__stays_while_newer_ones_come(tmp_path):
-    """An engine that takes a minute to start reads the folder at its end."""
+async def test_policies__required_to_load__is_kept_while_newer_ones_arrive(tmp_path):
+    """An engine that takes a minute to start reads the folder only at the end."""
     policies = Policies(SimpleNamespace(policies=Outside().policies), Fetcher(), pool=1, root=tmp_path / "p", keep=2)
     folders = [await policies.require(1, to_load=True)]
     for version in range(2, 6):
@@ -209,12 +209,12 @@ async def test_policies__required_to_load__stays_while_newer_ones_come(tmp_path)
     assert [folder.exists() for folder in folders] == [False, True, True]
 
 
-async def test_policies__list_versions__are_those_of_the_chains_hash_on_the_disk(tmp_path):
+async def test_policies__list_versions__returns_those_on_disk_with_the_hash_on_chain(tmp_path):
     contracts, root = SimpleNamespace(policies=Outside().policies), tmp_path / "p"
     policies = Policies(contracts, Fetcher(), pool=1, root=root, keep=2)
     assert policies.list_versions([1, 2]) == []
     await policies.require(2)
-    (root / f"1-{'cd' * 8}").mkdir()  # another chain's
+    (root / f"1-{'cd' * 8}").mkdir()  # A policy of another chain.
     assert policies.list_versions([1, 2, 3]) == [2]
 
 
@@ -222,12 +222,12 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
     class Slow(Fetcher):
         running = most = 0
 
-        async def fetch(self, **place):
+        async def fetch(self, **policy):
             self.running += 1
             self.most = max(self.most, self.running)
             await asyncio.sleep(0)
             self.running -= 1
-            return await super().fetch(**place)
+            return await super().fetch(**policy)
 
     fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
     policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
@@ -235,9 +235,9 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
     assert (len(fetcher.fetched), fetcher.most) == (3, 1)
 
 
-async def test_policies__disk_that_is_full__is_tried_again(tmp_path):
+async def test_policies__disk_is_full__is_transient(tmp_path):
     class Full(Fetcher):
-        async def fetch(self, **place):
+        async def fetch(self, **policy):
             raise OSError(28, "No space left on device")
 
     contracts = SimpleNamespace(policies=Outside().policies)
@@ -253,7 +253,7 @@ async def test_policies__unknown_to_the_chain__refused(tmp_path):
     policies = Policies(
         SimpleNamespace(policies=SimpleNamespace(policy_of=revert)), Fetcher(), pool=1, root=tmp_path, keep=2
     )
-    with pytest.raises(ProtocolError, match="unknown_policy: the chain holds no policy 7"):
+    with pytest.raises(ProtocolError, match="unknown_policy: there is no policy 7 on chain"):
         await policies.require(7)
 
 
@@ -264,23 +264,23 @@ async def join_data_set(install, settings, digest, **options):
     return outside, await join(settings, **options)
 
 
-async def test_join__data_set_in_a_folder__is_what_the_environment_draws_from(install, settings, tmp_path):
-    made = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(9)])
+async def test_join__data_set_in_a_folder__is_used_by_the_environment(install, settings, tmp_path):
+    data_set = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(9)])
     local = settings.model_copy(update={"datasets": (tmp_path / "tasks",)})
-    _, joined = await join_data_set(install, local, made.digest)
-    assert joined.data_sets.digests == [made.digest]
+    _, joined = await join_data_set(install, local, data_set.digest)
+    assert joined.data_sets.digests == [data_set.digest]
     assert joined.load_environment().prompt(3).text.startswith("What is ")
     await joined.close()
 
 
-async def test_join__data_set_that_no_relay_has_yet__is_tried_again_but_for_the_trainer(install, settings):
+async def test_join__no_relay_has_the_data_set_yet__is_transient_except_for_the_trainer(install, settings):
     with pytest.raises(TransientError, match="no_relay"):
         await join_data_set(install, settings, HASH)
     _, joined = await join_data_set(install, settings, HASH, opens_data_sets=False)
     await joined.close()
 
 
-async def test_join__data_set_folder_that_is_not_there__stops_the_process(install, settings, tmp_path):
+async def test_join__data_set_folder_is_missing__stops_the_process(install, settings, tmp_path):
     wrong = settings.model_copy(update={"datasets": (tmp_path / "gone",)})
     with pytest.raises(OperatorError, match="no_dataset"):
         await join_data_set(install, wrong, HASH)

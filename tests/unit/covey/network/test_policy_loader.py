@@ -1,4 +1,4 @@
-"""One policy at a time, each loaded once, and none believed to be in the engine that failed half-way."""
+"""Policies are loaded one at a time and once each, and a policy that failed to load does not count as loaded."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ class Engine:
 
 
 class Disk:
-    """Policies, each in the folder that its manifest hash names."""
+    """Fake policies, each in a folder named after its manifest hash."""
 
     def __init__(self) -> None:
         self.required: list[tuple[Any, ...]] = []
@@ -32,7 +32,7 @@ class Disk:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Folders in the order in which the engine was given them; one named "bad" fails."""
+    """Record the folders that the engine loads, in order. Loading a folder named "bad" fails."""
     names: list[str] = []
 
     def load(engine: Engine, folder: Path, version: int, params: ModelParams) -> None:
@@ -58,7 +58,7 @@ async def test_load__version_with_another_manifest__is_loaded(loads: list[str]) 
     assert loads == ["3-a", "3-b"]
 
 
-async def test_load__failed_half_way__the_one_before_is_loaded_again(loads: list[str]) -> None:
+async def test_load__failed_before__the_previous_policy_is_loaded_again(loads: list[str]) -> None:
     loader = PolicyLoader(Engine(), Disk(), ModelParams())
     await loader.load(3, "a")
     with pytest.raises(TransientError):
@@ -68,7 +68,7 @@ async def test_load__failed_half_way__the_one_before_is_loaded_again(loads: list
     assert loads == ["3-a", "4-bad", "3-a"]
 
 
-async def test_load__stopped_while_it_waits_for_the_policy__is_said(loads: list[str]) -> None:
+async def test_load__stopped_while_it_waits_for_the_policy__raises_stopped(loads: list[str]) -> None:
     class Away(Disk):
         async def require(self, *_: Any, **__: Any) -> Path:
             await asyncio.sleep(60)

@@ -3,14 +3,14 @@ import sys
 
 import pytest
 
-from covey.chain import json_rpc  # noqa: F401 (which imports web3)
+from covey.chain import json_rpc  # noqa: F401 (it imports web3)
 from covey.protocol import accounts
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("text", ["[" * 99_000, '{"a":' * 99_000])
-def test_json__nested_deeply__is_an_error_and_not_the_end_of_the_process(text: str) -> None:
+def test_json__nested_deeply__raises_and_does_not_end_the_process(text: str) -> None:
     assert sys.getrecursionlimit() == accounts.RECURSION_LIMIT
     with pytest.raises(RecursionError):
         json.loads(text)

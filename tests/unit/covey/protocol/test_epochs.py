@@ -34,18 +34,18 @@ HEADER = EpochHeader(
 
 
 def words(value):
-    """abi.encode of static members: one word each, in the order of the struct."""
+    """Encode static members as abi.encode does: one word each, in the order of the struct."""
     return b"".join(
         bytes.fromhex(v[2:]).rjust(32, b"\0") if isinstance(v, str) else v.to_bytes(32, "big")
         for v in dataclasses.astuple(value)
     )
 
 
-def test_work_leaf__by_hand__hashed_twice():
+def test_work_leaf__by_hand__is_hashed_twice():
     assert LEAF.compute_hash() == keccak(keccak(words(LEAF)))
 
 
-def test_header__by_hand__hashed_once():
+def test_header__by_hand__is_hashed_once():
     assert HEADER.compute_hash() == "0x" + keccak(words(HEADER)).hex()
 
 

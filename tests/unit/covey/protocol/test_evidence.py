@@ -1,4 +1,4 @@
-"""The bundle of a judgement: canonical, bounded, named by its hash; what is not one is refused, whatever it is."""
+"""The bundle of a judgement is canonical, bounded and named by its hash. Any other bytes are refused."""
 
 import hashlib
 import json
@@ -75,7 +75,7 @@ def test_bundle__bytes__are_sorted_json_and_their_hash_is_the_name():
     st.sampled_from(Reason),
     st.integers(0, 2**63 - 1),
 )
-def test_bundle__any_details__come_back_the_same(details, reason, units):
+def test_bundle__any_details__round_trip(details, reason, units):
     bundle = make_bundle(details=details, reason=reason, units=units)
     again = Bundle.from_bytes(bundle.to_bytes())
     assert again == bundle
@@ -92,8 +92,8 @@ def test_bundle__largest_details__fit():
 
 @settings(max_examples=400)
 @given(st.data())
-def test_from_bytes__mutated__is_refused_or_has_a_name_of_its_own(data):
-    """Bits flipped, pieces cut, doubled and put elsewhere."""
+def test_from_bytes__mutated__is_refused_or_has_another_hash(data):
+    """Bits are flipped, and pieces are removed, duplicated and moved."""
     mutated = bytearray(DATA)
     for _ in range(data.draw(st.integers(1, 4))):
         at, size = data.draw(st.integers(0, len(mutated))), data.draw(st.integers(0, 40))
@@ -160,7 +160,7 @@ def test_from_bytes__another_spelling_or_content__is_refused(data):
     assert refuse(data) == "bad_evidence"
 
 
-def test_require_object__what_a_later_version_may_be__passes():
+def test_require_object__object_of_a_later_version__passes():
     require_object(change(version=3, more=[1, {"a": None}]))
     for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
         with pytest.raises(ProtocolError, match="bad_evidence"):
@@ -194,5 +194,5 @@ def test_get_live_groups__number_of_groups__is_read_from_the_bytes():
         '{"details":{"live_groups":' + "9" * 400 + "}}",
     ],
 )
-def test_get_live_groups__hostile_or_silent__is_no_number(text: str):
+def test_get_live_groups__hostile_or_missing__is_none(text: str):
     assert get_live_groups(require_object(text.encode()), groups=2) is None

@@ -56,15 +56,15 @@ def test_signature_base__by_hand__as_in_rfc_9421():
     assert http_signatures.build_signature_base(REQUEST, parameters) == base.encode()
     assert HEADERS["signature-input"] == f"eth={parameters}"
     assert HEADERS["content-digest"] == f"sha-256=:{digest}:"
-    # EIP-191: the base is signed as a personal message.
+    # The base is signed as a personal message (EIP-191).
     prefixed = keccak(b"\x19Ethereum Signed Message:\n" + str(len(base)).encode() + base.encode())
     raw = base64.b64decode(HEADERS["signature"].removeprefix("eth=:").removesuffix(":"))
     assert Account._recover_hash(prefixed, signature=raw) == KEY.address
 
 
 def test_content_digest__example_of_rfc_9530():
-    found = http_signatures.compute_content_digest(b'{"hello": "harness"}\n')
-    assert found == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
+    digest = http_signatures.compute_content_digest(b'{"hello": "world"}\n')
+    assert digest == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
 
 
 @settings(max_examples=25)
@@ -74,11 +74,11 @@ def test_content_digest__example_of_rfc_9530():
     st.text(st.characters(codec="ascii"), max_size=20),
     st.binary(max_size=50),
 )
-def test_verify__what_was_signed__names_signer_and_nonce(method, path, query, body):
+def test_verify__signed_request__returns_signer_and_nonce(method, path, query, body):
     request = RequestParts(method=method, authority="h:1", path="/" + path, query=query, body=body)
     headers = sign_request(request, KEY, chain_id=1, now=NOW, nonce=NONCE)
-    found = verify_request(request, headers, chain_id=1, now=NOW)
-    assert (found.signer, found.nonce, found.expires) == (KEY.address, NONCE, NOW + 60)
+    verified = verify_request(request, headers, chain_id=1, now=NOW)
+    assert (verified.signer, verified.nonce, verified.expires) == (KEY.address, NONCE, NOW + 60)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_verify__another_chain__refused():
     assert refuse(chain_id=1) == "bad_signature"
 
 
-def test_verify__signed_by_another_than_keyid_says__refused():
+def test_verify__signer_is_not_the_one_in_keyid__refused():
     parameters = HEADERS["signature-input"].removeprefix("eth=").replace(KEY.address, OTHER.address)
     assert refuse(headers=sign_text(parameters)) == "bad_signature"
 
@@ -135,7 +135,7 @@ def test_verify__age_in_seconds__accepted_only_inside_the_window(age, is_good):
 @pytest.mark.parametrize(
     ("created", "expires"), [(NOW, NOW + 61), (NOW, NOW + 10**6), (NOW - 100, NOW + 1), (NOW, NOW - 1)]
 )
-def test_verify__window_of_its_own_making__refused(created, expires):
+def test_verify__window_is_too_long_or_reversed__refused(created, expires):
     parameters = HEADERS["signature-input"].removeprefix("eth=")
     parameters = parameters.replace(f"created={NOW}", f"created={created}").replace(f"={NOW + 60}", f"={expires}")
     assert refuse(headers=sign_text(parameters)) == "expired_request"
@@ -187,20 +187,20 @@ def test_verify__malformed_signature__refused(signature):
     assert refuse(headers=HEADERS | {"signature": signature}) == "bad_signature"
 
 
-def test_verify__1000_mutated_headers__refused_with_a_code_of_ours():
-    rng, seen = random.Random(24), set()
+def test_verify__1000_mutated_headers__refused_with_a_known_code():
+    rng, codes = random.Random(24), set()
     for _ in range(1000):
         headers = dict(HEADERS)
         name = rng.choice(sorted(headers))
         text = headers[name]
-        place = rng.randrange(len(text))
-        headers[name] = text[:place] + rng.choice(["", chr(rng.randrange(256)), "eth=:", '"', "\n"]) + text[place + 1 :]
+        index = rng.randrange(len(text))
+        headers[name] = text[:index] + rng.choice(["", chr(rng.randrange(256)), "eth=:", '"', "\n"]) + text[index + 1 :]
         if headers != HEADERS:
             try:
                 verify_request(REQUEST, headers, chain_id=CHAIN, now=NOW)
             except ProtocolError as error:
-                seen.add(error.code)
+                codes.add(error.code)
             else:
                 pytest.fail(f"accepted {headers}")
-    assert seen <= {"bad_signature", "digest_mismatch", "expired_request"}
-    assert len(seen) >= 2
+    assert codes <= {"bad_signature", "digest_mismatch", "expired_request"}
+    assert len(codes) >= 2

@@ -46,7 +46,7 @@ def test_hash_from_bytes__another_length__raises(size):
         "0x" + "g" * 64,
         "0X" + "0" * 64,
         "0x" + "AB" * 32,
-        "0x" + "ab " * 21 + " ",  # fromhex skips blanks: this would be 21 bytes
+        "0x" + "ab " * 21 + " ",  # bytes.fromhex skips blanks, so it would read 21 bytes.
         "0x" + "0" * 63 + "\n",
         "0x" + "0" * 64 + "\n",
         "0x" + "٠" * 64,
@@ -70,7 +70,7 @@ def test_canonical__worked_example__sorted_without_blanks_in_utf8():
 
 
 @given(st.dictionaries(st.text(), values, max_size=4))
-def test_canonical__any_value__reads_back_and_is_one_byte_string(value):
+def test_canonical__any_value__round_trips_and_has_one_byte_string(value):
     data = canonical.to_bytes(value)
     assert json.loads(data) == value
     assert canonical.to_bytes(dict(reversed(value.items()))) == data
@@ -83,6 +83,6 @@ def test_canonical__not_finite__raises(value):
         canonical.to_bytes({"x": value})
 
 
-def test_sha256__known_answers__are_those_of_fips_180():
+def test_sha256__known_answers_of_fips_180__are_reproduced():
     assert canonical.sha256(b"abc") == "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert canonical.sha256(b"") == "0x" + hashlib.sha256().hexdigest()

@@ -57,7 +57,7 @@ def read(values):
 
 
 @given(manifests())
-def test_manifest__any__round_trips_under_its_hash(manifest):
+def test_manifest__any_manifest__round_trips_under_its_hash(manifest):
     data = manifest.to_bytes()
     assert manifest.compute_hash() == "0x" + hashlib.sha256(data).hexdigest()
     assert Manifest.from_bytes(data, manifest.compute_hash()) == manifest
@@ -103,7 +103,7 @@ def test_from_bytes__another_hash__refused():
         "é",
     ],
 )
-def test_from_bytes__name_that_is_no_plain_file__refused(name):
+def test_from_bytes__not_a_plain_file_name__refused(name):
     with pytest.raises(ProtocolError, match="bad_manifest"):
         read(build(file={"name": name}))
 
@@ -131,7 +131,7 @@ def test_from_bytes__name_that_is_no_plain_file__refused(name):
         {"file": {"shards": [{"size": 5, "sha256": ZERO}, {"size": -2, "sha256": ZERO}]}},
     ],
 )
-def test_from_bytes__unsound_content__refused(changes):
+def test_from_bytes__invalid_content__refused(changes):
     with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not parse"):
         read(build(**changes))
 
@@ -139,7 +139,7 @@ def test_from_bytes__unsound_content__refused(changes):
 def test_from_bytes__same_name_twice__refused():
     twice = build()
     twice["files"] *= 2
-    with pytest.raises(ProtocolError, match="stands twice"):
+    with pytest.raises(ProtocolError, match="listed twice"):
         read(twice)
 
 
@@ -154,7 +154,7 @@ def test_from_bytes__deeply_nested__refused():
         Manifest.from_bytes(data, canonical.sha256(data))
 
 
-def test_from_bytes__mutations__never_another_error():
+def test_from_bytes__mutations__raise_no_other_error():
     rng, data = random.Random(20), json.dumps(build()).encode()
     codes = []
     for _ in range(1000):
@@ -188,7 +188,7 @@ def test_policy_name__by_hand__paths_name_pool_step_and_hash():
     [{"pool": ""}, {"pool": "-1"}, {"step": "9" * 19}, {"step": "٣"}, {"step": "3\n"}, {"manifest": ZERO[:-1]},
      {"manifest": ZERO + "\n"}, {"manifest": "0x" + "AB" * 32}, {"manifest": "../" + ZERO}],
 )  # fmt: skip
-def test_policy_name__of_a_stranger__refused(wrong):
+def test_policy_name__malformed__refused(wrong):
     with pytest.raises(ProtocolError, match="not_found") as caught:
         PolicyName.parse({"pool": "1", "step": "3", "manifest": ZERO} | wrong)
     assert caught.value.status == 404
@@ -196,7 +196,7 @@ def test_policy_name__of_a_stranger__refused(wrong):
         PolicyName.parse({})
 
 
-def test_dataset_name__paths__and_back():
+def test_dataset_name__paths__parse_back():
     name = DatasetName(digest=ZERO)
     assert name.path == f"/datasets/{ZERO}"
     assert name.get_shard_path(ZERO) == f"/shards/{ZERO}?dataset={ZERO}"
@@ -214,7 +214,7 @@ def build_dataset(*sizes):
     return DatasetManifest(files=(File(name="rows.jsonl", size=sum(sizes), sha256=ZERO, shards=shards),))
 
 
-def test_dataset_manifest__even_shards__reads_back_under_its_digest():
+def test_dataset_manifest__even_shards__round_trips_under_its_digest():
     manifest = build_dataset(DATA_SHARD_BYTES, 5)
     name = manifest.compute_name()
     assert name.read_manifest(manifest.to_bytes()) == manifest
@@ -227,6 +227,6 @@ def test_dataset_manifest__even_shards__reads_back_under_its_digest():
 
 @pytest.mark.parametrize("sizes", [(5, 5), (DATA_SHARD_BYTES + 1,), (DATA_SHARD_BYTES, DATA_SHARD_BYTES - 1, 1)])
 def test_dataset_manifest__uneven_shards__are_refused(sizes):
-    """A row's shard is computed from its offset."""
+    """The shard of a row is computed from its offset, which requires shards of equal size."""
     with pytest.raises(ValidationError, match="shard"):
         build_dataset(*sizes)

@@ -21,7 +21,7 @@ def pair(a, b):
 
 @pytest.mark.unit
 @pytest.mark.parametrize("count", range(1, 34))
-def test_proof__every_leaf_of_every_size__verifies_and_nothing_else(count):
+def test_proof__every_leaf_of_every_size__verifies_only_its_own_leaf(count):
     leaves = make_leaves(count)
     tree, stranger = MerkleTree(leaves), make_leaves(1, seed=99)[0]
     for leaf in leaves:
@@ -43,7 +43,7 @@ def test_root__small_trees__by_hand():
     assert MerkleTree([a]).root == hash_from_bytes(a)
     assert MerkleTree([a]).get_proof(a) == []
     assert MerkleTree([b, a]).root == hash_from_bytes(pair(a, b))
-    # Nodes of a heap from the back: [c, b, a] reversed are the leaves, the first inner node joins the last two.
+    # The nodes form a heap whose last entries are the sorted leaves, reversed. The first inner node joins the last two.
     assert MerkleTree([c, a, b]).root == hash_from_bytes(pair(c, pair(a, b)))
 
 
@@ -54,17 +54,17 @@ def test_root__order_of_leaves__does_not_matter():
 
 
 @pytest.mark.unit
-def test_leaf__by_hand__hashed_twice_over_words():
+def test_leaf__by_hand__is_the_double_hash_of_its_words():
     words = (31337).to_bytes(32, "big") + bytes(12) + bytes.fromhex(ALICE[2:]) + (1).to_bytes(32, "big")
     words += bytes(12) + bytes.fromhex(BOB[2:]) + (10**30).to_bytes(32, "big")
-    found = compute_reward_leaf(chain=31337, ledger=ALICE, pool=1, contributor=BOB, cumulative=10**30)
-    assert found == keccak(keccak(words))
-    assert found == compute_leaf(REWARD_LEAF_TYPES, (31337, ALICE, 1, BOB, 10**30))
+    leaf = compute_reward_leaf(chain=31337, ledger=ALICE, pool=1, contributor=BOB, cumulative=10**30)
+    assert leaf == keccak(keccak(words))
+    assert leaf == compute_leaf(REWARD_LEAF_TYPES, (31337, ALICE, 1, BOB, 10**30))
 
 
 @pytest.mark.unit
 def test_inner_node__offered_as_leaf__is_not_the_hash_of_any_value():
-    """A leaf is a double hash of at least 32 bytes, an inner node a single one of 64: no proof can be cut short."""
+    """A leaf hashes at least 32 bytes twice, an inner node hashes 64 bytes once. No proof can be shortened."""
     leaves = [compute_leaf(["uint256", "uint256"], (i, i)) for i in range(4)]
     inner = pair(*sorted(leaves)[:2])
     words = b"".join(sorted(leaves)[:2])
@@ -83,8 +83,8 @@ def test_tree__1_to_33_rows__equals_the_npm_package():
         ]
         for n in (*range(1, 34), 100)
     ]
-    found = build_trees(REWARD_LEAF_TYPES, sets)
-    for rows, theirs in zip(sets, found, strict=True):
+    trees = build_trees(REWARD_LEAF_TYPES, sets)
+    for rows, theirs in zip(sets, trees, strict=True):
         leaves = [compute_leaf(REWARD_LEAF_TYPES, (int(c), le, int(p), a, int(u))) for c, le, p, a, u in rows]
         tree = MerkleTree(leaves)
         assert tree.root == theirs["root"]

@@ -1,4 +1,4 @@
-"""Against EIP-712 written a second time here, Keccak included, and against what the contracts would refuse."""
+"""Messages against an independent EIP-712 implementation, including Keccak, and forms that the contracts refuse."""
 
 import random
 from dataclasses import replace
@@ -39,7 +39,7 @@ def rotate(word, by):
 
 
 def permute(lanes):
-    """Keccak-f[1600] on 25 lanes, lane x, y at x + 5y."""
+    """Apply Keccak-f[1600] to 25 lanes, with lane (x, y) at index x + 5y."""
     register = 1
     for _ in range(24):
         columns = [lanes[x] ^ lanes[x + 5] ^ lanes[x + 10] ^ lanes[x + 15] ^ lanes[x + 20] for x in range(5)]
@@ -153,7 +153,7 @@ def test_require_signer__one_field_altered__refused(field):
 
 
 def test_sign__same_message__same_signature():
-    """RFC 6979: a restart never makes a second receipt for one slot."""
+    """Signatures are deterministic (RFC 6979), so a restart never makes a second receipt for one slot."""
     assert eip712.sign(RECEIPT, DOMAIN, NODE) == eip712.sign(RECEIPT, DOMAIN, NODE)
 
 
@@ -161,7 +161,7 @@ def test_recover_signer__high_s__refused_because_the_contracts_refuse_it():
     raw = bytes.fromhex(eip712.sign(RECEIPT, DOMAIN, NODE)[2:])
     flipped = raw[:32] + (ORDER - int.from_bytes(raw[32:64], "big")).to_bytes(32, "big") + bytes([55 - raw[64]])
     digest = bytes.fromhex(eip712.compute_digest(RECEIPT, DOMAIN)[2:])
-    assert Account._recover_hash(digest, signature=flipped) == NODE.address  # valid to eth-account all the same
+    assert Account._recover_hash(digest, signature=flipped) == NODE.address  # eth-account accepts it.
     with pytest.raises(ProtocolError, match="s is high"):
         eip712.recover_signer(RECEIPT, DOMAIN, "0x" + flipped.hex())
 
@@ -185,8 +185,8 @@ def test_recover_signer__1000_mutations__refused_or_another_signer():
     rng, signature = random.Random(5), eip712.sign(RECEIPT, DOMAIN, NODE)
     codes = set()
     for _ in range(1000):
-        place = rng.randrange(2, len(signature))
-        altered = signature[:place] + rng.choice("0123456789abcdefgG \n٠") + signature[place + 1 :]
+        index = rng.randrange(2, len(signature))
+        altered = signature[:index] + rng.choice("0123456789abcdefgG \n٠") + signature[index + 1 :]
         if altered == signature:
             continue
         try:
@@ -220,7 +220,7 @@ def test_encode__value_that_does_not_fit__refused_by_name(field, value):
         eip712.sign(replace(RECEIPT, **{field: value}), DOMAIN, NODE)
 
 
-def test_encode__enumeration__is_its_number():
+def test_encode__enumeration__is_encoded_as_its_number():
     class Outcome(IntEnum):
         REJECT = 2
 

@@ -1,4 +1,4 @@
-"""Keys of objects: what is built is parsed again, and nothing else is."""
+"""Keys of objects: the keys that are built can be parsed, and no other text can."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_keys__by_hand() -> None:
     assert object_keys.get_content_hash(f"uploads/7/1-2/{HASH}.parquet") == HASH
 
 
-def test_parse_public_key__what_is_public__is_taken_apart() -> None:
+def test_parse_public_key__public_key__returns_its_parts() -> None:
     submission = parse_public_key(object_keys.build_submission_key(7, 1, 2, HASH))
     assert submission == PublicKey(kind="submissions", pool="7", hash=HASH, task=1, lease=2)
     assert parse_public_key(object_keys.build_epoch_key(7, HASH)) == PublicKey(

@@ -62,7 +62,7 @@ def params(draw):
 
 
 @given(params())
-def test_params__any__text_reads_back_under_its_hash_and_is_canonical(value):
+def test_params__any__text_round_trips_under_its_hash_and_is_canonical(value):
     text = value.to_text()
     assert value.compute_hash() == keccak_of(text)
     again = PoolParams.from_text(text, value.compute_hash())
@@ -133,14 +133,14 @@ def test_params__out_of_bounds__refused(changes):
     [(4.0, False, 12), (1.0, True, 12), (1.3, True, 12), (1.4, True, 16), (4, True, 48)],
 )
 def test_max_groups_per_step__by_hand__is_whole_tasks(sampling: float, is_on: bool, groups: int):
-    """12 groups a step, 4 a task: 1.3 x 12 = 15.6 and 1.4 x 12 = 16.8."""
+    """With 12 groups per step and 4 per task, 1.3 x 12 = 15.6 and 1.4 x 12 = 16.8 are rounded down to whole tasks."""
     value = build(groups_per_step=12, groups_per_task=4, max_sampling=sampling, online_filter=is_on)
     assert value.max_groups_per_step == groups
 
 
 def test_online_filter__older_text_without_it__is_off():
-    told = json.loads(build().to_text())
-    text = json.dumps({name: value for name, value in told.items() if name not in ("online_filter", "max_sampling")})
+    params = json.loads(build().to_text())
+    text = json.dumps({name: value for name, value in params.items() if name not in ("online_filter", "max_sampling")})
     value = PoolParams.from_text(text, keccak_of(text))
     assert (value.online_filter, value.max_sampling) == (False, 4.0)
 
@@ -183,7 +183,7 @@ def test_needed_submission_bytes__by_hand__and_one_byte_less_is_refused_with_the
     [(1, 1, 32, 128, 1), (64, 8, 32, 128, 4), (300, 700, 1, 128, 2), (16, 1500, 32, 512, 8), (4000, 40, 64, 1, 3)],
 )
 def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes(prompt, tokens, window, top_k, groups):
-    """Nothing in the file compresses, every list is as long as it may be."""
+    """Nothing in the file can be compressed, and every list is as long as allowed."""
     value = build(
         group_size=2,
         groups_per_task=groups,
@@ -210,7 +210,7 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
     ]
     file = encode(rows)
     assert len(file) <= value.needed_submission_bytes
-    assert value.needed_submission_bytes < 2 * len(file) + 10_000  # a bound that is too wide would refuse good pools
+    assert value.needed_submission_bytes < 2 * len(file) + 10_000  # A bound that is too wide would refuse valid pools.
     budget = Budget(
         file_bytes=value.needed_submission_bytes,
         rows=value.rollouts_per_task,
@@ -228,15 +228,15 @@ def test_params__bfloat16_with_engines_and_hardware__is_calibrated():
     assert build(model={"compute_dtype": "bfloat16"}, verification=EXACT).verification.mode == "exact"
 
 
-def test_params__hardware_and_build__stand_in_the_text():
-    told = json.loads(build(verification=EXACT).to_text())["verification"]
-    assert {name: told[name] for name in EXACT} == EXACT
-    told = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
-    assert (told["hardware"], told["build"]) == ("x" * 64, "y" * 128)
+def test_params__hardware_and_build__are_in_the_text():
+    rules = json.loads(build(verification=EXACT).to_text())["verification"]
+    assert {name: rules[name] for name in EXACT} == EXACT
+    rules = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
+    assert (rules["hardware"], rules["build"]) == ("x" * 64, "y" * 128)
     assert (build().verification.hardware, build().verification.build) == ("any", "any")
 
 
-def test_fingerprint__given__stands_in_the_text():
+def test_fingerprint__given__is_in_the_text():
     fingerprint = "0x" + "ab" * 32
     value = build(environment={"kind": "k", "fingerprint": fingerprint})
     assert json.loads(value.to_text())["environment"] == {
@@ -249,7 +249,7 @@ def test_fingerprint__given__stands_in_the_text():
     assert build().compute_hash() != build(environment={"kind": "k", "fingerprint": fingerprint}).compute_hash()
 
 
-def test_from_text__number_format_without_thresholds__is_refused_by_everybody():
+def test_from_text__number_format_without_calibration__refused():
     text = build().to_text().replace('"float32"', '"bfloat16"')
     with pytest.raises(ProtocolError, match="bad_params"):
         PoolParams.from_text(text, keccak_of(text))

@@ -23,7 +23,7 @@ def make(**changes):
 
 
 def pack(*words):
-    """abi.encode of static values: every one a 32-byte word, numbers and addresses to the right."""
+    """Encode static values as abi.encode does: a 32-byte word each, with numbers and addresses aligned to the right."""
     return b"".join(
         bytes.fromhex(w[2:]).rjust(32, b"\0") if isinstance(w, str) else w.to_bytes(32, "big") for w in words
     )
@@ -73,7 +73,10 @@ def test_is_audited__bounds__never_at_0_always_at_1():
 
 
 def test_is_audited__6000_receipts__uniform():
-    """At rate 0.1 of 6,000: mean 600, deviation 23; five of them never happen.  Tenths are equally full."""
+    """At rate 0.1 of 6,000, the mean is 600 and the standard deviation 23. Five deviations never happen.
+
+    Each tenth of the draws has the same share.
+    """
     rng = random.Random(2)
     hashes = ["0x" + rng.randbytes(32).hex() for _ in range(6000)]
     counts = [sum(is_audited(h, BEACON, rate / 10) for h in hashes) for rate in range(11)]
@@ -83,14 +86,14 @@ def test_is_audited__6000_receipts__uniform():
 
 
 def test_is_audited__another_block__is_another_draw():
-    """Neither side knows the block when it signs: half of the draws at rate 0.5 change with it."""
+    """Neither side knows the block when it signs. At rate 0.5, another block changes half of the draws."""
     rng = random.Random(3)
     hashes = ["0x" + rng.randbytes(32).hex() for _ in range(1000)]
     changed = sum(is_audited(h, BEACON, 0.5) != is_audited(h, "0x" + "cd" * 32, 0.5) for h in hashes)
     assert 420 < changed < 580
 
 
-def test_compute_trial_seed__every_part__is_in_it():
+def test_compute_trial_seed__every_argument__changes_it():
     seeds = {
         compute_trial_seed(purpose, seed, i, j)
         for purpose in ("evaluation", "filter")
@@ -100,5 +103,5 @@ def test_compute_trial_seed__every_part__is_in_it():
     }
     assert len(seeds) == 1200
     assert all(0 <= seed < 1 << 63 for seed in seeds)
-    # sha256("covey.evaluation/0/0/0"), first 8 bytes, halved
+    # The first 8 bytes of sha256("covey.evaluation/0/0/0"), halved.
     assert compute_trial_seed("evaluation", 0, 0, 0) == 6966992129750184359

@@ -26,7 +26,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_moves__every_pair__lawful_exactly_as_in_the_design(kind):
+def test_moves__every_pair__allowed_exactly_as_in_the_design(kind):
     table, lawful, _ = TABLES[kind]
     assert set(table) == set(kind)
     for before, after in product(kind, kind):

@@ -41,12 +41,12 @@ def test_severity__every_reason__hard_soft_or_none(reason):
     assert reason.severity is expected
 
 
-def test_numbers__of_decision_and_severity__are_those_of_the_contracts():
+def test_numbers__of_decision_and_severity__equal_those_of_the_contracts():
     assert {each.name: each.value for each in Decision} == {"ACCEPT": 1, "REJECT": 2, "UNKNOWN": 3}
     assert {each.name: each.value for each in Severity} == {"NONE": 0, "SOFT": 1, "HARD": 2}
 
 
-def test_judgement__makers__fill_only_what_belongs():
+def test_judgement__constructors__set_only_the_fields_of_their_decision():
     assert Judgement.accept(12, rows=3) == Judgement(decision=Decision.ACCEPT, units=12, details={"rows": 3})
     rejected = Judgement.reject(Reason.PROOF, window=3)
     assert (rejected.decision, rejected.reason, rejected.units) == (Decision.REJECT, Reason.PROOF, 0)

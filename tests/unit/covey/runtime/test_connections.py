@@ -1,4 +1,4 @@
-"""Peers that are slow on purpose, on real sockets: they are cut off, and everybody else is served meanwhile."""
+"""Peers that are slow on purpose, on real sockets: they are disconnected, and other clients are served meanwhile."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SHORT = ConnectionLimits(headers_s=1, progress_s=1, progress_bytes=1000, idle_s=
 
 
 async def application(scope, receive, send):
-    """/body reads a body, /big and /whole answer with many bytes, /poll takes two seconds."""
+    """Read a body at /body, answer with many bytes at /big and /whole, and take two seconds at /poll."""
     if scope["type"] != "http":
         return
     path, more = scope["path"], True
@@ -43,7 +43,7 @@ async def application(scope, receive, send):
 
 @asynccontextmanager
 async def serving(limits):
-    """The port of a server that listens."""
+    """Run a server, and yield its port."""
     stop, bound, (port,) = asyncio.Event(), asyncio.Event(), find_free_ports(1)
     task = asyncio.create_task(
         serve_http(application, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set, limits=limits)
@@ -58,7 +58,7 @@ async def serving(limits):
 
 
 class Peers:
-    """Connections of strangers, which read a few bytes at a time at most."""
+    """Connections of strangers, with small receive buffers."""
 
     def __init__(self, port):
         self.port, self.sockets = port, []
@@ -83,7 +83,7 @@ class Peers:
 
 @pytest.fixture
 async def meet():
-    """Start a server with some limits: its port, and strangers that know it."""
+    """Return a function that starts a server with given limits, and returns its port and its peers."""
     async with AsyncExitStack() as stack:
 
         async def start(limits):
@@ -96,13 +96,13 @@ async def meet():
 
 
 async def ask(port, path="/"):
-    """An answer's status on a connection of its own."""
+    """Send a request on a new connection, and return the status of the response."""
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
         return (await client.get(f"http://127.0.0.1:{port}{path}")).status_code
 
 
 async def is_ended(peer):
-    """Wait until the server has ended a connection, whatever it sent before."""
+    """Discard what the server sends until it ends the connection. Returns False if it does not within ten seconds."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(10):
@@ -116,7 +116,7 @@ async def is_ended(peer):
 
 
 async def send_on(peer, piece, *, pause=0.0):
-    """Send until the server has ended the connection; the bytes that went."""
+    """Send until the server has ended the connection. Returns the number of bytes sent."""
     loop, sent = asyncio.get_running_loop(), 0
     try:
         async with asyncio.timeout(10):
@@ -129,7 +129,7 @@ async def send_on(peer, piece, *, pause=0.0):
 
 
 async def serve_until(port, condition, path="/"):
-    """Ask as a fresh client, again and again, until `condition` holds; the slowest answer in seconds."""
+    """Send requests as new clients until `condition` holds. Returns the time of the slowest response in seconds."""
     slowest, deadline = 0.0, time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -147,10 +147,10 @@ def count_descriptors():
     "sent",
     [b"", HALF_HEADERS, HALF_BODY, b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /whole HTTP/1.0\r\n\r\n",
      b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + HALF_HEADERS, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"],
-    ids=["nothing", "half headers", "half a body", "a reader that reads nothing", "and whose answer is complete",
-         "half headers after a request", "a request and nothing more"],
+    ids=["nothing", "half headers", "half a body", "a reader that does not read",
+         "a reader that does not read a complete response", "half headers after a request", "only a request"],
 )  # fmt: skip
-async def test_slow_peers__two_hundred__are_cut_off_and_a_fresh_client_is_served(meet, sent):
+async def test_slow_peers__two_hundred__are_disconnected_and_a_new_client_is_served(meet, sent):
     port, peers = await meet(SHORT)
     assert await ask(port) == 200
     before = count_descriptors()
@@ -159,8 +159,8 @@ async def test_slow_peers__two_hundred__are_cut_off_and_a_fresh_client_is_served
     assert all(await asyncio.gather(*map(is_ended, peers.sockets)))
 
 
-async def test_slow_peers__a_link_that_moves__is_served_to_the_end(meet):
-    """Both take five times `progress_s`."""
+async def test_slow_peers__slow_but_steady_link__is_served_to_the_end(meet):
+    """Reader and writer each take five times `progress_s`."""
     _, peers = await meet(SHORT)
     loop = asyncio.get_running_loop()
     (reader,) = await peers.open(1, b"GET /big HTTP/1.0\r\n\r\n")
@@ -188,14 +188,14 @@ async def test_slow_peers__a_link_that_moves__is_served_to_the_end(meet):
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-async def test_slow_peers__a_drip_below_the_least_rate__is_cut_off(meet):
+async def test_slow_peers__rate_below_the_minimum__is_disconnected(meet):
     _, peers = await meet(SHORT)
     (peer,) = await peers.open(1, HALF_BODY)
     assert 5 < await send_on(peer, b"x", pause=0.1) < 30
 
 
-@pytest.mark.parametrize("body", [b"", bytes(5_000_000)], ids=["a long poll", "a body that it does not read"])
-async def test_slow_application__peer_owes_nothing__outlasts_all_deadlines(meet, body):
+@pytest.mark.parametrize("body", [b"", bytes(5_000_000)], ids=["a long poll", "a body that is not read"])
+async def test_slow_application__peer_owes_nothing__deadlines_do_not_apply(meet, body):
     port, _ = await meet(SHORT)
     async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
         assert (await client.post(f"http://127.0.0.1:{port}/poll", content=body)).status_code == 200
@@ -216,10 +216,10 @@ async def test_keep_alive__several_requests__on_one_connection(meet):
     [HALF_HEADERS, b"GET /", b"POST /body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-trailer: "],
     ids=["a header", "a path", "a trailer"],
 )
-async def test_headers__without_end__are_refused_before_they_fill_the_memory(meet, head):
+async def test_headers__without_end__are_refused_before_they_fill_memory(meet, head):
     port, peers = await meet(ConnectionLimits())
     (peer,) = await peers.open(1, head)
-    assert await send_on(peer, b"a" * 10_000) < 5_000_000  # sockets hold some of it
+    assert await send_on(peer, b"a" * 10_000) < 5_000_000  # The sockets' buffers hold part of it.
     assert await ask(port) == 200
 
 
@@ -229,8 +229,8 @@ async def test_headers__without_end__are_refused_before_they_fill_the_memory(mee
      (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nhal", b"f")],
     ids=["a blank line", "the end of a body"],
 )  # fmt: skip
-async def test_keep_alive__what_is_no_request_comes_after_an_answer__does_not_keep_the_connection(meet, sent, rest):
-    """uvicorn takes back its own deadline when anything comes."""
+async def test_keep_alive__bytes_without_a_request_after_a_response__do_not_keep_the_connection(meet, sent, rest):
+    """Uvicorn cancels its own deadline as soon as any bytes arrive."""
     _, peers = await meet(SHORT)
     (peer,) = await peers.open(1, sent)
     loop = asyncio.get_running_loop()
@@ -241,7 +241,7 @@ async def test_keep_alive__what_is_no_request_comes_after_an_answer__does_not_ke
     assert await is_ended(peer)
 
 
-async def test_cap__all_wait__the_oldest_makes_room(meet):
+async def test_cap__all_wait__the_oldest_is_closed(meet):
     port, peers = await meet(ConnectionLimits(connections=10))
     first, second = await peers.open(2)
     await peers.open(8, HALF_HEADERS)
@@ -249,12 +249,12 @@ async def test_cap__all_wait__the_oldest_makes_room(meet):
     assert await is_ended(first)
     assert await ask(port) == 200
     with pytest.raises(BlockingIOError):
-        second.recv(1)  # the place of the client before was free again
+        second.recv(1)  # Still open: the previous client had already ended, so only one connection was over the cap.
 
 
 @pytest.mark.parametrize("sent", [HALF_BODY, b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["bodies", "readers"])
-async def test_cap__all_owe_something__the_slowest_makes_room_and_one_that_moves_stays(meet, sent):
-    """Each lives as long as its deadline and is replaced at once: without room, nobody else would ever be served."""
+async def test_cap__all_owe_something__the_slowest_is_closed_and_one_with_progress_stays(meet, sent):
+    """Slow peers stay until their deadline and are replaced at once, so other clients are served only at their cost."""
     port, peers = await meet(ConnectionLimits(connections=8, progress_s=5, progress_bytes=1000))
     loop = asyncio.get_running_loop()
     (upload,) = await peers.open(1, b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 400000\r\n\r\n")
@@ -268,7 +268,7 @@ async def test_cap__all_owe_something__the_slowest_makes_room_and_one_that_moves
     assert (await loop.sock_recv(upload, 1 << 10)).startswith(b"HTTP/1.1 200")
 
 
-async def test_cap__all_work__a_new_one_is_closed_at_once_and_nobody_else(meet):
+async def test_cap__all_are_being_served__only_the_new_one_is_closed(meet):
     port, peers = await meet(ConnectionLimits(connections=10))
     working = await peers.open(10, b"GET /poll HTTP/1.0\r\n\r\n")
     (late,) = await peers.open(1)
@@ -282,7 +282,7 @@ async def test_cap__all_work__a_new_one_is_closed_at_once_and_nobody_else(meet):
 @pytest.mark.parametrize(
     ("connections", "descriptors", "cap"), [(8192, 1024, 320), (8192, 20_000, 8192), (100, 1024, 100), (8192, 64, 1)]
 )
-def test_compute_cap__by_hand__two_descriptors_each(connections, descriptors, cap):
+def test_compute_cap__values_by_hand__two_descriptors_per_connection(connections, descriptors, cap):
     assert compute_cap(ConnectionLimits(connections=connections), descriptors) == cap
 
 
@@ -305,7 +305,7 @@ asyncio.run(serve_http(app, host="127.0.0.1", port=int(sys.argv[2]), stop=asynci
 
 @pytest.fixture
 def crowded_origin(tmp_path):
-    """The port of an origin in a process of 1,024 descriptors, which never runs out of them."""
+    """Run an origin in a process with 1,024 descriptors, yield its port, and check that it did not run out of them."""
     (port,) = find_free_ports(1)
     command = [sys.executable, "-c", SERVER, str(tmp_path), str(port)]
     root = Path(__file__).resolve().parents[4]
@@ -320,7 +320,7 @@ def crowded_origin(tmp_path):
     assert "system resource" not in errors
 
 
-async def test_origin__more_idle_connections_than_descriptors__a_fresh_client_is_served(crowded_origin):
+async def test_origin__more_idle_connections_than_descriptors__a_new_client_is_served(crowded_origin):
     peers = Peers(crowded_origin)
     try:
         ended = [asyncio.create_task(is_ended(peer)) for peer in await peers.open(1100)]

@@ -24,20 +24,20 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def waits(monkeypatch):
-    """What the loop would wait, in seconds; the waiting itself is left out."""
-    seen = []
+    """Record the waits of the loop in seconds, without waiting."""
+    recorded = []
 
     async def note(stop, seconds):
-        seen.append(seconds)
+        recorded.append(seconds)
         await asyncio.sleep(0)
         return stop.is_set()
 
     monkeypatch.setattr(cycle, "wait_or_stop", note)
-    return seen
+    return recorded
 
 
 async def play(script, *, pace=None):
-    """Run a cycle that does what `script` says, then stops."""
+    """Run a cycle that returns or raises the items of `script` in turn, then stops. Returns the counts."""
     stop, metrics, left = asyncio.Event(), CycleMetrics(), list(script)
 
     async def cycle(ctx):
@@ -61,7 +61,7 @@ async def test_run_forever__outcomes__done_goes_on_idle_waits_a_little(waits):
     assert counts == {"done": 2, "idle": 2}
 
 
-async def test_run_forever__failures__back_off_doubles_up_to_its_cap_and_starts_anew(waits):
+async def test_run_forever__failures__back_off_doubles_up_to_its_cap_and_restarts_after_success(waits):
     pace = Pace(retry_first_s=0.1, retry_most_s=1.0, idle_wait_s=9)
     fail = TransientError("chain_unreachable", "x")
     await play([fail] * 6 + [CycleResult.DONE, fail, CycleResult.IDLE, CycleResult.RETRY], pace=pace)
@@ -103,7 +103,7 @@ async def test_run_forever__stop_during_a_wait__ends_at_once():
         await run_forever(cycle, None, stop=stop, pace=Pace(idle_wait_s=60))
 
 
-async def test_run_forever__busy_cycles__others_get_their_turn():
+async def test_run_forever__busy_cycles__other_coroutines_get_their_turn():
     stop, turns = asyncio.Event(), []
 
     async def cycle(_):
@@ -120,14 +120,14 @@ async def test_run_forever__busy_cycles__others_get_their_turn():
     assert turns.count("cycle") >= 4
 
 
-async def test_wait_or_stop__says_which():
+async def test_wait_or_stop__returns_whether_stop_was_set():
     stop = asyncio.Event()
     assert await wait_or_stop(stop, 0.01) is False
     stop.set()
     assert await wait_or_stop(stop, 60) is True
 
 
-async def test_or_stop__result_error_or_none():
+async def test_or_stop__not_stopped__returns_the_result_or_raises_the_error():
     stop = asyncio.Event()
 
     async def answer():
@@ -141,7 +141,7 @@ async def test_or_stop__result_error_or_none():
         await or_stop(stop, fail())
 
 
-async def test_or_stop__stop_comes_first__the_waiting_is_cancelled_and_cleaned_up():
+async def test_or_stop__stop_comes_first__the_coroutine_is_cancelled_and_cleaned_up():
     stop, ends = asyncio.Event(), []
 
     async def poll():
@@ -156,7 +156,7 @@ async def test_or_stop__stop_comes_first__the_waiting_is_cancelled_and_cleaned_u
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_or_stop__cancelled_itself__leaves_no_task_behind():
+async def test_or_stop__cancelled__leaves_no_task_running():
     stop = asyncio.Event()
     outer = asyncio.create_task(or_stop(stop, asyncio.sleep(60)))
     await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_or_stop__cancelled_itself__leaves_no_task_behind():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_keep_trying__transient__until_it_works(waits):
+async def test_keep_trying__transient_error__repeats_until_it_succeeds(waits):
     attempts = []
 
     async def attempt():
@@ -180,7 +180,7 @@ async def test_keep_trying__transient__until_it_works(waits):
 
 
 @pytest.mark.parametrize("error", [ProtocolError("bad_params", "x"), OperatorError("no_key", "x", fix="y")])
-async def test_keep_trying__another_error__at_once(waits, error):
+async def test_keep_trying__another_error__is_raised_at_once(waits, error):
     async def attempt():
         raise error
 
@@ -189,7 +189,7 @@ async def test_keep_trying__another_error__at_once(waits, error):
     assert waits == []
 
 
-async def test_keep_trying__stop__none():
+async def test_keep_trying__stop_is_set__returns_none():
     stop = asyncio.Event()
 
     async def attempt():
@@ -200,7 +200,7 @@ async def test_keep_trying__stop__none():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_back(number):
+async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_restored(number):
     stop, before = asyncio.Event(), signal.getsignal(number)
     with stop_signals(stop):
         os.kill(os.getpid(), number)
@@ -209,7 +209,7 @@ async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_ba
     assert signal.getsignal(number) == before
 
 
-def test_stop_signals__second_interrupt__ends_what_does_not_stop():
+def test_stop_signals__second_interrupt__ends_a_process_that_does_not_stop():
     code = (
         "import asyncio, signal\nfrom covey.runtime.cycle import stop_signals\n"
         "async def main():\n    stop = asyncio.Event()\n    with stop_signals(stop):\n"
@@ -219,8 +219,8 @@ def test_stop_signals__second_interrupt__ends_what_does_not_stop():
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    with process, process.stdout as said:
+    with process, process.stdout as output:
         for word in ("runs", "drains"):
-            assert said.readline().strip() == word
+            assert output.readline().strip() == word
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == -signal.SIGINT

@@ -1,4 +1,4 @@
-"""How idle a role was: time of cycles that achieved something against all of it."""
+"""The idle ratio of a role: the share of its time in which no cycle achieved anything."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from covey.runtime.cycle import CycleMetrics, CycleResult, Pace, report_forever,
 pytestmark = pytest.mark.unit
 
 
-async def test_run_forever__busy_and_idle_cycles__their_times_are_told_apart(monkeypatch):
+async def test_run_forever__busy_and_idle_cycles__are_timed_separately(monkeypatch):
     now, stop, metrics = 100.0, asyncio.Event(), CycleMetrics()
     loop = asyncio.get_running_loop()
     script = [(3.0, CycleResult.DONE), (2.0, CycleResult.IDLE), (1.0, CycleResult.DONE), (4.0, CycleResult.RETRY)]
@@ -32,11 +32,11 @@ async def test_run_forever__busy_and_idle_cycles__their_times_are_told_apart(mon
     assert metrics.idle_ratio == pytest.approx(0.6)
 
 
-def test_metrics__nothing_yet__not_idle():
+def test_metrics__no_cycle_yet__idle_ratio_is_zero():
     assert CycleMetrics().idle_ratio == 0.0
 
 
-async def test_report_forever__until_the_end__tells_ratio_and_counts(monkeypatch):
+async def test_report_forever__until_the_end__logs_ratio_and_counts(monkeypatch):
     stop, metrics = asyncio.Event(), CycleMetrics(seconds=8.0, busy_seconds=2.0)
     metrics.counts["done"] = 3
 
@@ -48,5 +48,5 @@ async def test_report_forever__until_the_end__tells_ratio_and_counts(monkeypatch
     monkeypatch.setattr(cycle, "wait_or_stop", wait)
     with structlog.testing.capture_logs() as lines:
         await report_forever("worker", metrics, stop=stop, every=7.0)
-    told = {"event": "so far", "log_level": "info", "worker/idle_ratio": 0.75}
-    assert lines == [told | {"done": 4}, told | {"done": 5}]
+    common = {"event": "so far", "log_level": "info", "worker/idle_ratio": 0.75}
+    assert lines == [common | {"done": 4}, common | {"done": 5}]

@@ -12,7 +12,7 @@ STEPS = ["open", "fsync", "replace"]
 
 
 class CrashError(BaseException):
-    """The power fails: no handler may help."""
+    """A power failure, which no handler may catch."""
 
 
 def test_write__new_and_old__whole_content_and_no_draft(tmp_path):
@@ -20,18 +20,18 @@ def test_write__new_and_old__whole_content_and_no_draft(tmp_path):
     for data in (b"first", b"", b"x" * 100_000):
         write_atomically(path, data)
         assert path.read_bytes() == data
-    assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_write__order__file_synced_before_the_rename_and_folder_after_it(tmp_path, monkeypatch):
-    done = []
+    calls = []
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(
-        os, "fsync", lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").resolve().is_dir()), fsync(fd))
+        os, "fsync", lambda fd: (calls.append(Path(f"/proc/self/fd/{fd}").resolve().is_dir()), fsync(fd))
     )
-    monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
+    monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append("rename"), replace(self, to))[1])
     write_atomically(tmp_path / "a", b"1")
-    assert done == [False, "rename", True]
+    assert calls == [False, "rename", True]
 
 
 @pytest.mark.parametrize("old", [None, b"old"])
@@ -49,7 +49,7 @@ def test_write__crash_at_each_step__old_or_new_never_half(tmp_path, monkeypatch,
         with pytest.raises(CrashError):
             write_atomically(path, b"new")
     assert (path.read_bytes() if path.exists() else None) in (old, b"new")
-    assert {each.name for each in tmp_path.iterdir()} <= {"a"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"a"}
 
 
 def test_write__crash_after_the_rename__new(tmp_path, monkeypatch):
@@ -75,21 +75,21 @@ def test_write__no_folder__raises_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"a', b"\xff"])
-def test_read_lines__torn_last_line__is_cut_off_for_good(tmp_path, torn):
+def test_read_lines__incomplete_last_line__is_removed_from_the_file(tmp_path, torn):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"1\n22\n" + torn)
     assert read_lines(path) == [b"1", b"22"]
     assert path.read_bytes() == b"1\n22\n"
 
 
-def test_read_lines__nothing_whole__is_empty(tmp_path):
+def test_read_lines__no_complete_line__is_empty(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"12")
     assert (read_lines(path), path.read_bytes()) == ([], b"")
 
 
 @pytest.mark.parametrize("room", [0, 1, 5])
-def test_append__no_room_for_all__adds_nothing_and_then_everything(tmp_path, room):
+def test_append__disk_is_full__adds_nothing_and_succeeds_once_there_is_room(tmp_path, room):
     path = tmp_path / "a.jsonl"
     append(path, b"1\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -34,31 +34,31 @@ async def test_serve_http__serves_until_stop():
 
 
 async def test_serve_http__port_is_taken__operator_error_names_it():
-    said = []
+    calls = []
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(OperatorError, match=f"address_in_use: cannot listen on 127.0.0.1:{port}"):
             await serve_http(
-                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: said.append("serves")
+                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: calls.append("serves")
             )
-    assert said == [], "what does not serve does not say so"
+    assert calls == [], "on_bound is not called for a server that does not serve"
 
 
-async def test_serve_http__once_bound__says_so_before_the_first_request():
-    stop, (port,), said = asyncio.Event(), find_free_ports(1), []
+async def test_serve_http__port_is_bound__calls_on_bound_before_the_first_request():
+    stop, (port,), calls = asyncio.Event(), find_free_ports(1), []
 
     def note() -> None:
         with socket.create_connection(("127.0.0.1", port)):
-            said.append("serves")
+            calls.append("serves")
         stop.set()
 
     await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), 5)
-    assert said == ["serves"]
+    assert calls == ["serves"]
 
 
-def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_listened_on():
+def test_find_free_ports__ports__are_below_ephemeral_ports_and_can_be_listened_on():
     ports = find_free_ports(5)
     assert len(set(ports)) == 5
     assert max(ports) < 32_768
@@ -67,7 +67,7 @@ def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_liste
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
-def test_find_free_ports__given_to_a_process__are_its_own_until_it_ends():
+def test_find_free_ports__ports_of_another_process__stay_reserved_until_it_ends():
     script = "from covey.runtime.http import find_free_ports; print(*find_free_ports(1), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -77,9 +77,11 @@ def test_find_free_ports__given_to_a_process__are_its_own_until_it_ends():
         ports = range(port, port + 1)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http, "_PORTS", ports)
-            with pytest.raises(OperatorError, match=f"no_free_port: no port of {port} to {port} is free"):
+            with pytest.raises(
+                OperatorError, match=f"no_free_port: there are not enough free ports from {port} to {port}"
+            ):
                 find_free_ports(1)
-            socket.create_server(("127.0.0.1", port)).close()  # as the owner's server does
+            socket.create_server(("127.0.0.1", port)).close()  # The owner's server listens in the same way.
             other.communicate("")
             assert find_free_ports(1) == [port]
             with pytest.raises(OperatorError, match="no_free_port"):

@@ -15,7 +15,7 @@ def clean_logger():
     structlog.contextvars.clear_contextvars()
 
 
-def test_log__json__one_object_a_line_with_role_and_named_values(capsys):
+def test_log__json__one_object_per_line_with_role_and_named_values(capsys):
     configure("worker", json=True)
     get_logger().info("task claimed", task=7)
     get_logger().warning("two\nlines")
@@ -25,7 +25,7 @@ def test_log__json__one_object_a_line_with_role_and_named_values(capsys):
     assert second["event"] == "two\nlines"
 
 
-def test_log__not_a_terminal__json_by_itself(capsys):
+def test_log__not_a_terminal__defaults_to_json(capsys):
     configure("relay")
     get_logger().error("x")
     assert json.loads(capsys.readouterr().err)["role"] == "relay"
@@ -48,7 +48,7 @@ def test_log__exception__is_formatted_into_its_line(capsys):
     assert "ValueError: why" in json.loads(capsys.readouterr().err)["exception"]
 
 
-def test_log__standard_output__stays_clean(capsys):
+def test_log__standard_output__stays_empty(capsys):
     configure("worker", json=False)
     get_logger().info("x", value=1)
     assert capsys.readouterr().out == ""

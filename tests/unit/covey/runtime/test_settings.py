@@ -76,17 +76,17 @@ def test_load__wrong_setting__refused_by_name(write, text, values, environment, 
     )
 
 
-def test_load__environment_names_of_nobody__are_ignored():
+def test_load__unknown_environment_names__are_ignored():
     assert Example.load(None, environment={"COVEY_NMAE": "x", "COVEY_TABLE": "y"}) == Example()
 
 
 @pytest.mark.parametrize("text", ["= 1", "a = ", "\ufffe[", "a = 1\na = 2"])
-def test_load__no_toml__refused(write, text):
+def test_load__invalid_toml__refused(write, text):
     with pytest.raises(OperatorError, match="bad_settings"):
         Example.load(write(text), environment={})
 
 
-def test_load__bytes_that_are_no_text__refused(tmp_path):
+def test_load__bytes_that_are_not_text__refused(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(OperatorError, match="is not TOML"):
         Example.load(tmp_path / "x.toml", environment={})

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
         ("", ""),
     ],
 )
-def test_hide_secrets__address_stays_and_secrets_go(url, shown):
+def test_hide_secrets__keeps_the_address_and_removes_secrets(url, shown):
     assert hide_secrets(url) == shown
 
 

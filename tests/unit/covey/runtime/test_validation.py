@@ -47,7 +47,7 @@ class Whole(BaseModel):
         ({"home": "a", "part": {"largest": 2}}, "part.largest: renamed; write max_length"),
     ],
 )
-def test_explain__what_is_wrong__names_place_and_nearest_name(values, expected):
+def test_explain__invalid_values__gives_the_path_and_the_nearest_name(values, expected):
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(values)
     assert explain(caught.value, Whole) == expected

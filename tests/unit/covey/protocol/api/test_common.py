@@ -58,14 +58,14 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("kind", "message"), [(ReceiptBody, RECEIPT), (VerdictBody, VERDICT)])
-def test_body__of_a_signed_message__goes_through_json_and_back(kind, message):
+def test_body__of_a_signed_message__round_trips_through_json(kind, message):
     body = kind.of(message)
     assert kind.model_validate_json(body.model_dump_json()).to_message() == message
     assert json.loads(body.model_dump_json()) == eip712.to_dict(message)
 
 
 @pytest.mark.parametrize("kind", sorted(BODIES, key=lambda kind: kind.__name__))
-def test_body__every_kind__is_frozen_and_refuses_what_it_does_not_know(kind):
+def test_body__every_kind__is_frozen_and_refuses_unknown_fields(kind):
     assert kind.model_config["frozen"] is True
     with pytest.raises(ValidationError, match=r"surprise\n  Extra inputs are not permitted"):
         kind.model_validate({"surprise": 1})
@@ -129,7 +129,7 @@ def test_reveal__too_much_evidence__refused():
         RevealRequest(**base, evidence="x" * 65_537)
 
 
-def test_validation_order__kinds__are_told_apart():
+def test_validation_order__kinds__are_distinguished():
     text = '{"order": {"kind": "reveal", "judgement": 4}}'
     assert ValidationOrder.model_validate_json(text).order == RevealOrder(judgement=4)
 
@@ -151,7 +151,7 @@ STATUS = {
 }
 
 
-def test_status__of_a_coordinator__is_taken():
+def test_status__of_a_coordinator__is_accepted():
     status = StatusView.model_validate_json(json.dumps(STATUS))
     assert status.nodes == {ALICE: NodeView(contributor=ALICE, suspended="", accepted=2)}
 
@@ -169,6 +169,6 @@ def test_status__of_a_coordinator__is_taken():
         {"reasons": {"work": 1 << 63}},
     ],
 )
-def test_status__value_that_commands_cannot_use__is_refused(change):
+def test_status__value_that_commands_cannot_use__refused(change):
     with pytest.raises(ValidationError):
         StatusView.model_validate_json(json.dumps(STATUS | change))

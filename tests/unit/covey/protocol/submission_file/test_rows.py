@@ -68,7 +68,7 @@ def to_row(**changes):
 
 
 def make_nullable():
-    """The same columns, but null is allowed in them and in their lists."""
+    """Return the same columns, but with null allowed in them and in their lists."""
     fields = []
     for field in parquet.SCHEMA:
         kind = pa.list_(pa.field("element", field.type.value_type)) if pa.types.is_list(field.type) else field.type
@@ -84,7 +84,7 @@ def refuse(data, budget=BUDGET):
 
 @settings(max_examples=60, deadline=None)
 @given(files())
-def test_encode__any_rows__come_back_sorted_and_through_json(rows):
+def test_encode__any_rows__decode_sorted_also_through_sandbox_frames(rows):
     data = encode(rows)
     expected = sorted(rows, key=lambda row: (row.group, row.sibling))
     assert decode(data, BUDGET) == expected
@@ -113,7 +113,7 @@ def test_encode__any_rows__come_back_sorted_and_through_json(rows):
         ({"reward": float("inf")}, "malformed"),
     ],
 )
-def test_decode__unlawful_value__refused(changes, code):
+def test_decode__invalid_value__refused(changes, code):
     assert refuse(write([to_row(), to_row(**changes)])) == code
 
 
@@ -151,13 +151,13 @@ def test_decode__budget__bounds_file_rows_and_bytes():
     assert refuse(write([to_row(proofs=[bytes(258)] * 4000)])) == "oversized"
 
 
-def test_decoded_bytes__by_hand__covers_the_largest_lawful_file():
+def test_decoded_bytes__by_hand__covers_the_largest_valid_file():
     assert BUDGET.decoded_bytes == 4096 + 16 * (64 + 4 * 8 + 8 * 64 + 262 * 3)
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 2)
     assert len(decode(encode([replace(largest, sibling=i) for i in range(16)]), BUDGET)) == 16
 
 
-def test_decoded_bytes__short_proof_window__holds_the_proofs_of_an_honest_file():
+def test_decoded_bytes__short_proof_window__covers_the_proofs_of_an_honest_file():
     short = replace(BUDGET, proof_window=4)
     assert short.decoded_bytes == 4096 + 16 * (64 + 4 * 8 + 8 * 64 + 262 * 17)
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 16)
@@ -170,19 +170,19 @@ def test_decoded_bytes__short_proof_window__holds_the_proofs_of_an_honest_file()
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"PAR1" * 100, bytes(1000), b"PAR1" + bytes(50) + b"\xff\xff\xff\x7fPAR1"]
 )
-def test_decode__no_parquet__refused(data):
+def test_decode__not_parquet__refused(data):
     assert refuse(data) == "malformed"
 
 
-def test_decode__lying_row_count__refused():
-    """The footer's number of rows (a thrift zigzag varint after the schema) is altered in place."""
+def test_decode__false_row_count__refused():
+    """The footer's number of rows, a Thrift zigzag varint after the schema, is altered in place."""
     data = bytearray(encode([replace(ROW, sibling=i) for i in range(16)]))
     size = struct.unpack("<I", data[-8:-4])[0]
     footer = len(data) - 8 - size
     outcomes = set()
-    for place in range(footer, len(data) - 8):
-        if data[place] == 32:  # zigzag of 16
-            altered = bytes(data[:place]) + b"\x7e" + bytes(data[place + 1 :])
+    for offset in range(footer, len(data) - 8):
+        if data[offset] == 32:  # The zigzag form of 16.
+            altered = bytes(data[:offset]) + b"\x7e" + bytes(data[offset + 1 :])
             try:
                 rows = decode(altered, BUDGET)
             except ProtocolError as error:
@@ -193,7 +193,10 @@ def test_decode__lying_row_count__refused():
 
 
 def test_decode__1000_mutations__refused_or_within_the_budget():
-    """In this process, so that a crash of the reader would be seen; the sandbox is for the crashes nobody found yet."""
+    """Files are decoded in this process, so that a crash of the reader would be noticed.
+
+    In use, the sandbox contains crashes that are not known yet.
+    """
     rng, data = (
         random.Random(19),
         encode([replace(ROW, sibling=i, tokens=(5,) * 40, logprobs=(-1.0,) * 40) for i in range(8)]),
@@ -217,7 +220,7 @@ def test_decode__1000_mutations__refused_or_within_the_budget():
 
 
 def test_decode__repeated_value_through_a_dictionary__refused():
-    """A kilobyte that says the same long proof a thousand times."""
+    """One kilobyte that repeats the same long proof a thousand times."""
     data = write([to_row(proofs=[bytes(250)] * 20_000)], use_dictionary=True, compression="zstd")
     assert len(data) < 10_000
     assert refuse(data) == "oversized"
@@ -230,7 +233,7 @@ def test_decode__many_rows_of_zeros__refused_by_the_footer():
     assert refuse(sink.getvalue()) == "schema"
 
 
-def test_pack_call__budget_and_file__stand_behind_a_length():
+def test_pack_call__budget_and_file__follow_a_length():
     payload = pack_call(b"file", BUDGET)
     size = int.from_bytes(payload[:4], "big")
     assert json.loads(payload[4 : 4 + size])["rows"] == 16
