@@ -18,7 +18,6 @@ from covey.chain.structs import (
     Challenge,
     ChallengeState,
     EpochRecord,
-    Exposure,
     Inclusion,
     OnChainCaseState,
     PoolState,
@@ -162,9 +161,6 @@ class NodeRegistry(Contract):
         contributor = Address(self._read("contributorOf", pool, node))
         return contributor if int(contributor, 16) else None
 
-    def is_liable(self, pool: PoolId, node: Address, contributor: Address) -> bool:
-        return bool(self._read("isLiable", pool, node, contributor))
-
     def nonce_of(self, node: Address) -> int:
         return int(self._read("nonceOf", node))
 
@@ -195,9 +191,6 @@ class StakeManager(Contract):
 
     def get_balance(self, pool: PoolId, kind: BondKind, account: Address) -> Balance:
         return Balance(**_fields(Balance, self._read("getBalance", pool, kind, account)))
-
-    def get_exposure(self, pool: PoolId, contributor: Address) -> Exposure:
-        return Exposure(**_fields(Exposure, self._read("getExposure", pool, contributor)))
 
 
 class PolicyRegistry(Contract):
@@ -295,9 +288,6 @@ class EpochLedger(Contract):
         challenge = Challenge(**_fields(Challenge, self._read("getChallenge", receipt_hash)))
         return replace(challenge, state=ChallengeState(challenge.state))
 
-    def hash_header(self, header: EpochHeader) -> Hash:
-        return Hash(self._read("hashHeader", astuple(header)))
-
 
 class SlashingCourt(Contract):
     """Slashing cases."""
@@ -333,9 +323,6 @@ class SlashingCourt(Contract):
         """Return a case. Its state is NONE if there is no case."""
         case = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
         return replace(case, state=OnChainCaseState(case.state))
-
-    def hash_receipt(self, receipt: Receipt) -> Hash:
-        return Hash(self._read("hashReceipt", astuple(receipt)))
 
 
 class Token(Contract):

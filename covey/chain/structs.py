@@ -118,20 +118,6 @@ class Balance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exposure:
-    """Amounts that slashing cases have locked of a contributor's stake. Spans are periods of `unbond_window`."""
-
-    locked: int
-    """Part of the stake that backs open cases."""
-    taken: int
-    """Amount that cases locked in the span `taken_in`, without cases that were vetoed or lapsed."""
-    taken_in: int
-    """Newest span in which a case locked stake."""
-    strikes: int
-    """Number of cases so far, without cases that were vetoed or lapsed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
     """Settlement of a pool so far."""
 

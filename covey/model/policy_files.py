@@ -86,11 +86,6 @@ def save_policy(
     _save(get_weights(model) if weights is None else weights, folder / WEIGHTS_FILE, dtype)
 
 
-def save_weights(model: PreTrainedModel, path: Path, dtype: str) -> None:
-    """Write only the weights, cast to `dtype`, under the names of the model's state. Tied weights are written once."""
-    _save(get_weights(model), path, dtype)
-
-
 def get_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the tensors of the model, sorted by name. Of tied tensors only the first is included.
 

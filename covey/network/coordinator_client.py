@@ -47,7 +47,7 @@ from covey.protocol.status import SubmissionState
 from covey.runtime.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=Body)
-MAX_ANSWER_BYTES = 32 << 20
+MAX_RESPONSE_BYTES = 32 << 20
 """Largest answer of the coordinator, in bytes."""
 _LEAST_BANDWIDTH = 100_000
 """Lowest bandwidth in bytes per second. A slower transfer is abandoned."""
@@ -224,19 +224,19 @@ class CoordinatorClient:
 
     async def put_object(self, url: str, data: bytes) -> None:
         """Upload an object."""
-        await self._send(self._build_plain("PUT", url, data), MAX_ANSWER_BYTES)
+        await self._send(self._build_plain("PUT", url, data), MAX_RESPONSE_BYTES)
 
     # -- requests
 
     async def _get(self, path: str) -> bytes:
-        return await self._send(self._http.build_request("GET", self._base_url + path), MAX_ANSWER_BYTES)
+        return await self._send(self._http.build_request("GET", self._base_url + path), MAX_RESPONSE_BYTES)
 
     async def _post(self, path: str, body: bytes, *, wait: float = 0.0) -> bytes:
         try:
-            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+            return await self._send(self._build(path, body, wait), MAX_RESPONSE_BYTES)
         except _ClockError as error:
             self._offset = error.time - self._clock()
-            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+            return await self._send(self._build(path, body, wait), MAX_RESPONSE_BYTES)
 
     def _build_plain(self, method: str, url: str, data: bytes | None = None) -> httpx.Request:
         try:

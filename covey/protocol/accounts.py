@@ -1,20 +1,15 @@
 """The names of eth-account that Covey uses. Only this module imports eth-account.
 
-eth-account imports py_ecc, which raises Python's recursion limit to 100,000. With that limit, JSON with a few thousand
-nested brackets overflows the C stack and ends the process. This module therefore restores Python's default limit, with
-which the same JSON raises RecursionError. web3 imports eth-account too, so every module that imports web3 imports this
-one.
+Its import raises Python's recursion limit, so this module restores the limit (see `limit_recursion`). web3 imports
+eth-account too, so every module that imports web3 imports this one.
 """
-
-import sys
 
 from eth_account import Account
 from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
 from eth_account.signers.local import LocalAccount
 
-__all__ = ["RECURSION_LIMIT", "Account", "LocalAccount", "SignableMessage", "encode_defunct", "encode_typed_data"]
+from covey.runtime.recursion import limit_recursion
 
-RECURSION_LIMIT = 1000
-"""Python's default limit on nested calls."""
+__all__ = ["Account", "LocalAccount", "SignableMessage", "encode_defunct", "encode_typed_data"]
 
-sys.setrecursionlimit(RECURSION_LIMIT)
+limit_recursion()

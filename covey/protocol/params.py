@@ -22,7 +22,7 @@ Hardware = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=64)]
 Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
 PARAMS_VERSION = 3
 MAX_PARAMS_BYTES = 16_384
-MAX_ANSWER_BYTES = 256 << 20
+MAX_DECODED_BYTES = 256 << 20
 """Largest answer in bytes of a process that decodes files. The decoded rows of an honest file take less than twice the
 bytes of the file."""
 
@@ -205,7 +205,7 @@ class PoolParams(_Part):
         needed = self.needed_submission_bytes
         if self.max_submission_bytes < needed:
             raise ValueError(f"max_submission_bytes must be at least {needed}, which an honest task may need")
-        if 2 * needed > MAX_ANSWER_BYTES:
+        if 2 * needed > MAX_DECODED_BYTES:
             raise ValueError("a task is too large to decode: lower groups_per_task, group_size or the token limits")
         return self
 

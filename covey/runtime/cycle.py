@@ -11,14 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from covey.errors import ProtocolError, TransientError
-from covey.runtime.http import limit_recursion
 from covey.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    pass
+from covey.runtime.recursion import limit_recursion
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")

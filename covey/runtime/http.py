@@ -3,7 +3,6 @@
 import asyncio
 import random
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,17 +18,7 @@ from covey.runtime.connections import (
     compute_cap,
     raise_descriptor_limit,
 )
-
-RECURSION_LIMIT = 1000
-
-
-def limit_recursion() -> None:
-    """Restore Python's default recursion limit.
-
-    An imported library raises the limit so far that deeply nested JSON overflows the stack. Call this after all
-    imports, before input from strangers is read.
-    """
-    sys.setrecursionlimit(RECURSION_LIMIT)
+from covey.runtime.recursion import limit_recursion
 
 
 async def serve_http(

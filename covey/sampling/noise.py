@@ -33,15 +33,6 @@ def philox_words(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocab
     return np.stack([c0, c1, c2, c3], axis=-1).reshape(n, 4 * blocks)[:, :vocabulary].astype(np.uint32)
 
 
-def philox_words_compiled(
-    seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int
-) -> NDArray[np.uint32]:
-    """Do the same as `philox_words` with compiled code, which is much faster."""
-    out = np.empty((len(seeds), vocabulary), np.uint32)
-    compile_all().fill_words(*_pair(seeds, positions), out)
-    return out
-
-
 def gumbel(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int) -> NDArray[np.float32]:
     """Return float32[n, vocabulary], -log(-log(u)) with u = (word + 0.5) / 2**32. Values are between -3.14 and 22.9.
 

@@ -1,6 +1,6 @@
 """Opens the sandbox in which the files of strangers are decoded."""
 
-from covey.protocol.params import MAX_ANSWER_BYTES
+from covey.protocol.params import MAX_DECODED_BYTES
 from covey.sandbox import CallLimits, IsolationSetting, Sandbox
 
 
@@ -11,6 +11,6 @@ def open_decoder(*, cpu_seconds: float, memory_bytes: int, isolation: IsolationS
     """
     return Sandbox(
         "covey.protocol.submission_file.codec:build_decoder",
-        limits=CallLimits.for_cpu(cpu_seconds, memory_bytes=memory_bytes, output_bytes=MAX_ANSWER_BYTES),
+        limits=CallLimits.for_cpu(cpu_seconds, memory_bytes=memory_bytes, output_bytes=MAX_DECODED_BYTES),
         isolation=isolation,
     )

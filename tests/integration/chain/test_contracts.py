@@ -13,6 +13,7 @@ from covey.chain.structs import (
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.eip712 import sign
 from covey.protocol.messages import NodeRegistration
+from tests.fakes.contracts import read_contract
 from tests.integration.chain.making import (
     read_events,
     without_place,
@@ -81,7 +82,7 @@ def test_node__registered_with_both_signatures__belongs_to_the_contributor(chain
     assert nodes.nonce_of(chain.address("node")) == 1
     chain.send("contributor", nodes.remove_node(pool, chain.address("node")))
     assert nodes.contributor_of(pool, chain.address("node")) is None
-    assert nodes.is_liable(pool, chain.address("node"), chain.address("contributor"))
+    assert read_contract(nodes, "isLiable", pool, chain.address("node"), chain.address("contributor"))
 
 
 def test_stake__unbonded_and_matured__is_withdrawn(chain):

@@ -1,5 +1,7 @@
 """Python and Solidity together: cases, equivocation and who signs on a real chain."""
 
+from dataclasses import astuple
+
 import pytest
 
 from covey.chain import events
@@ -7,6 +9,7 @@ from covey.chain.history import History
 from covey.chain.structs import Balance, BondKind, OnChainCaseState
 from covey.errors import ProtocolError
 from covey.protocol.eip712 import compute_struct_hash, sign
+from tests.fakes.contracts import read_contract
 from tests.integration.chain.making import (
     make_receipt,
     make_verdict,
@@ -24,12 +27,12 @@ def test_case__proposed_by_a_quorum_in_any_order__slashes_after_the_window(chain
     chain.join(pool)
     receipt = make_receipt(chain, pool)
     court = chain.contracts.court
-    assert court.hash_receipt(receipt) == compute_struct_hash(receipt)
+    assert read_contract(court, "hashReceipt", astuple(receipt)) == compute_struct_hash(receipt)
     accusation = propose(chain, pool, receipt)
     case = court.get_case(accusation)
     assert (case.state, case.amount, case.reason) == (OnChainCaseState.LOCKED, 60, 7)
     assert chain.contracts.stakes.locked_of(pool, chain.address("contributor")) == 60
-    assert chain.contracts.stakes.get_exposure(pool, chain.address("contributor")).strikes == 1
+    assert read_contract(chain.contracts.stakes, "getExposure", pool, chain.address("contributor"))[3] == 1
     assert case.veto_until == chain.now() + 10
     assert (
         History(client=chain.client, contracts=chain.contracts).find_accusation(accusation.receipt_hash) == accusation

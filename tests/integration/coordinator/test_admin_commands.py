@@ -18,6 +18,7 @@ from covey.protocol import eip712
 from covey.protocol.ids import Step
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
+from tests.fakes.contracts import read_contract
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.integration.coordinator.handing import FILE, decide, hand_in
 
@@ -220,7 +221,7 @@ def test_worker_remove__by_its_contributor__is_vouched_for_no_more(harness: Coor
         covey("worker", "remove", node, key="operator")
     assert covey("worker", "remove", node, key="contributor")["node"] == node
     assert nodes.contributor_of(pool, node) is None
-    assert nodes.is_liable(pool, node, harness.chain.address("contributor"))
+    assert read_contract(nodes, "isLiable", pool, node, harness.chain.address("contributor"))
 
 
 def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(harness: CoordinatorHarness, covey: Terminal):

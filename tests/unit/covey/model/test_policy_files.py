@@ -20,9 +20,9 @@ from covey.model.policy_files import (
     load_weights,
     require_policy,
     save_policy,
-    save_weights,
 )
 from covey.model.tiny import build_model, build_tokenizer
+from tests.fakes.weights import save_weights
 
 pytestmark = pytest.mark.unit
 
@@ -113,7 +113,7 @@ def test_load_weights__untied_model__replaces_the_head_too(tmp_path: Path) -> No
     source, target = build_untied(), build_untied()
     with torch.no_grad():
         source.lm_head.weight.mul_(2)
-    save_weights(source, tmp_path / "w", "float32")
+    save_weights(source, tmp_path / "w", torch.float32)
     load_weights(target, tmp_path / "w")
     assert torch.equal(target.lm_head.weight, source.lm_head.weight)
     assert not torch.equal(target.lm_head.weight, target.model.embed_tokens.weight)

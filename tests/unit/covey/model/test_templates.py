@@ -10,7 +10,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from covey.errors import ProtocolError
 from covey.model.templates import MAX_STEPS, render_chat, render_json
-from covey.runtime.http import RECURSION_LIMIT
+from covey.runtime.recursion import RECURSION_LIMIT
 from tests.fakes.chat import CHATML, DATED
 
 pytestmark = pytest.mark.unit

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.model.policy_files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer, save_weights
+from covey.model.policy_files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.recipe import WarmStart
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder, warm_start
+from tests.fakes.weights import save_weights
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +65,7 @@ def test_build_tokenizer__vocabulary__is_three_symbols_and_256_bytes() -> None:
 def test_warm_start__equal_seeds__are_equal_bytes(tmp_path: Path) -> None:
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
         model, _ = run(seed, clean_max=3, noisy_steps=2)
-        save_weights(model, tmp_path / name, "bfloat16")
+        save_weights(model, tmp_path / name, torch.bfloat16)
     first, again, other = ((tmp_path / name).read_bytes() for name in "abc")
     assert first == again != other
 

@@ -6,7 +6,7 @@ import pytest
 from eth_account import Account
 
 from covey.errors import ProtocolError, TransientError
-from covey.network.coordinator_client import MAX_ANSWER_BYTES, CoordinatorClient
+from covey.network.coordinator_client import MAX_RESPONSE_BYTES, CoordinatorClient
 from covey.protocol import http_signatures
 from covey.protocol.api.worker import SubmissionRequest, TaskOrder
 from covey.protocol.messages import Receipt
@@ -275,7 +275,7 @@ async def test_post__endless_answer__is_aborted(connect):
     client, _ = connect((200, stream))
     with pytest.raises(ProtocolError, match="oversized"):
         await client.register()
-    assert stream.sent <= MAX_ANSWER_BYTES + (2 << 20)
+    assert stream.sent <= MAX_RESPONSE_BYTES + (2 << 20)
 
 
 async def test_get_object__claims_to_be_compressed__is_not_decompressed(connect):

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.sampling.noise import gumbel, philox_words, philox_words_compiled
+from covey.sampling.noise import gumbel, philox_words
+from covey.sampling.noise_kernels import compile_all
 from covey.sampling.torch_sampler import gumbel_tensor, philox_words_tensor
 
 pytestmark = pytest.mark.unit
@@ -42,6 +43,12 @@ def words(text: str) -> tuple[int, ...]:
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_slow_philox__published_vectors__are_met(counter: str, key: str, result: str) -> None:
     assert slow_philox(words(counter), words(key)) == words(result)  # type: ignore[arg-type]
+
+
+def philox_words_compiled(seeds: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
+    out = np.empty((len(seeds), vocabulary), np.uint32)
+    compile_all().fill_words(seeds, positions, out)
+    return out
 
 
 def words_of_tensor(seeds: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:

@@ -16,12 +16,13 @@ from covey.engines.base import Completion, GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
-from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer, save_weights
+from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import build_model, tiny_folder
 from covey.sampling.noise import gumbel
 from covey.toploc.topk import EVERYTHING, join
+from tests.fakes.weights import save_weights
 
 pytestmark = pytest.mark.unit
 
@@ -233,7 +234,7 @@ def test_load_policy__new_weights__change_what_is_generated(
     engine = HuggingFaceEngine(base=tiny_folder())
     engine.load_policy(tiny_folder(), 3)
     before = engine.generate(short_requests[:4], temperature=1.0)
-    save_weights(build_model(9), tmp_path / WEIGHTS_FILE, "bfloat16")
+    save_weights(build_model(9), tmp_path / WEIGHTS_FILE, torch.bfloat16)
     engine.load_policy(tmp_path, 4)
     after = engine.generate(short_requests[:4], temperature=1.0)
     assert engine.policy_version == 4
@@ -296,7 +297,7 @@ def test_load_policy__description_changes__old_process_agrees_with_a_fresh_one(
 
 def test_load_policy__only_weights_change__model_and_tokenizer_stay(tmp_path: Path) -> None:
     again = copy_policy(tmp_path / "again")
-    save_weights(build_model(9), again / WEIGHTS_FILE, "bfloat16")
+    save_weights(build_model(9), again / WEIGHTS_FILE, torch.bfloat16)
     engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
     model, tokenizer = engine._require_model(), engine.tokenizer
