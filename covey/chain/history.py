@@ -6,9 +6,8 @@ Each query reads only the events that it needs. A role that needs every event us
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eth_utils.crypto import keccak
-
 from covey.chain import events
+from covey.chain.abi_codec import load_artifact
 from covey.chain.contracts import Contracts
 from covey.chain.json_rpc import ChainClient
 from covey.chain.structs import Accusation
@@ -19,13 +18,6 @@ KEPT_EPOCHS = 256
 """Number of newest epochs that can be claimed against. EpochLedger does not keep older ones."""
 LEAST_RANGE = 1000
 """Number of blocks that every node accepts in one request. The follower uses the same number."""
-_POSTED = (
-    "EpochPosted(uint256,uint64,(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32),"
-    "(bytes32,bytes32,uint64,uint64,uint96,uint96))"
-)
-_CREATED = "PoolCreated(uint256,address,bytes32,string)"
-_PUBLISHED = "PolicyPublished(uint256,uint64,bytes32)"
-_OPENED = "CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +29,14 @@ class History:
 
     def find_params(self, pool: PoolId) -> str | None:
         """Return the text of a pool's parameters, unchecked. None if the pool does not exist."""
-        event = self._find(self.contracts.deployment.pool_registry, [_topic(_CREATED), _word(pool)])
+        event = self._find(
+            self.contracts.deployment.pool_registry, [_topic("PoolRegistry", "PoolCreated"), _word(pool)]
+        )
         return event.params if isinstance(event, events.PoolCreated) else None
 
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
         """Return the newest pool of an operator with these parameters. None if there is none."""
-        topics = [_topic(_CREATED), None, _account(operator)]
+        topics = [_topic("PoolRegistry", "PoolCreated"), None, _account(operator)]
         for event in self._walk_back(self.contracts.deployment.pool_registry, topics):
             if isinstance(event, events.PoolCreated) and event.params_hash == params_hash:
                 return event.pool
@@ -50,13 +44,13 @@ class History:
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """Return a posted epoch, even if it was disabled. None if it was not posted."""
-        topics = [_topic(_POSTED), _word(pool), _word(epoch)]
+        topics = [_topic("EpochLedger", "EpochPosted"), _word(pool), _word(epoch)]
         event = self._find(self.contracts.deployment.epoch_ledger, topics)
         return event if isinstance(event, events.EpochPosted) else None
 
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
         """Return the posted epochs of a pool, including disabled ones, oldest first."""
-        posted = self._list(self.contracts.deployment.epoch_ledger, [_topic(_POSTED), _word(pool)])
+        posted = self._list(self.contracts.deployment.epoch_ledger, [_topic("EpochLedger", "EpochPosted"), _word(pool)])
         return [event for event in posted if isinstance(event, events.EpochPosted)]
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
@@ -87,7 +81,9 @@ class History:
 
     def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
         """Return the accusation in the case of a receipt. None if there is no case."""
-        opened = self._find(self.contracts.deployment.slashing_court, [_topic(_OPENED), receipt_hash])
+        opened = self._find(
+            self.contracts.deployment.slashing_court, [_topic("SlashingCourt", "CaseOpened"), receipt_hash]
+        )
         if not isinstance(opened, events.CaseOpened):
             return None
         return Accusation(receipt_hash=receipt_hash, pool=opened.pool, node=opened.node, contributor=opened.contributor)
@@ -109,7 +105,9 @@ class History:
 
     def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
         """Return the published policies of a pool, oldest first."""
-        published = self._list(self.contracts.deployment.policy_registry, [_topic(_PUBLISHED), _word(pool)])
+        published = self._list(
+            self.contracts.deployment.policy_registry, [_topic("PolicyRegistry", "PolicyPublished"), _word(pool)]
+        )
         return [event for event in published if isinstance(event, events.PolicyPublished)]
 
     def _list(self, address: Address, topics: Sequence[Hash | None]) -> list[events.AnyEvent]:
@@ -143,8 +141,8 @@ class History:
             yield from (event for event in map(events.decode, reversed(logs)) if event is not None)
 
 
-def _topic(signature: str) -> Hash:
-    return hash_from_bytes(keccak(text=signature))
+def _topic(contract: str, name: str) -> Hash:
+    return next(hash_from_bytes(event.digest) for event in load_artifact(contract).events if event.name == name)
 
 
 def _word(number: int) -> Hash:
