@@ -289,6 +289,11 @@ def _to_struct(param: abi_codec.Param, value: Any) -> Any:
     return kind(**dict(zip((field.name for field in fields(kind)), value, strict=True)))
 
 
+def get_topic(kind: type["Event"]) -> Hash:
+    """Return the first topic of an event's logs: the hash of its signature in the ABI."""
+    return next(topic for topic, (_, known) in _decoders().items() if known is kind)
+
+
 @cache
 def _decoders() -> dict[Hash, tuple[abi_codec.Item, type[AnyEvent]]]:
     kinds = {kind.__name__: kind for kind in get_args(AnyEvent)}

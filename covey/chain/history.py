@@ -3,11 +3,11 @@
 Each query reads only the events that it needs. A role that needs every event uses the follower instead.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from covey.chain import events
-from covey.chain.abi_codec import load_artifact
 from covey.chain.contracts import Contracts
 from covey.chain.json_rpc import ChainClient
 from covey.chain.structs import Accusation
@@ -18,6 +18,7 @@ KEPT_EPOCHS = 256
 """Number of newest epochs that can be claimed against. EpochLedger does not keep older ones."""
 LEAST_RANGE = 1000
 """Number of blocks that every node accepts in one request. The follower uses the same number."""
+Found = TypeVar("Found", bound=events.Event)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,29 +30,22 @@ class History:
 
     def find_params(self, pool: PoolId) -> str | None:
         """Return the text of a pool's parameters, unchecked. None if the pool does not exist."""
-        event = self._find(
-            self.contracts.deployment.pool_registry, [_topic("PoolRegistry", "PoolCreated"), _word(pool)]
-        )
-        return event.params if isinstance(event, events.PoolCreated) else None
+        event = self._find(events.PoolCreated, self.contracts.deployment.pool_registry, _word(pool))
+        return None if event is None else event.params
 
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
         """Return the newest pool of an operator with these parameters. None if there is none."""
-        topics = [_topic("PoolRegistry", "PoolCreated"), None, _account(operator)]
-        for event in self._walk_back(self.contracts.deployment.pool_registry, topics):
-            if isinstance(event, events.PoolCreated) and event.params_hash == params_hash:
-                return event.pool
-        return None
+        registry = self.contracts.deployment.pool_registry
+        created = self._walk_back(events.PoolCreated, registry, None, _account(operator))
+        return next((event.pool for event in created if event.params_hash == params_hash), None)
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """Return a posted epoch, even if it was disabled. None if it was not posted."""
-        topics = [_topic("EpochLedger", "EpochPosted"), _word(pool), _word(epoch)]
-        event = self._find(self.contracts.deployment.epoch_ledger, topics)
-        return event if isinstance(event, events.EpochPosted) else None
+        return self._find(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool), _word(epoch))
 
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
         """Return the posted epochs of a pool, including disabled ones, oldest first."""
-        posted = self._list(self.contracts.deployment.epoch_ledger, [_topic("EpochLedger", "EpochPosted"), _word(pool)])
-        return [event for event in posted if isinstance(event, events.EpochPosted)]
+        return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool))
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
         """Return the newest epoch that is not disabled and is final at `now`, in Unix seconds of the chain's clock.
@@ -81,22 +75,20 @@ class History:
 
     def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
         """Return the accusation in the case of a receipt. None if there is no case."""
-        opened = self._find(
-            self.contracts.deployment.slashing_court, [_topic("SlashingCourt", "CaseOpened"), receipt_hash]
-        )
-        if not isinstance(opened, events.CaseOpened):
+        opened = self._find(events.CaseOpened, self.contracts.deployment.slashing_court, receipt_hash)
+        if opened is None:
             return None
         return Accusation(receipt_hash=receipt_hash, pool=opened.pool, node=opened.node, contributor=opened.contributor)
 
-    def list_case_events(self, receipt_hash: Hash) -> list[events.AnyEvent]:
+    def list_case_events(self, receipt_hash: Hash) -> list[events.Event]:
         """Return the court's events in the case of a receipt, oldest first."""
-        return self._list(self.contracts.deployment.slashing_court, [None, receipt_hash])
+        return self._list(events.Event, self.contracts.deployment.slashing_court, receipt_hash)
 
     def list_nodes(self, pool: PoolId, contributor: Address) -> list[Address]:
         """Return the nodes that work for a contributor now, in the order of their registration."""
-        topics = [None, _word(pool), None, _account(contributor)]
+        registry = self.contracts.deployment.node_registry
         working: dict[Address, None] = {}
-        for event in self._list(self.contracts.deployment.node_registry, topics):
+        for event in self._list(events.Event, registry, _word(pool), None, _account(contributor)):
             if isinstance(event, events.NodeRegistered):
                 working[event.node] = None
             elif isinstance(event, events.NodeRemoved):
@@ -105,44 +97,38 @@ class History:
 
     def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
         """Return the published policies of a pool, oldest first."""
-        published = self._list(
-            self.contracts.deployment.policy_registry, [_topic("PolicyRegistry", "PolicyPublished"), _word(pool)]
-        )
-        return [event for event in published if isinstance(event, events.PolicyPublished)]
+        return self._list(events.PolicyPublished, self.contracts.deployment.policy_registry, _word(pool))
 
-    def _list(self, address: Address, topics: Sequence[Hash | None]) -> list[events.AnyEvent]:
-        """Return the events of a contract with these topics, oldest first."""
-        return list(self._walk_back(address, topics))[::-1]
+    def _list(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> list[Found]:
+        """Return the events of one kind with these indexed values, oldest first."""
+        return list(self._walk_back(kind, contract, *indexed))[::-1]
 
-    def _find(self, address: Address, topics: Sequence[Hash | None]) -> events.AnyEvent | None:
-        """Return the newest event of a contract with these topics. None if there is none.
+    def _find(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Found | None:
+        """Return the newest event of one kind with these indexed values. None if there is none.
 
         The events that are looked up like this are unique, even after a reorganisation.
         """
-        return next(self._walk_back(address, topics), None)
+        return next(self._walk_back(kind, contract, *indexed), None)
 
-    def _walk_back(self, address: Address, topics: Sequence[Hash | None]) -> Iterator[events.AnyEvent]:
-        """Yield the events of a contract with these topics, newest first.
+    def _walk_back(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Iterator[Found]:
+        """Yield the events of one kind with these indexed values, newest first. `events.Event` stands for all kinds.
 
         Nodes limit the blocks of one request, each differently. A refused range is therefore halved, down to
         LEAST_RANGE.
         """
+        topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
         ranges = [(self.contracts.deployment.start_block, self.client.block_number())]
         while ranges:
             first, last = ranges.pop()
             try:
-                logs = self.client.get_logs([address], first=first, last=last, topics=topics)
+                logs = self.client.get_logs([contract], first=first, last=last, topics=topics)
             except TransientError as error:
                 if error.code != "chain_refused" or last - first < LEAST_RANGE:
                     raise
                 middle = (first + last) // 2
                 ranges += [(first, middle), (middle + 1, last)]
                 continue
-            yield from (event for event in map(events.decode, reversed(logs)) if event is not None)
-
-
-def _topic(contract: str, name: str) -> Hash:
-    return next(hash_from_bytes(event.digest) for event in load_artifact(contract).events if event.name == name)
+            yield from (event for event in map(events.decode, reversed(logs)) if isinstance(event, kind))
 
 
 def _word(number: int) -> Hash:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from covey.chain.events import PolicyPublished
 from covey.chain.history import History
 from covey.chain.json_rpc import Log
 from covey.errors import TransientError
@@ -61,7 +62,7 @@ def test_list_policies__any_limit__is_complete_and_in_order_and_reads_no_block_t
 
 def test_find__event_is_in_the_newest_range__reads_no_older_range():
     node = LimitedNode(1000)
-    event = make_history(node)._find(ALICE, [TOPIC])
+    event = make_history(node)._find(PolicyPublished, ALICE)
     assert event is not None
     assert event.step == 3
     assert len(node.asked) == 1
