@@ -84,6 +84,10 @@ def _read(connection: socket.socket, questions: "queue.SimpleQueue[Frame]") -> N
             questions.put(receive(connection))
     except (EOFError, OSError):
         os._exit(0)
+    except ValueError:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _refuse(error: CoveyError, call: int) -> Frame:

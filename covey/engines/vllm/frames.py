@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 Value = str | int | float | bool | None
@@ -49,9 +50,12 @@ def receive(connection: socket.socket) -> Frame:
     """Read one frame. Raises EOFError if the other side has closed, and ValueError if the frame is invalid."""
     header_size, payload_size = _SIZES.unpack(_read(connection, _SIZES.size))
     _require_sizes(header_size, payload_size)
-    kind, values, call = json.loads(_read(connection, header_size))
-    payload = _read(connection, payload_size)
-    return Frame(kind, values, load(bytes(payload)) if payload else {}, call)
+    header, payload = _read(connection, header_size), _read(connection, payload_size)
+    try:
+        kind, values, call = json.loads(header)
+        return Frame(kind, values, load(bytes(payload)) if payload else {}, call)
+    except (TypeError, SafetensorError) as error:
+        raise ValueError(f"a frame cannot be read: {error}") from error
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:
