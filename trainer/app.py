@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.engines.process_memory import keep_memory
+from covey.engines.cpu_tuning import keep_memory
 from covey.environments.base import Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError

@@ -6,8 +6,8 @@ from functools import partial
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
+from covey.engines.cpu_tuning import keep_memory
 from covey.engines.factory import open_engine
-from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError

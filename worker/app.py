@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from covey.engines.base import Engine
+from covey.engines.cpu_tuning import keep_memory
 from covey.engines.factory import open_engine
-from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError

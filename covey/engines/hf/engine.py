@@ -15,10 +15,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.engines.cpu_tuning import REPLAY_TOKENS, keep_memory
 from covey.engines.hf.decode import append, compute_logprobs, read_prompts
 from covey.engines.hf.packed_replay import packed, read_completions
 from covey.engines.hf.proof_windows import Windows
-from covey.engines.process_memory import explain_memory, keep_memory
+from covey.engines.process_memory import explain_memory
 from covey.errors import OperatorError, ProtocolError
 from covey.model.generation_config import get_end_tokens
 from covey.model.policy_files import (
@@ -38,8 +39,6 @@ from covey.toploc.topk_torch import find_tops
 MAX_LOGITS = 1 << 26
 """Largest number of logits that a replay computes at a time, 256 MiB in float32. Also bounds the tokens of a replay
 pass: a pass with several completions has at most this number divided by the vocabulary size."""
-CPU_TOKENS = 8192
-"""Largest number of tokens of a replay pass on a CPU. With a hidden size of 4096 a layer's states then take 128 MiB."""
 
 
 class HuggingFaceEngine:
@@ -247,7 +246,7 @@ class HuggingFaceEngine:
         """Yield the sequences of each replay pass. The numbers of completions and of tokens of a pass are bounded."""
         room = MAX_LOGITS // self.vocabulary_size
         if torch.device(self._device).type == "cpu":
-            room = min(room, CPU_TOKENS)
+            room = min(room, REPLAY_TOKENS)
         batch, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
         for sequence in sequences:
             tokens += len(sequence.tokens) + (0 if sequence.prompt in prompts else len(sequence.prompt))

@@ -5,9 +5,8 @@ itself. All layers except attention see a plain list of tokens.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from covey.engines.cpu_tuning import MASKED_TOKENS, feed_in_blocks
 from covey.engines.hf.decode import catch_states
 from covey.errors import OperatorError
 
@@ -28,11 +28,6 @@ LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` supports. Recurrent and convolutional layers would carry state across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
 """Arguments that a model may pass to its attention and that `_attend` does not support."""
-BLOCK = 256
-"""Tokens that a CPU puts through a feed-forward network together, so that intermediate results stay in its cache."""
-MASKED = 1024
-"""Longest sequence for which a CPU uses a mask, of at most 4 MiB. This is faster than computing the prompt's queries
-again."""
 
 
 class Span(NamedTuple):
@@ -168,7 +163,7 @@ def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Te
 
     None if attention is plainly causal and a mask would cost more than it saves.
     """
-    is_short, is_plain = length <= MASKED and like.device.type == "cpu", window is None or window >= length
+    is_short, is_plain = length <= MASKED_TOKENS and like.device.type == "cpu", window is None or window >= length
     if is_plain and not is_short:
         return None
     if is_short and is_plain:  # an additive mask is read faster than booleans, but takes four times their memory
@@ -190,39 +185,10 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
     model.set_attn_implementation(NAME)
     try:
         _require_attention(model, NAME)
-        with _in_blocks(model):
+        with feed_in_blocks(model):
             yield
     finally:
         model.set_attn_implementation(before)
-
-
-@contextmanager
-def _in_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Make the feed-forward networks take `BLOCK` tokens at a time on a CPU, and undo this afterwards.
-
-    The intermediate results of a block stay in a core's cache.
-    """
-    is_cpu = model.device.type == "cpu"
-    networks = [each for name, each in model.named_modules() if is_cpu and name.endswith(".mlp") and _is_dense(each)]
-    for network in networks:
-        setattr(network, "forward", partial(_feed_blocks, network.forward))  # noqa: B010
-    try:
-        yield
-    finally:
-        for network in networks:
-            del network.forward
-
-
-def _is_dense(network: torch.nn.Module) -> bool:
-    """Return whether all parameters are in plain linear layers, as in Llama and Qwen.
-
-    Such a network maps one tensor to one tensor, token by token.
-    """
-    return all(isinstance(each, torch.nn.Linear) for each in network.modules() if [*each.parameters(recurse=False)])
-
-
-def _feed_blocks(forward: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
-    return torch.cat([forward(block) for block in torch.split(hidden, BLOCK, dim=1)], dim=1)
 
 
 def _require_attention(model: PreTrainedModel, implementation: str) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
+from covey.engines.cpu_tuning import VLLM_ENVIRONMENT
 from covey.engines.vllm.frames import Frame, receive, send
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
@@ -42,14 +43,6 @@ _ENVIRONMENT = {
     "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder distinguishes successive requests by their names
 }
 """Environment of every subprocess."""
-_CPU = {
-    # Make glibc keep freed memory. Each step allocates logits of tens of MiB, and new pages would cost more than the
-    # logits themselves (decision 016).
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # turns AMX tiles off; see `extension`
-}
-"""Environment of a subprocess that computes on a CPU."""
 
 
 def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict[str, str]:
@@ -61,7 +54,7 @@ def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
     compiler = {"TORCH_COMPILE_DISABLE": "1"} if enforce_eager else {}
-    memory = _CPU if device == "cpu" else {}
+    memory = VLLM_ENVIRONMENT if device == "cpu" else {}
     first_gpu = device.partition(":")[2]
     if first_gpu:
         visible = [each for each in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from covey.engines.cpu_tuning import VLLM_LOGITS
 from covey.engines.vllm.frames import Arrays
 from covey.engines.vllm.hidden_states import States
 from covey.sampling.sampler import score
@@ -23,13 +24,11 @@ KEY = "covey_key"
 MAX_LOGITS = 1 << 24
 """Largest number of logits of a replay that are computed at a time, 64 MiB in float32. Several copies and the noise
 exist at the same time, in memory that vLLM does not count."""
-MAX_LOGITS_CPU = 1 << 23
-"""The same limit on a CPU, where new pages cost more than small matrix products."""
 
 
 def count_rows(device: str, vocabulary: int) -> int:
     """Return how many rows of a replay get their logits at a time."""
-    return max(1, (MAX_LOGITS_CPU if device == "cpu" else MAX_LOGITS) // vocabulary)
+    return max(1, (VLLM_LOGITS if device == "cpu" else MAX_LOGITS) // vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ def test_replay__more_tokens_than_a_pass_takes__uses_several_passes_in_order(
     model = build("qwen2")
     whole = HuggingFaceEngine.from_model(model, build_tokenizer()).replay(claim(RAGGED), temperature=1.0)
     passes.clear()
-    monkeypatch.setattr(hf, "CPU_TOKENS", cpu_tokens)
+    monkeypatch.setattr(hf, "REPLAY_TOKENS", cpu_tokens)
     monkeypatch.setattr(hf, "MAX_LOGITS", logits)
     engine = HuggingFaceEngine.from_model(model, build_tokenizer(), max_batch=max_batch)
     parts = engine.replay(claim(RAGGED), temperature=1.0)
@@ -367,6 +367,6 @@ def test_replay__on_a_gpu__ignores_the_token_limit_of_cpus(
 ) -> None:
     engine = HuggingFaceEngine.from_model(build("qwen2"), build_tokenizer())
     engine._device = "cuda"  # affects only how passes are split; the model stays on the CPU
-    monkeypatch.setattr(hf, "CPU_TOKENS", 1)
+    monkeypatch.setattr(hf, "REPLAY_TOKENS", 1)
     engine.replay(claim(RAGGED), temperature=1.0)
     assert passes == [[12, 2, 1, 20, 12, 1]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
-from covey.engines.hf import packed_replay
+from covey.engines import cpu_tuning
 from tests.unit.covey.engines.hf.test_packed_replay import RAGGED, SIZES, build, read_alone, read_packed
 
 pytestmark = pytest.mark.unit
@@ -16,7 +16,7 @@ TOKENS = 67 - len(RAGGED)
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_replay, "BLOCK", 25)
+    monkeypatch.setattr(cpu_tuning, "BLOCK", 25)
 
 
 @pytest.fixture

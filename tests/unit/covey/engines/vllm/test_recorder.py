@@ -171,7 +171,7 @@ def expect_replay(
 def test_replay__any_parts__scores_each_claimed_token_once(
     steps: list[list[tuple[str, int, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covey.engines.vllm.recorder.MAX_LOGITS_CPU", 3 * VOCABULARY)
+    monkeypatch.setattr("covey.engines.vllm.recorder.VLLM_LOGITS", 3 * VOCABULARY)
     runner, recorder = make()
     recorder.begin(EVERYTHING, 0.5, CLAIMS)
     runner.add("a", {KEY: 0})

@@ -13,7 +13,7 @@ pytestmark = [
 CODE = """
 import resource, torch
 from concurrent.futures import ThreadPoolExecutor
-from covey.engines.process_memory import keep_memory
+from covey.engines.cpu_tuning import keep_memory
 torch.set_num_threads(1)
 keep_memory()
 def work():
