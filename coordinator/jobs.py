@@ -1,6 +1,6 @@
 """What each Celery job does: one transaction on the rows, then the kicks that follow from it.
 
-Registered by `queue.run_jobs` in the jobs process.  Every job may run twice or late without harm.
+Registered by `celery_app.run_jobs` in the jobs process.  Every job may run twice or late without harm.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ IDLE_SECONDS = 30.0
 
 
 def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
-    """The jobs by name; the names are those of `queue.BEAT_SECONDS`."""
+    """The jobs by name; the names are those of `celery_app.BEAT_SECONDS`."""
     return {
         "assign_tasks": lambda: assign_tasks(ctx),
         "expire_leases": lambda: expire_leases(ctx),

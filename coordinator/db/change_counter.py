@@ -1,4 +1,4 @@
-"""Whether the database has changed, so that a waiting request looks at its rows only then.  Called by `db`."""
+"""Whether the database has changed, so that a waiting request looks at its rows only then."""
 
 import sqlite3
 from threading import Lock

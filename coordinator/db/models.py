@@ -184,7 +184,7 @@ class SubmissionRow(Base):
     canary: Mapped[int] = mapped_column(default=0)
     """A `CanaryKind`, fixed at intake."""
     live_groups: Mapped[int] = mapped_column(default=0)
-    """Groups of accepted work whose rewards are not all equal (`coordinator.domain.ruling`)."""
+    """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
     judgements: Mapped[list["JudgementRow"]] = relationship(order_by="JudgementRow.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 

@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log, which readers need to go on while one process writes.  Called by `db`."""
+"""SQLite's write-ahead log, which readers need to go on while one process writes."""
 
 import sqlite3
 import time

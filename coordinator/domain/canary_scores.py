@@ -1,6 +1,6 @@
 """Which submissions are canaries, what the public sees of them, and how validators did on them.
 
-Called by `desk` at intake and by `views`.  The commitment is shown from the first moment, salt and kind when the
+The commitment is shown from the first moment, salt and kind when the
 submission is decided.
 """
 

@@ -1,7 +1,7 @@
 """How submissions are judged: drawn, judged in turns, verdicts committed, revealed and tallied.
 
-Called by `desk` (validators) and `jobs`.  `draws` says whether work is replayed, `turns` who judges it, `ruling` what
-the verdicts decide; what follows from a ruling for node, tasks and step is applied here.
+`audit_draws` says whether work is replayed, and `panel` who judges it and what the verdicts decide.  What follows from
+a ruling for node, tasks and step is applied here.
 """
 
 from collections.abc import Sequence

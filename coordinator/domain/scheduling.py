@@ -1,4 +1,4 @@
-"""Who does what next: pure functions over numbers, called by `service`.  No clock, no database."""
+"""Who does what next: pure functions over numbers.  No clock, no database."""
 
 import math
 from collections import deque

@@ -1,6 +1,6 @@
 """What a step's batch is made of: how many tasks it still needs, when it is full, and what its groups count.
 
-Called by `service` and `judging`.  With the pool's online filter (the paper, section 3.3.2) only live groups fill a
+With the pool's online filter (the paper, section 3.3.2) only live groups fill a
 batch; dead ones come along, are paid, and count against the cap on sampling.
 """
 
