@@ -182,7 +182,7 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
 async def test_run_stages__engine_busy__earlier_work_is_submitted_meanwhile(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """The second batch ends only when the first submission has arrived: one after the other, they would wait for ever."""
+    """The second batch ends only when the first submission has arrived: one after the other, both would hang."""
     sent = threading.Event()
     ctx = start(engine=(counting := Counting(engine)))
     counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was submitted")
@@ -229,7 +229,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
 async def test_run_stages__slow_download_of_a_policy__only_older_leases_are_served_and_a_stop_does_not_wait_for_it(
     start: Start, coordinator: FakeCoordinator, engine, in_engine: int | None
 ):
-    """A lease of the new policy would expire during the download. An engine without a policy loads one from the disk."""
+    """A lease of the new policy would expire during the download. An engine without a policy loads an older one."""
 
     class Holding(Counting):
         policy_version = in_engine

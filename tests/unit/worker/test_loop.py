@@ -114,7 +114,7 @@ async def test_turn__final_refusal__drops_the_submission_and_the_worker_continue
 async def test_turn__countersignature_with_an_unfair_date__is_not_accepted(
     start: Start, coordinator: FakeCoordinator, signed_at: int
 ):
-    """The pool draws 24 s after the signature, so a date 24 s in the past would have let the coordinator know the draw."""
+    """The pool draws 24 s after the signature, so a coordinator that dates it 24 s back would know the draw."""
     ctx = start()
     coordinator.orders.append(make_task())
     coordinator.signed_at = signed_at
