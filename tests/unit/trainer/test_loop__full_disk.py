@@ -1,4 +1,4 @@
-"""No room for what the trainer writes: a clear error, nothing half-written, and the last good state loads."""
+"""A full disk gives a clear error and nothing half-written, and the last good state loads."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def learner() -> Learner:
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000])  # in the masters, in the moments
-def test_save__no_room__says_so_and_the_last_good_state_loads(learner: Learner, tmp_path: Path, size: int) -> None:
+def test_save__no_room__raises_and_the_last_good_state_loads(learner: Learner, tmp_path: Path, size: int) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     learner.update(build_batch(build_samples(2)))
     checkpoints.save(learner, Step(1), {})
@@ -49,7 +49,7 @@ def test_save__no_room__says_so_and_the_last_good_state_loads(learner: Learner, 
 
 
 @pytest.mark.parametrize("size", [0, 100, 700, 2_000, 100_000])
-def test_export_policy__no_room__leaves_the_policies_that_stand(learner: Learner, tmp_path: Path, size: int) -> None:
+def test_export_policy__no_room__keeps_the_existing_policies(learner: Learner, tmp_path: Path, size: int) -> None:
     exports, tokenizer = StepFolders(tmp_path), load_tokenizer(tiny_folder())
     export_policy(exports, learner, tokenizer, Step(0))
     with limit_files(size), pytest.raises(OperatorError, match="disk_full"):
@@ -58,9 +58,7 @@ def test_export_policy__no_room__leaves_the_policies_that_stand(learner: Learner
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_add__disk_is_found_full_when_synced__leaves_nothing(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add__disk_full_at_sync__leaves_nothing(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -83,8 +81,8 @@ def run_out(harness: Any) -> None:
         harness.run()
 
 
-@pytest.mark.parametrize("size", [0, 100, 100_000])  # of a manifest, of a small file, of the weights
-def test_run__origin_is_full__goes_on_to_the_same_policies(
+@pytest.mark.parametrize("size", [0, 100, 100_000])  # no room for a manifest, a small file, the weights
+def test_run__origin_is_full__continues_to_the_same_policies(
     size: int, build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight, filled = build_harness(), build_harness()
@@ -98,7 +96,7 @@ def test_run__origin_is_full__goes_on_to_the_same_policies(
             return offer(self, folder, step)
 
     monkeypatch.setattr(Publisher, "offer", fill)
-    monkeypatch.setattr(loop, "evaluate", lambda ctx: None)  # it would write beside, with the same limit
+    monkeypatch.setattr(loop, "evaluate", lambda ctx: None)  # it would write concurrently, under the same limit
     run_out(filled)
     assert list(filled.config.origin_root.rglob(".*")) == []
     assert filled.coordinator.store.list_steps(1) == [0]
@@ -108,7 +106,7 @@ def test_run__origin_is_full__goes_on_to_the_same_policies(
     assert filled.coordinator.claims == [0, 1]
 
 
-def test_run__no_room_for_an_intent__is_published_once_there_is(
+def test_run__no_room_for_an_intent__publishes_once_there_is_room(
     build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness()
@@ -116,8 +114,10 @@ def test_run__no_room_for_an_intent__is_published_once_there_is(
 
     def fill(self: SqliteOutbox, intent: Intent) -> None:
         if intent.key.endswith("/1"):
-            self._database.execute("PRAGMA max_page_count = 1")  # what there is stays, nothing is added
-            intent = replace(intent, call=replace(intent.call, data=bytes(100_000)))  # no page has room for it
+            self._database.execute("PRAGMA max_page_count = 1")  # existing rows stay, and nothing can be added
+            intent = replace(
+                intent, call=replace(intent.call, data=bytes(100_000))
+            )  # too large for the free space of any page
         put(self, intent)
 
     monkeypatch.setattr(SqliteOutbox, "put", fill)
@@ -128,7 +128,7 @@ def test_run__no_room_for_an_intent__is_published_once_there_is(
     assert harness.coordinator.claims == [0, 1]
 
 
-def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
+def test_run__no_room_for_a_line_of_metrics__writes_it_once_there_is_room(
     build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness()
@@ -147,7 +147,7 @@ def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
     assert harness.coordinator.claims == [0, 1]
 
 
-def test_run__disk_fills_up_between_two_steps__goes_on_to_the_same_policies(
+def test_run__disk_fills_up_between_two_steps__continues_to_the_same_policies(
     build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight, filled = build_harness(), build_harness()
