@@ -86,8 +86,8 @@ class Publisher:
 
         Raises OperatorError("another_policy") if the chain or the outbox holds another policy for the step, and
         OperatorError("publication_refused") if the chain keeps refusing it.
-        Raises TransientError if a node is unreachable, if the chain refuses for now, or if the block of the policy
-        before or of this one is not on the node's chain.
+        Raises TransientError if a node is unreachable or the chain refuses for now. It is also raised while the block
+        of this policy or of the previous one is not on the node's chain.
         """
         published = self._registry.steps_of(self._pool)
         if published < step:

@@ -23,7 +23,7 @@ from covey.model.tiny import warm_start
 MAX_TOKENS = 8
 """Maximum length in tokens of an answer in the shipped model's task. Five letters and <eos> fit."""
 HELD_OUT_PROMPTS, HELD_OUT_SAMPLES = 256, 2
-"""Number of held-out prompts, and of samples per prompt, behind the reward that a warm start reports."""
+"""Number of held-out prompts, and of samples per prompt, from which a warm start reports its reward."""
 
 
 def warm_start_tiny(seed: int, folder: Path, on_progress: Callable[[int, float], None]) -> float:

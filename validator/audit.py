@@ -226,7 +226,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
         return folder
     if not config.relays:
         raise OperatorError(
-            "no_policy", f"policy {version} is not here", fix="Name relays with --relay, or a folder with --policies"
+            "no_policy",
+            f"policy {version} is not on this machine",
+            fix="Name relays with --relay, or a folder with --policies",
         )
     client = ShardClient(config.relays)
     try:

@@ -72,7 +72,7 @@ async def claim(ctx: Context) -> CycleResult:
     if task is None:
         return CycleResult.IDLE
     if task.lease in leases.ids or ctx.submissions.has_signed(task.task, task.lease):
-        get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
+        get_logger().error("a lease was assigned twice; signing again would be equivocation", lease=task.lease)
         return CycleResult.RETRY
     leases.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return CycleResult.DONE
@@ -139,7 +139,7 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
     if version in ctx.policies.refused:
         raise ProtocolError("policy_mismatch", f"the engine refused policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
-    if steps - version > network.params.max_staleness + 2:  # the coordinator may be a policy behind this chain
+    if steps - version > network.params.max_staleness + 2:  # the coordinator may lag this chain by one policy
         raise ProtocolError("stale", f"task {task.task} is of policy {version}, and {steps} policies were published")
     await asyncio.to_thread(require_manifest, ctx, task)
 
@@ -190,7 +190,9 @@ async def sign_next(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     generated = leases.generated[0]
     if ctx.submissions.has_signed(generated.order.task, generated.order.lease):  # assigned again meanwhile
-        get_logger().error("a lease was given twice, signing again would be equivocation", lease=generated.order.lease)
+        get_logger().error(
+            "a lease was assigned twice; signing again would be equivocation", lease=generated.order.lease
+        )
         leases.release([generated.order])
         return CycleResult.DONE
     signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, generated))

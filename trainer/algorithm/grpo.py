@@ -79,8 +79,9 @@ def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "consta
 
     `lengths` are the completion lengths [samples] of a whole update.
 
-    `tokens`: 1 / all tokens of the update (DAPO, arXiv 2503.14476, formula 8).  `sequence`: 1 / (samples x own length)
-    (the paper, section 3.4, as written).  `constant`: 1 / (samples x constant), with the length limit (dr_grpo).
+    `tokens`: 1 / all tokens of the update (DAPO, arXiv 2503.14476, formula 8). `sequence`: 1 / (samples x own length)
+    (the paper, section 3.4, as written). `constant`: 1 / (samples x constant), where `constant` is the length limit
+    (dr_grpo).
     """
     lengths = lengths.double()
     if kind == "tokens":

@@ -47,8 +47,8 @@ class Regrader:
     def regrade(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork | None:
         """Return `work` with recomputed rewards, and with the number of rollouts that claimed another one.
 
-        Returns None, with a log line, if a row does not have the prompt and seed of its slot, if it does not end
-        lawfully, or if a grading limit may explain a reward that differs.
+        Returns None, with a log line, if a row has another prompt or seed than its slot or ends unlawfully. It does so
+        too if a grading limit may explain a reward that differs.
         """
         domain = SlotDomain(
             beacon=item.manifest_hash,

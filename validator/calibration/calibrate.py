@@ -180,9 +180,10 @@ def calibrate(
 
     `params`: the pool's parameters, with the intended mode, number format and engines. Their thresholds are replaced.
     `previous`: an engine with an earlier policy, whose proofs must not pass.
-    Raises OperatorError("exact_impossible") if the exact mode is asked for and any replay differs,
-    OperatorError("honest_rejected") if the proposal rejects one of the other submissions,
-    OperatorError("forgery_passes") if a forgery passes, and OperatorError("too_few_windows") if one cannot be tried.
+    Raises OperatorError("exact_impossible") if the exact mode is requested and any replay differs.
+    Raises OperatorError("honest_rejected") if the proposal rejects one of the other submissions.
+    Raises OperatorError("forgery_passes") if a forgery passes, and OperatorError("too_few_windows") if one cannot be
+    tried.
     """
     samples: list[CalibrationSample] = []
     for sample in collect(params, environment, worker, validator, count=submissions + submissions // 2, seed=seed):

@@ -1,4 +1,4 @@
-"""Forged proofs that cost no forward pass, such as a worker could submit that runs no model or an outdated one.
+"""Forged proofs that cost no forward pass. A worker that runs no model, or an outdated one, could submit them.
 
 Calibration refuses thresholds that let one of them pass. Every forger knows honest proofs of earlier windows of this
 pool, as every contributor does.

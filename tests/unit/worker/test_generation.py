@@ -51,7 +51,7 @@ def test_build_slots__task__determines_seeds_and_prompts_in_order(worker: Worker
 @pytest.mark.parametrize(
     "changes", [{"task": 8}, {"policy_version": 1}, {"manifest_hash": make_hash("other")}, {"lease": 10}]
 )
-def test_build_slots__another_task_version_or_manifest__has_other_seeds_and_another_lease_has_not(
+def test_build_slots__another_task_version_or_manifest__changes_the_seeds_but_another_lease_does_not(
     worker: Worker, changes: dict[str, object]
 ):
     def seeds(task) -> set[int]:

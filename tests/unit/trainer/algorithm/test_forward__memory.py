@@ -28,10 +28,10 @@ def base() -> PreTrainedModel:
 
 
 @contextmanager
-def watch_layers(model: PreTrainedModel, tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` whenever one of a layer's matrices is applied."""
+def watch_layers(model: PreTrainedModel, on_call: Callable[[], None]) -> Iterator[None]:
+    """Call `on_call` whenever one of a layer's matrices is applied."""
     layer = model.get_submodule("model.layers.0.mlp.gate_proj")
-    handle = layer.register_forward_hook(lambda *_: tell())
+    handle = layer.register_forward_hook(lambda *_: on_call())
     yield
     handle.remove()
 

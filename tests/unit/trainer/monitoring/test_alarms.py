@@ -39,7 +39,7 @@ def build_series(
     return {name: list(values[name]) or [value] * steps for name, value in flat.items()}
 
 
-def tell(series: dict[str, list[float]], settings: AlarmSettings = RULES) -> list[tuple[int, str]]:
+def list_new(series: dict[str, list[float]], settings: AlarmSettings = RULES) -> list[tuple[int, str]]:
     """Return (step, sign) of every alarm as the series grows."""
     steps = len(series[GRADIENT_NORM])
     grown = ({name: values[: step + 1] for name, values in series.items()} for step in range(steps))
@@ -92,7 +92,7 @@ def test_find_alarms__gradient_norm_doubles_slowly__is_found_once_its_median_has
 
 
 def test_find_alarms__one_spike__raises_no_alarm() -> None:
-    assert tell(build_series(norm=[1.0] * 6 + [100.0] + [1.0] * 6)) == []
+    assert list_new(build_series(norm=[1.0] * 6 + [100.0] + [1.0] * 6)) == []
 
 
 @pytest.mark.parametrize(("name", "sign", "least"), [("outside", OUTSIDE_CLIP, 0.05), ("mismatch", MISMATCH_KL, 0.01)])
@@ -108,27 +108,27 @@ def test_find_alarms__distance_from_the_sampling_policy__counts_only_above_the_m
 
 def test_find_alarms__entropy__falls_without_and_rises_with_an_alarm() -> None:
     falling = [2.0] * 3 + [1.5] * 3 + [1.0] * 3
-    assert tell(build_series(entropy=falling)) == []
-    assert tell(build_series(entropy=[*falling, 1.3, 1.3])) == [(10, ENTROPY)]
+    assert list_new(build_series(entropy=falling)) == []
+    assert list_new(build_series(entropy=[*falling, 1.3, 1.3])) == [(10, ENTROPY)]
 
 
 def test_find_new_alarms__a_sign_that_stays__is_reported_once() -> None:
-    assert tell(build_series(norm=[1.0] * 6 + [3.0] * 30)) == [(7, GRADIENT_NORM)]
+    assert list_new(build_series(norm=[1.0] * 6 + [3.0] * 30)) == [(7, GRADIENT_NORM)]
 
 
 def test_find_new_alarms__cleared_for_a_window_and_back__is_reported_again() -> None:
     norm = [1.0] * 6 + [3.0] * 6 + [1.0] * 9 + [3.0] * 6
-    assert tell(build_series(norm=norm)) == [(7, GRADIENT_NORM), (22, GRADIENT_NORM)]
+    assert list_new(build_series(norm=norm)) == [(7, GRADIENT_NORM), (22, GRADIENT_NORM)]
 
 
 def test_find_new_alarms__flickers_within_a_window__is_reported_once() -> None:
     norm = [1.0] * 6 + [3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 1.0, 1.0]
-    assert tell(build_series(norm=norm)) == [(7, GRADIENT_NORM)]
+    assert list_new(build_series(norm=norm)) == [(7, GRADIENT_NORM)]
 
 
 def test_find_new_alarms__two_signs_at_once__are_two() -> None:
     series = build_series(norm=[1.0] * 4 + [3.0] * 2, outside=[0.0] * 4 + [0.3] * 2)
-    assert tell(series) == [(5, GRADIENT_NORM), (5, OUTSIDE_CLIP)]
+    assert list_new(series) == [(5, GRADIENT_NORM), (5, OUTSIDE_CLIP)]
 
 
 @given(st.lists(st.floats(0.001, 1000), max_size=40), st.integers(1, 5))

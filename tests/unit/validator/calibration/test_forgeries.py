@@ -94,7 +94,7 @@ def test_count_passes__meaningless_limits__let_forgeries_pass(honest: Honest):
     assert any(passed["profile"])
 
 
-def test_count_passes__windows_that_are_equal__are_no_forgeries():
+def test_count_passes__equal_windows__are_not_forgeries():
     same, other = draw_gaussian(1, 2, 64), draw_gaussian(2, 2, 64)
     passed = count_passes([same, same.copy()], Thresholds(), np.random.default_rng(0))
     assert passed == {name: [] for name in FORGERS}
@@ -103,7 +103,8 @@ def test_count_passes__windows_that_are_equal__are_no_forgeries():
 
 
 def test_forge_channels__model_with_outlier_channels__passes_by_its_modulus_alone():
-    """Sixteen channels of one usual value each, as large models have: an index modulo the hidden size is a channel."""
+    """Windows have sixteen channels of one typical value each, as in large models. An index modulo the hidden size is a
+    channel."""
     hidden, channels = 3584, np.arange(16) * 200
 
     def draw(seed: int) -> Bits:
