@@ -1,6 +1,6 @@
-"""The trainer's composition root; runs until the last step or a stop signal.
+"""The trainer's composition root. It runs until the last step or a stop signal.
 
-Light until it runs: what computes is composed in `models`.
+Its imports are light until it runs. The computing parts are built in `factories`.
 """
 
 import asyncio
@@ -47,11 +47,10 @@ def build(
     sinks: "Sequence[Sink]" = (),
     ranks: "Ranks | None" = None,
 ) -> Context:
-    """Compose the trainer and bring it back to its newest checkpoint; without one, make that of the first step.
+    """Compose the trainer and restore its newest checkpoint. Without one, write that of the first step.
 
-    `ranks`: this one, rank 0, leads; None: there is only this process.
-
-    Raises OperatorError when the chain names another trainer, or when checkpoint and chain do not belong together.
+    `ranks`: all ranks, led by this one, rank 0. None: there is only this process.
+    Raises OperatorError if the chain names another trainer, or if checkpoint and chain do not belong together.
     """
     from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
@@ -68,8 +67,8 @@ def build(
         raise OperatorError(
             "not_the_trainer",
             f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
-            fix=f"Set key_file to the key of {network.terms.trainer}, see covey wallet show FILE, or create a pool with"
-            f" trainer = {network.wallet.address}",
+            fix=f"Set key_file to the key of {network.terms.trainer} (see covey wallet show FILE), or create a pool"
+            f" with trainer = {network.wallet.address}",
         )
     learner, recomputer = build_learner(config, network.params, ranks or ALONE)
     source = get_source(config)
@@ -86,8 +85,8 @@ def build(
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
-        raise build_lost_reference(f"there is no {exports.get_path(Step(0))}")
-    for lost in (Step(each) for each in range(published, step) if not is_whole(exports, Step(each))):
+        raise build_lost_reference(f"{exports.get_path(Step(0))} does not exist")
+    for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
         raise build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):
         export_policy(exports, learner, tokenizer, step)
@@ -106,7 +105,7 @@ def build(
         metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
         get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
 
-    if state is not None and state.report:  # where a crash came between
+    if state is not None and state.report:  # a crash may have come between checkpoint and metrics
         metrics.record("update", step - 1, complete_report(state.report, config, saved=0.0, devices=learner.ranks.size))
     return Context(
         config=config,
@@ -133,7 +132,7 @@ def build(
 
 
 def open_outbox(config: TrainerConfig) -> SqliteOutbox:
-    """The outbox of policies; raise OperatorError where the disk has no room for it."""
+    """Open the outbox of policies. Raises OperatorError("disk_full") if the disk has no room for it."""
     with ExplainFullDisk(config.home, "the outbox"):
         return SqliteOutbox(config.home / "outbox.sqlite3")
 
@@ -141,7 +140,7 @@ def open_outbox(config: TrainerConfig) -> SqliteOutbox:
 def serve_data_sets(config: TrainerConfig, network: Network) -> None:
     """Add the data sets of this machine to the origin, and open all that the pool names.
 
-    Raises OperatorError("wrong_dataset") for a data set that the pool names and that is neither here nor at a relay.
+    Raises OperatorError("wrong_dataset") if a data set that the pool names is neither here nor at a relay.
     """
     from covey.shardcast.store import ShardStore
     from covey.tasks.publishing import add_data_set, require_data_sets
@@ -154,7 +153,7 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
 
 
 def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
-    """The publisher, which is called in one thread only."""
+    """Build the publisher, which may be called from one thread only."""
     from covey.shardcast.store import ShardStore
     from trainer.publisher import Publisher
     from trainer.schedule import build_retention
@@ -171,9 +170,9 @@ def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbo
 
 
 def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
-    """Train until the last step is published and evaluated, or until a stop signal; a cycle under way is finished.
+    """Train until the last step is published and evaluated, or until a stop signal. A cycle in progress is finished.
 
-    `sinks` are told of each line of metrics.  Under torchrun all its processes call this, and rank 0 leads the others.
+    `sinks` receive each line of metrics. Under torchrun all its processes call this, and rank 0 leads the others.
     """
     from trainer.distributed.ranks import open_ranks
     from trainer.distributed.sharding import require_shardable

@@ -11,7 +11,7 @@ trainer = typer.Typer(help="Run a trainer, which learns and publishes policies."
 
 @trainer.command("run")
 def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Learn from accepted rollouts and publish each new policy.
+    """Run a trainer: learn from accepted rollouts and publish each new policy.
 
     Example: `covey trainer run --config trainer.toml --set steps=100`
     """
@@ -22,6 +22,6 @@ def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
     from trainer.monitoring.live_view import show_training
 
     settings = load_settings(TrainerConfig, config, sets)
-    is_shown = None if os.environ.get("RANK", "0") == "0" else False  # torchrun's: one process of all has the terminal
+    is_shown = None if os.environ.get("RANK", "0") == "0" else False  # set by torchrun: only rank 0 uses the terminal
     with show_training(Console(force_terminal=is_shown), steps=settings.steps) as sink:
         app.run(settings, sinks=[sink])

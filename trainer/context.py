@@ -1,6 +1,6 @@
-"""Everything that the trainer's cycles are given, and how far they are.
+"""The context that the trainer's cycles share, and their progress.
 
-Light to import: what computes is named for type checkers only.
+Its imports are light: the computing parts are imported for type checkers only.
 """
 
 import asyncio
@@ -30,51 +30,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A policy that the origin has.  Times are of `Context.timer`."""
+    """A policy that was written to the origin. Times are on `Context.timer`."""
 
     manifest_hash: Hash
     seconds: float
-    """Of cutting it into shards."""
+    """Seconds that cutting it into shards took."""
     at: float
+    """Time when it was in the origin."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """Shared by both cycles, each of which writes its own part."""
+    """Progress of both cycles, which share it. Each cycle writes its own fields."""
 
     step: Step
-    """The policy that the masters stand for."""
+    """Step of the policy that the masters represent."""
     waiting_since: float
-    """When the step before was on disk."""
+    """Time on `Context.timer` when the previous step was on disk."""
     unpublished: Step
-    """The oldest policy that this process has not seen on chain, so at first the newest there; above `step` when there
-    is none."""
+    """Step of the oldest policy that this process has not seen on chain. Larger than `step` if there is none. At the
+    start it is the newest policy on chain if that is kept here, because this process has not seen it there yet."""
     offered: Offered | None = None
-    """Of that policy."""
+    """The unpublished policy in the origin. None until it is there."""
     fetched: "dict[TaskId, AcceptedWork | None]" = field(default_factory=dict)
-    """Of the next batch; None for what is left out."""
+    """Work of the next batch by task. None marks a submission that is left out."""
     fruitless: int = 0
-    """Orders for it, one after the other, of which no file was new."""
+    """Number of consecutive orders for the next batch in which no file was new."""
     unreadable: set[Step] = field(default_factory=set)
-    """Kept policies that are damaged: what nobody replayed of their work is left out."""
+    """Steps of kept policies that are damaged. Their work is left out unless it was replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that the trainer's loop is given."""
+    """Settings, connections and state that the trainer's cycles share."""
 
     config: TrainerConfig
     network: Network
     tokenizer: "PreTrainedTokenizerBase"
     learner: "Learner"
     recomputer: "Recomputer | None"
-    """None where no setting asks for another policy's log-probabilities."""
+    """Scratch model for log-probabilities under other policies. None if no setting requires them."""
     checkpoints: "Checkpoints"
     exports: "StepFolders"
     environment: Environment
     publisher: "Publisher"
     chain_thread: ThreadPoolExecutor
-    """One thread, the only one that uses the publisher."""
+    """Executor with one thread, the only one that uses the publisher."""
     background: "Background"
     metrics: "TrainingMetrics"
     decode: Callable[[bytes], bytes]

@@ -1,7 +1,4 @@
-"""What computes in a trainer, composed of its settings: learner and scratch model, the evaluation and its engine.
-
-Called by `app`, and by `follower` for the ranks beside rank 0.
-"""
+"""Builds the computing parts of a trainer from its settings: learner, scratch model, regrader and evaluation."""
 
 import json
 from pathlib import Path
@@ -31,26 +28,27 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.monitoring.evaluation import Evaluator
 
 OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
-"""Settings that are a process's; of all others rank 0's hold."""
+"""Names of the settings that each process keeps for itself. For all other settings rank 0's values apply."""
 
 
 def get_source(config: TrainerConfig) -> str | Path:
-    """The model of the first step."""
+    """Return the folder or name of the first step's model."""
     return config.initial_policy or tiny_folder()
 
 
 def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALONE) -> tuple[Learner, Recomputer | None]:
-    """The masters of the first step with a fresh optimizer, and a scratch model beside them where the settings ask for
-    log-probabilities under published policies; on all ranks at once.
+    """Build the learner with the masters of the first step and a fresh optimizer.
 
-    Raises OperatorError("short_rows") where a sample of the pool could be longer than a row.
+    The second value is a scratch model that computes log-probabilities under published policies. It is None if no
+    setting requires them. All ranks call this at the same time.
+    Raises OperatorError("short_rows") if a sample of the pool could be longer than a row.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
     if config.seq_len < params.model.longest:
         raise OperatorError(
             "short_rows",
             f"seq_len is {config.seq_len}, a prompt and its completion have up to {params.model.longest} tokens",
-            fix=f"Set seq_len to {params.model.longest} at least",
+            fix=f"Set seq_len to {params.model.longest} or more",
         )
     describe_hardware(config.device)
     prepare_process(threads=config.threads)
@@ -94,7 +92,10 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
 
 
 def _load(config: TrainerConfig, dtype: str, ranks: Ranks) -> PreTrainedModel:
-    """The model of the first step; of several ranks each has it in main memory, and its device no more than a shard."""
+    """Load the model of the first step.
+
+    With several ranks each loads it into main memory, because its device may only have room for a shard.
+    """
     model = load_model(get_source(config), dtype)
     if not ranks.is_shared:
         torch.nn.Module.to(model, config.device)
@@ -102,22 +103,24 @@ def _load(config: TrainerConfig, dtype: str, ranks: Ranks) -> PreTrainedModel:
 
 
 def encode_plan(config: TrainerConfig, params: PoolParams) -> str:
-    """What all ranks go by."""
+    """Encode the settings and pool parameters that all ranks use, as JSON."""
     return json.dumps(
         {"settings": config.model_dump(mode="json", exclude=OWN), "params": params.model_dump(mode="json")}
     )
 
 
 def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolParams]:
-    """Rank 0's settings with those of this process's own, and the pool's parameters."""
+    """Decode the pool's parameters and rank 0's settings. The settings in OWN keep this process's values."""
     plan = json.loads(text)
     settings = plan["settings"] | config.model_dump(include=OWN)
     return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
 
 
 def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grader) -> Regrader:
-    """What grades again the work that no quorum replayed.  Environment and tokenizer are its own, as it runs in threads
-    alongside the evaluation."""
+    """Build the regrader of work that no quorum replayed.
+
+    It has its own environment and tokenizer, because it runs in threads concurrently with the evaluation.
+    """
     source = get_source(config)
     tokenizer = load_tokenizer(source)
     return Regrader(
@@ -135,7 +138,7 @@ def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, 
 
 
 def build_evaluator(config: TrainerConfig, network: Network, *, grade: Grader) -> Evaluator:
-    """The evaluation with an engine of its own."""
+    """Build the evaluation with its own engine."""
     rules = network.params.model
     engine = HuggingFaceEngine(
         dtype=rules.compute_dtype, max_batch=config.evaluation_batch, base=get_source(config), device=config.device

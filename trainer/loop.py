@@ -1,4 +1,4 @@
-"""The trainer's cycles, beside each other: learn from the next batch, publish what was made.  One verb a line."""
+"""The trainer's two concurrent cycles: one learns from the next batch, the other publishes new policies."""
 
 import asyncio
 
@@ -13,11 +13,15 @@ from trainer.schedule import is_ahead, is_evaluated, is_finished
 from trainer.train_step import learn
 
 PUMP_SECONDS = 0.05
+"""Seconds between two attempts to advance a publication."""
 
 
 async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
-    """Both until the last step or a stop signal.  Whatever fails first ends the others and is raised, but an update
-    under way is finished: other processes may be at it too."""
+    """Run both cycles until the last step or a stop signal.
+
+    The first failure ends the other cycle and is raised. An update in progress is finished first, because other ranks
+    may be working on it, too.
+    """
     failures: list[BaseException] = []
 
     def end(task: asyncio.Task[None]) -> None:
@@ -38,7 +42,7 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Take one step; the policies that it makes are published beside it."""
+    """Take one step. The policy that it produces is published concurrently with the next step."""
     progress = ctx.progress
     evaluate(ctx)
     if is_finished(progress.step, ctx.config.steps):
@@ -55,7 +59,7 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 async def publish(ctx: Context) -> CycleResult:
-    """Have the oldest policy that is not published in the origin and on chain; if all are, see that they stay there."""
+    """Publish the oldest unpublished policy to the origin and on chain. If there is none, check that all stay there."""
     progress, loop = ctx.progress, asyncio.get_running_loop()
     step = progress.unpublished
     if step > progress.step:
@@ -77,7 +81,7 @@ async def publish(ctx: Context) -> CycleResult:
 
 
 def offer(ctx: Context, step: Step) -> Offered:
-    """Have a policy in the origin."""
+    """Write a policy to the origin."""
     started = ctx.timer()
     with ExplainFullDisk(ctx.config.origin_root, f"policy {step}"):
         manifest_hash = ctx.publisher.offer(ctx.exports.get_path(step), step)
@@ -86,16 +90,16 @@ def offer(ctx: Context, step: Step) -> Offered:
 
 
 def evaluate(ctx: Context) -> None:
-    """Order the evaluation of every kept policy that has none."""
+    """Start the evaluation of every kept policy that is due and has none yet."""
     config = ctx.config
     for step in ctx.exports.list_steps():
-        is_wanted = is_evaluated(step, steps=config.steps, every=config.evaluation_every)
-        if is_wanted and not ctx.metrics.has("evaluation", step):
+        is_due = is_evaluated(step, steps=config.steps, every=config.evaluation_every)
+        if is_due and not ctx.metrics.has("evaluation", step):
             ctx.background.add(step)
 
 
 async def finish(ctx: Context) -> CycleResult:
-    """The last policy is made: once it is out, wait for the evaluations and end the process."""
+    """Wait for the evaluations and end the process, once the last policy is published."""
     if ctx.progress.unpublished <= ctx.progress.step:
         return CycleResult.IDLE
     await ctx.background.finish()

@@ -1,7 +1,7 @@
-"""Brings a policy to the origin and its hash on chain; called by `loop` until the chain holds it.
+"""Publishes a policy: its files go to the origin and its manifest hash on chain.
 
-Shards and manifest are on disk before the hash is sent.  Repeated after a crash it changes nothing: equal files give an
-equal manifest, the outbox holds one intent for each step, and the chain alone says what is published.
+Shards and manifest are on disk before the hash is sent. Repeating a publication after a crash changes nothing: equal
+files give an equal manifest, the outbox holds one intent per step, and only the chain decides what is published.
 """
 
 import time
@@ -18,13 +18,13 @@ from covey.runtime.full_disk import ExplainFullDisk
 from covey.shardcast.store import Retention, ShardStore, add_shards
 
 WATCH_SECONDS = 1.0
-"""Least time between two looks at whether all published policies are still on chain."""
+"""Minimum number of seconds between two checks that all published policies are still on chain."""
 REFUSALS = 2
-"""Intents in a row that the chain refuses before the trainer stops: a reorganisation may explain one."""
+"""Number of consecutive intents that the chain refuses before the trainer stops. A reorganisation may explain one."""
 
 
 class Registry(Protocol):
-    """What `PolicyRegistry` offers."""
+    """The functions of `PolicyRegistry` that the publisher uses."""
 
     def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call: ...
 
@@ -34,14 +34,14 @@ class Registry(Protocol):
 
 
 def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
-    """Return if `folder` is the policy that the chain holds for `step`; raise OperatorError("another_policy").
+    """Raise OperatorError("another_policy") unless `folder` is the policy that the chain holds for `step`.
 
-    It is cut into shards in `scratch`, which takes its size there meanwhile.
+    The policy is cut into shards in `scratch`, which needs as much free space as the policy takes.
     """
     if folder.is_dir() and registry.steps_of(pool) > step:
         with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
-            found = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
-        if found == registry.policy_of(pool, step):
+            manifest_hash = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
+        if manifest_hash == registry.policy_of(pool, step):
             return
     raise OperatorError(
         "another_policy",
@@ -51,7 +51,7 @@ def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *
 
 
 class Publisher:
-    """One pool's policies.  Its outbox takes one thread at a time, so all calls come from one."""
+    """Publisher of one pool's policies. The outbox allows one thread at a time, so all calls must come from one."""
 
     def __init__(
         self,
@@ -63,16 +63,15 @@ class Publisher:
         store: ShardStore,
         retention: Retention,
     ) -> None:
-        """`pump` is `Sender.pump`; `retention` says which policies stay in the origin."""
+        """`pump` is `Sender.pump`. `retention` defines which policies stay in the origin."""
         self._retention, self._refusals, self._watched_at = retention, 0, float("-inf")
         self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
 
     def offer(self, folder: Path, step: Step) -> Hash:
-        """Shards, then the manifest, into the origin; the manifest's hash.
+        """Write a policy's shards and then its manifest to the origin. Returns the manifest's hash.
 
-        First those go that nobody needs any more: after a pause their room may be what is lacking.
-
-        Raises OperatorError("another_policy") before the manifest of one that is on chain is replaced.
+        Policies that are no longer needed are removed first, because after a pause their space may be needed.
+        Raises OperatorError("another_policy") instead of replacing the manifest of a policy that is on chain.
         """
         self._store.prune(self._pool, self._retention)
         manifest = add_shards(self._store, folder, pool=self._pool, step=step)
@@ -83,14 +82,16 @@ class Publisher:
         return manifest_hash
 
     def advance(self, step: Step, manifest_hash: Hash) -> bool:
-        """Move the publication on; True once the chain holds it.
+        """Advance the publication of a step. Returns True once the chain holds it.
 
-        Raises OperatorError when the chain holds something else or keeps refusing, or the outbox something else;
-        TransientError when a node is away or refuses for now, or has not or not any more the block that this builds on.
+        Raises OperatorError("another_policy") if the chain or the outbox holds another policy for the step, and
+        OperatorError("publication_refused") if the chain keeps refusing it.
+        Raises TransientError if a node is unreachable or the chain refuses for now. It is also raised while the block
+        of this policy or of the previous one is not on the node's chain.
         """
         published = self._registry.steps_of(self._pool)
         if published < step:
-            self._pump()  # which sends the earlier policies again
+            self._pump()  # sends the earlier policies again
             raise _build_gone(step - 1)
         if published == step:
             key = self._put(step, manifest_hash)
@@ -110,7 +111,7 @@ class Publisher:
         return False
 
     def watch(self, step: Step) -> None:
-        """Send policies again that a reorganisation has dropped; all before `step` were published."""
+        """Send policies again that a reorganisation has dropped. All policies before `step` were published."""
         now = time.monotonic()
         if now - self._watched_at < WATCH_SECONDS:
             return
@@ -119,7 +120,10 @@ class Publisher:
             self._pump()
 
     def _put(self, step: Step, manifest_hash: Hash) -> str:
-        """Have an intent that is not refused; its key.  What was refused once may pass later: a block was missing."""
+        """Put an intent that is not refused into the outbox and return its key.
+
+        A refused policy gets a new intent, because it may pass later, for example if a block was missing.
+        """
         tries, key = 0, f"publish/{self._pool}/{step}"
         while (entry := self._outbox.find(key)) is not None and entry.state is IntentState.REVERTED:
             tries += 1
@@ -129,7 +133,7 @@ class Publisher:
         except ProtocolError as error:
             raise OperatorError(
                 "another_policy",
-                f"the outbox holds another policy {step} than {manifest_hash}, which may be on its way to the chain",
+                f"the outbox holds another policy {step}, not {manifest_hash}, and it may be on its way to the chain",
                 fix="Once no transaction of the trainer's key is pending, remove home/outbox.sqlite3 and start again",
             ) from error
         return key
@@ -142,7 +146,7 @@ class Publisher:
         raise OperatorError(
             "publication_refused",
             message,
-            fix="See that the pool is active and names this trainer's key, and start again",
+            fix="Check that the pool is active and names this trainer's key, then start again",
         )
 
     def _require_ours(self, step: Step, manifest_hash: Hash) -> None:
@@ -151,9 +155,9 @@ class Publisher:
             raise OperatorError(
                 "another_policy",
                 f"the chain holds {published} for step {step}, this trainer has {manifest_hash}",
-                fix="Resume with the home folder that this pool was trained with",
+                fix="Resume with the home folder with which this pool was trained",
             )
 
 
 def _build_gone(step: int) -> TransientError:
-    return TransientError("reorganised", f"the block that published policy {step} is not on the chain any more")
+    return TransientError("reorganised", f"the block that published policy {step} is no longer on the chain")

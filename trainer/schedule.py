@@ -1,4 +1,4 @@
-"""When a step may begin, when training is done, which policies are evaluated, and how long the origin keeps them."""
+"""Rules for when a step may begin, when training ends, and which policies are evaluated or kept in the origin."""
 
 from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Step
@@ -7,25 +7,28 @@ from covey.shardcast.store import Retention
 
 
 def is_ahead(step: Step, unpublished: Step, *, max_staleness: int) -> bool:
-    """Whether the policy of `step` can have no batch yet: all that is fresh enough for it is of policies from
-    `unpublished` on."""
+    """Return whether the policy of `step` cannot have a batch yet.
+
+    That is so if every policy whose work is fresh enough for it is at or after `unpublished`.
+    """
     return unpublished < max(1, step - max_staleness + 1)
 
 
 def is_finished(step: Step, steps: int | None) -> bool:
-    """Whether the policy of `step` is the last one wanted."""
+    """Return whether the policy of `step` is the last one of the run. `steps` None: the run has no end."""
     return steps is not None and step >= steps
 
 
 def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
-    """Whether the policy of `step` is to be evaluated."""
+    """Return whether the policy of `step` is to be evaluated."""
     return every > 0 and (step % every == 0 or is_finished(step, steps))
 
 
 def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> Retention:
-    """Which policies stay in the origin: `keep` of them at least, and all whose work may still be challenged or audited
+    """Return which policies stay in the origin: at least `keep`, and all whose work may still be challenged or audited
     (docs/decisions/028-how-long-a-policy-is-kept.md)."""
-    # Work of a policy is refused once one that is max_staleness + 1 newer is on chain; the next is stored after that.
+    # A policy's work is refused once a policy that is max_staleness + 1 newer is on chain. The next policy, which is
+    # max_staleness + 2 newer, is stored after that, so the time at which it was stored bounds the last use.
     lifetime = params.max_staleness + 2
     judging = params.max_judgements * params.judgement_seconds
     epoch = max(params.epoch_seconds, terms.epoch_length)

@@ -1,6 +1,6 @@
-"""Makes warm-started tiny models: an environment's prompts, right answers, and the reference engine put together.
+"""Warm-starts tiny models from an environment's prompts and right answers, and measures them with the reference engine.
 
-Called by the command line and by the demo; one thread.  Equal arguments give equal bytes on one machine.
+Everything runs in one thread. Equal arguments give equal bytes on one machine.
 """
 
 import itertools
@@ -21,14 +21,16 @@ from covey.model.text import decode_completion
 from covey.model.tiny import warm_start
 
 MAX_TOKENS = 8
-"""Length limit of an answer of the shipped model's task: five letters and <eos> fit."""
+"""Maximum length in tokens of an answer in the shipped model's task. Five letters and <eos> fit."""
 HELD_OUT_PROMPTS, HELD_OUT_SAMPLES = 256, 2
-"""Prompts and samples of the reward that a warm start of the shipped model reports."""
+"""Number of held-out prompts, and of samples per prompt, from which a warm start reports its reward."""
 
 
 def warm_start_tiny(seed: int, folder: Path, on_progress: Callable[[int, float], None]) -> float:
-    """Make the shipped tiny model in bfloat16 in `folder`.  Returns its mean reward at temperature 1 on 256 held-out
-    prompts, two samples each, as an engine loads it."""
+    """Make the shipped tiny model in bfloat16 in `folder`.
+
+    Returns its mean reward at temperature 1 on 256 held-out prompts with two samples each, as an engine loads it.
+    """
     environment, source = load(DEMO), ReasoningGymSource(DEMO.options, refuse_data_sets)
     tasks = map(source.draw, itertools.count(seed << 32))
     return warm_start_policy(
@@ -56,9 +58,10 @@ def warm_start_policy(
 ) -> float:
     """Make a tiny model of an environment in bfloat16 in `folder`.
 
-    `examples`: endless (prompt, right completion).  `grade`: grades replies of `environment`; where that runs
-    programs, it is a `GradingPool`.  `on_progress(step, loss)`.  Returns the model's mean reward at temperature 1 on
-    `held_out` held-out prompts, two samples each, as an engine loads it.
+    `examples`: endless pairs of a prompt and its right completion. `grade`: grader of the environment's replies; it
+    must be a `GradingPool` if grading runs programs. `on_progress` is called with step and loss.
+    Returns the model's mean reward at temperature 1 on `held_out` held-out prompts with two samples each, as an engine
+    loads it.
     """
 
     def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> float:
@@ -83,7 +86,7 @@ def measure_reward(
     temperature: float = 1.0,
     max_tokens: int = MAX_TOKENS,
 ) -> float:
-    """Mean reward of `samples` completions of each prompt; sample j of prompt i has seed i * samples + j."""
+    """Return the mean reward of `samples` completions per prompt. Sample j of prompt i has seed i * samples + j."""
     orders = [prompt for prompt in prompts for _ in range(samples)]
     requests = [
         GenerationRequest(

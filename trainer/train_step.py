@@ -1,4 +1,4 @@
-"""One step of learning: what the files of a batch teach, and what makes it last.  Called by `loop`, in a thread."""
+"""One step of learning, run in a thread: the updates from a batch, then the policy and the checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,28 +17,31 @@ from trainer.monitoring.report import build_report, split_rewards
 
 
 def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None:
-    """All updates of a step, then the policy and the checkpoint that make them last; `waited` seconds for the files."""
+    """Run all updates of a step, then write the policy and the checkpoint that make them durable.
+
+    `works`: the batch, with None for each submission that was left out. `waited`: seconds until all files were here.
+    """
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
     kept = [work for work in works if work is not None and is_computable(ctx, work)]
     samples = batches.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
     taught = batches.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
-    parts = batches.split_updates(
+    split = batches.split_updates(
         fill_logprobs(ctx, taught), group_size=params.group_size, updates=config.updates_per_step
     )
     consumed = [
         batches.build_batch(
-            part,
+            update,
             normaliser=config.normaliser,
             constant=params.model.max_completion_tokens,
             keep_all=config.kl_coef > 0 or config.entropy_coef > 0,
             mask_truncated=config.mask_truncated,
         )
-        for part in parts
+        for update in split
     ]
     updates = ctx.learner.learn(consumed)
-    families = [family for each in consumed for family in ctx.learner.find_families(each)]
-    predictions = sum(len(sample.tokens) for each in consumed for sample in each.samples)
+    families = [family for batch in consumed for family in ctx.learner.find_families(batch)]
+    predictions = sum(len(sample.tokens) for batch in consumed for sample in batch.samples)
     updated = ctx.timer()
     left_out, regraded = len(works) - len(kept), sum(work.regraded for work in kept)
     report = build_report(samples, updates, step=step, left_out=left_out, regraded=regraded)
@@ -48,20 +51,22 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
         "time/update": updated - started,
         "perf/flops": compute_flops(families, measure_model(ctx.learner.model), predictions=predictions),
     }
-    made = Step(step + 1)
-    export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
-    ctx.checkpoints.save(ctx.learner, made, report)
-    ctx.exports.retain(lambda version: is_needed(ctx, version, made))
+    newest = Step(step + 1)
+    export_policy(ctx.exports, ctx.learner, ctx.tokenizer, newest)
+    ctx.checkpoints.save(ctx.learner, newest, report)
+    ctx.exports.retain(lambda version: is_needed(ctx, version, newest))
     ended = ctx.timer()
     complete = complete_report(report, config, saved=ended - updated, devices=ctx.learner.ranks.size)
     ctx.metrics.record("update", step, complete)
     progress.fetched, progress.fruitless = {}, 0
-    progress.step, progress.waiting_since = made, ended  # at last: from here on the policy is published
+    progress.step, progress.waiting_since = newest, ended  # last, because the policy is published from here on
 
 
 def is_computable(ctx: Context, work: AcceptedWork) -> bool:
-    """Whether its log-probabilities are there, or the policy to recompute them with: a trainer that went on without a
-    checkpoint has no earlier ones, and a kept one may be damaged."""
+    """Return whether a submission has usable log-probabilities, or its policy is here to recompute them.
+
+    A trainer that continued without a checkpoint has no earlier policies, and a kept one may be damaged.
+    """
     version = work.policy_version
     is_kept = version in ctx.exports.list_steps() and version not in ctx.progress.unreadable
     if work.replayed or ctx.config.old_policy == "recompute" or is_kept:
@@ -71,10 +76,11 @@ def is_computable(ctx: Context, work: AcceptedWork) -> bool:
 
 
 def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
-    """The log-probabilities that the objective asks for; those that nobody replayed are recomputed here, and the
-    learner has those of the policy that the step starts from.
+    """Return samples with the log-probabilities that the objective requires.
 
-    Raises ProtocolError for a damaged policy, whose work the next try leaves out, and OperatorError("no_reference").
+    Those of unreplayed work are recomputed here. Those under the policy with which the step starts are the learner's.
+    Raises ProtocolError if a policy is damaged. The next try leaves its work out. Raises OperatorError("no_reference")
+    if the reference policy is damaged.
     """
     config, recomputer = ctx.config, ctx.recomputer
     if config.old_policy == "recompute":
@@ -94,15 +100,16 @@ def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
     if config.kl_coef > 0:
         reference = ctx.exports.get_path(Step(0))
         try:
-            found = recomputer.compute(reference, samples)
+            logprobs = recomputer.compute(reference, samples)
         except ProtocolError as error:
             raise build_lost_reference(f"{reference} is damaged ({error.message})") from error
-        samples = [replace(sample, reference=each) for sample, each in zip(samples, found, strict=True)]
+        samples = [replace(sample, reference=each) for sample, each in zip(samples, logprobs, strict=True)]
     return samples
 
 
 def is_needed(ctx: Context, version: Step, newest: Step) -> bool:
-    """Whether a policy may still be recomputed with, published or compared with the chain, referred to or evaluated."""
+    """Return whether a policy is still needed: to recompute log-probabilities, to publish it or compare it with the
+    chain, as the reference, or to evaluate it."""
     is_recent = newest - version <= ctx.network.params.max_staleness or version >= ctx.progress.unpublished - 1
     is_reference = version == 0 and ctx.config.kl_coef > 0
     return is_recent or is_reference or version in ctx.background.waiting

@@ -1,6 +1,6 @@
-"""The ranks beside rank 0: each does its share of what rank 0 orders, until it is let go.
+"""The loop of every rank but rank 0: each carries out its share of rank 0's commands until rank 0 stops.
 
-Called by `app`.  They speak with rank 0 alone: no coordinator, no chain, no origin, no log on disk.
+These ranks communicate with rank 0 alone. They use no coordinator, no chain and no origin, and write no metrics.
 """
 
 import signal
@@ -20,8 +20,11 @@ from trainer.factories import build_learner, decode_plan
 
 
 def follow(config: TrainerConfig, ranks: Ranks) -> None:
-    """Until rank 0 stops; raise OperatorError("rank_lost") where it is gone, and whatever a share raises."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which rank 0 gets too, and ends the step under way
+    """Carry out rank 0's commands until it stops.
+
+    Raises OperatorError("rank_lost") if rank 0 is gone or silent, and the errors of the commands.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 receives the signal, too, and finishes the current step
         signal.signal(number, signal.SIG_IGN)
     get_logger().info("follows", rank=ranks.rank)
     order = ranks.receive()
@@ -34,12 +37,12 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
 
 
 def do_share(order: RankCommand, learner: Learner, recomputer: Recomputer | None) -> None:
-    """What rank 0 does in `together`."""
+    """Carry out this rank's share of what rank 0 does within `Ranks.together`."""
     match order.verb:
         case Verb.LEARN:
             learner.learn(order.batches)
         case Verb.RECOMPUTE:
-            assert recomputer is not None, "rank 0's settings are this one's"
+            assert recomputer is not None, "rank 0's settings apply to this rank"
             recomputer.compute(None, order.batches[0].samples)
         case Verb.GATHER:
             gather_weights(learner.model, torch.bfloat16)

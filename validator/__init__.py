@@ -1,1 +1,1 @@
-"""The validator: checks submissions, commits and reveals verdicts, enforces on chain."""
+"""The validator: checks submissions, commits to and reveals verdicts, enforces them on chain."""

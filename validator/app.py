@@ -1,4 +1,4 @@
-"""The validator's composition root: judging and enforcement, until a stop signal."""
+"""The validator's composition root. It runs judging and enforcement until a stop signal."""
 
 import asyncio
 from functools import partial
@@ -26,11 +26,11 @@ from validator.held_turns import HeldTurns
 from validator.pending_reveals import PendingReveals
 
 PROPOSAL_SECONDS = 86_400
-"""Time within which a case is proposed once the court may take stake again."""
+"""Seconds within which a case is proposed once the court may take stake again."""
 
 
 def build_decoder(config: CheckingSettings) -> Sandbox:
-    """Where files are decoded; the caller closes it."""
+    """Return the sandbox in which rollout files are decoded. The caller closes it."""
     return open_decoder(
         cpu_seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
@@ -39,7 +39,7 @@ def build_decoder(config: CheckingSettings) -> Sandbox:
 
 
 def build_grader(config: CheckingSettings, params: PoolParams, environment: Environment) -> GradingPool:
-    """Where completions are graded; the caller closes it."""
+    """Return the pool of processes in which completions are graded. The caller closes it."""
     return GradingPool(get_spec(params), environment, params.grading, config, patience=CHECKING_PATIENCE)
 
 
@@ -52,7 +52,10 @@ def build(
     grade: Grader,
     stop: asyncio.Event,
 ) -> Context:
-    """Compose the validator; raise OperatorError when its verdicts would have no power, or not for long enough."""
+    """Compose the validator.
+
+    Raises OperatorError if its verdicts would have no power or expire too early, or if the engine cannot be used.
+    """
     _require_power(network)
     _require_lasting_verdicts(config, network)
     params = network.params
@@ -99,39 +102,44 @@ def build(
 
 
 def _require_power(network: Network) -> None:
-    """The chain names this validator, and its bond is what the court asks for."""
+    """Raise OperatorError unless the chain names this validator and its bond is large enough for the court.
+
+    The codes are "not_a_validator" and "bond_too_small".
+    """
     pool, address = network.pool, network.wallet.address
     if not network.contracts.pools.is_validator(pool, address):
         raise OperatorError(
             "not_a_validator",
             f"{address} is not a validator of pool {pool}, or not yet",
-            fix="Set key_file to the key of one of those that covey pool show lists, or ask the operator to run"
+            fix="Set key_file to the key of a validator that covey pool show lists, or ask the operator to run"
             f" covey pool replace-validator OLD {address}",
         )
     missing = network.terms.validator_bond - network.contracts.stakes.stake_of(pool, BondKind.VALIDATOR, address)
     if missing > 0:
         raise OperatorError(
             "bond_too_small",
-            f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} wants",
+            f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} requires",
             fix=f"Run covey stake add {missing} --raw --kind validator",
         )
 
 
 def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None:
-    """A verdict must be valid still in the next span of the cap on slashes, in which a refused case is proposed
-    again."""
+    """Raise OperatorError("short_verdicts") unless a verdict is still valid in the next span of the cap on slashes.
+
+    A case that the cap refuses is proposed again in that span.
+    """
     window, needed = network.terms.unbond_window, network.terms.unbond_window + PROPOSAL_SECONDS
     if config.verdict_seconds < needed:
         raise OperatorError(
             "short_verdicts",
             f"verdicts are valid for verdict_seconds = {config.verdict_seconds}; pool {network.pool} requires {needed},"
-            f" its unbond_window of {window} and a day, or a case that the cap on slashes refuses is never proposed",
+            f" its unbond_window of {window} plus a day, or a case that the cap on slashes refuses is never proposed",
             fix=f"Set verdict_seconds to at least {needed}",
         )
 
 
 def run(config: ValidatorConfig) -> None:
-    """Judge and enforce until a stop signal; a judgement under way is finished first."""
+    """Judge and enforce until a stop signal. A judgement in progress is finished first."""
     configure("validator", level=config.log_level)
     keep_memory()
     asyncio.run(_run(config))
@@ -159,7 +167,7 @@ async def _run(config: ValidatorConfig) -> None:
 
 
 async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
-    """Take turns, judge, enforce and report until `stop` is set or one of these fails; all have ended at the end."""
+    """Take turns, judge, enforce and report until `stop` is set or one of these fails. All have ended on return."""
     from validator import enforcement, loop
 
     get_logger().info("validator runs", validator=ctx.network.wallet.address)

@@ -1,9 +1,10 @@
-"""Re-runs a judgement from its bundle, for `covey validator audit`: anybody can, without a wallet.
+"""Repeats a judgement from its bundle, for `covey validator audit`. Anybody can do so, without a wallet.
 
-It says whether the work was drawn for replay, and whether it had to be.  With `full` it replays undrawn work, too.
+The report says whether the work was drawn for replay, and whether it had to be. With `full` undrawn work is replayed,
+too.
 
-Parameters and manifest hash come from the chain, bundle and file from a store, the policy from relays; each is checked
-by its hash, and the coordinator is believed in nothing.
+Parameters and manifest hash come from the chain, bundle and file from a store, and the policy from relays. Each is
+checked by its hash, so the coordinator need not be trusted.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from validator.evidence_bundle import describe_engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """Distances of one rollout, the worst of its windows and tokens."""
+    """Distances of one rollout: the largest over its windows and tokens."""
 
     group: int
     sibling: int
@@ -61,23 +62,23 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a bundle says and what was found here."""
+    """The bundle's judgement next to the one that was found here."""
 
     evidence_hash: Hash
     bundle: Bundle
     found: Judgement
     engine: EngineFacts
-    """Of this run."""
+    """Facts of the engine that this audit ran on."""
     limits: Thresholds
-    """For single windows and tokens, from the pool's parameters."""
+    """Limits of single windows and tokens, from the pool's parameters."""
     rows: tuple[ComparisonRow, ...]
-    """In the order of the file; none where the replay did not run."""
+    """Distances of the rollouts in the order of the file. Empty if the replay did not run."""
     draw: Draw | None = None
-    """What the draw demands; None where no epoch file at hand holds the submission."""
+    """The draw of the submission. None if no readable epoch file holds the submission."""
 
     @property
     def agrees(self) -> bool:
-        """Whether decision, reason, units and number of live groups are the same."""
+        """Whether decision, reason, units and number of live groups are the same in both judgements."""
         bundle, found = self.bundle, self.found
         if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
             return False
@@ -85,12 +86,15 @@ class Report:
 
     @property
     def is_draw_ignored(self) -> bool:
-        """Whether the work had to be replayed, and the bundle's verdict rests on the cheap checks alone."""
+        """Whether the work had to be replayed although the bundle's verdict rests on the cheap checks alone."""
         return self.draw is not None and self.draw.is_due and not self.bundle.full
 
 
 def run(config: AuditConfig, name: str) -> Report:
-    """Judge again what `name` is the bundle of, a file or a hash; raise CoveyError for what cannot be audited."""
+    """Judge the submission of a bundle again. `name` is the bundle's file or its hash.
+
+    Raises CoveyError if the submission cannot be audited.
+    """
     return asyncio.run(_run(config, name))
 
 
@@ -121,13 +125,17 @@ async def _run(config: AuditConfig, name: str) -> Report:
 
 
 async def read_bundle(config: AuditConfig, name: str) -> bytes:
-    """The bytes of a bundle: a file's, or the store's under a hash, which they must have."""
+    """Return the bytes of a bundle: from a file, or from the store if `name` is a hash, which they must have.
+
+    Raises OperatorError("bad_hash"), OperatorError("no_pool"), OperatorError("no_bundle") or
+    ProtocolError("digest_mismatch").
+    """
     if not re.fullmatch("0x[0-9a-fA-F]*", name):
         return _read_local(Path(name))
     if not is_hash(name):
-        raise OperatorError("bad_hash", f"{name} is no hash", fix="Name 0x and 64 lower-case digits, or a file")
+        raise OperatorError("bad_hash", f"{name} is not a hash", fix="Name 0x and 64 lower-case digits, or a file")
     if config.pool is None:
-        raise OperatorError("no_pool", "a hash does not say whose bundle it is", fix="Name the pool with --pool")
+        raise OperatorError("no_pool", "a hash does not name the bundle's pool", fix="Name the pool with --pool")
     data = await read_object(config.storage, build_evidence_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
     if canonical.sha256(data) != name:
         raise ProtocolError("digest_mismatch", f"the bundle in the store does not have the hash {name}")
@@ -145,31 +153,36 @@ def _read_local(path: Path) -> bytes:
 
 
 def read_params(history: History, pool: PoolId) -> PoolParams:
-    """The pool's parameters, as its event tells them and its terms' hash proves them."""
+    """Return the pool's parameters from its event, verified by the hash in its terms.
+
+    Raises OperatorError("unknown_pool") if no event holds them.
+    """
     terms = history.contracts.pools.get_terms(pool)
     text = history.find_params(pool)
     if text is None:
         raise OperatorError(
             "unknown_pool",
-            f"no event tells of pool {pool}",
-            fix="Correct start_block, or name a node that keeps all logs",
+            f"no event names pool {pool}",
+            fix="Correct start_block, or use a node that keeps all logs",
         )
     return PoolParams.from_text(text, terms.params_hash)
 
 
 def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> None:
-    """Raise ProtocolError unless the bundle is about this court's pool, its parameters, its policy and a receipt that
-    its node signed."""
+    """Raise ProtocolError("bad_evidence") unless the bundle names this court's pool, its parameters and its policy.
+
+    Raises ProtocolError also if the receipt is not signed by its node.
+    """
     deployment, receipt = contracts.deployment, bundle.receipt.to_message()
     terms = contracts.pools.get_terms(PoolId(bundle.pool))
-    told = {
+    facts = {
         "chain": (bundle.chain_id, deployment.chain_id),
         "court": (bundle.court, deployment.slashing_court),
         "pool of the receipt": (receipt.pool, bundle.pool),
         "hash of the parameters": (bundle.params_hash, terms.params_hash),
         "manifest hash": (bundle.manifest_hash, contracts.policies.policy_of(receipt.pool, receipt.policy_version)),
     }
-    for what, (claimed, true) in told.items():
+    for what, (claimed, true) in facts.items():
         if claimed != true:
             raise ProtocolError("bad_evidence", f"{what}: the bundle says {claimed}, it is {true}")
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
@@ -178,7 +191,10 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
 
 
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
-    """The file that the receipt names."""
+    """Return the file that the receipt names.
+
+    Raises ProtocolError("digest_mismatch") if the file in the store does not have the receipt's hash.
+    """
     receipt = bundle.receipt
     key = build_submission_key(bundle.pool, receipt.task, receipt.lease, receipt.work_key)
     file = await read_object(config.storage, key, max_bytes=params.max_submission_bytes)
@@ -188,26 +204,31 @@ async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> 
 
 
 async def read_object(storage: str, key: str, *, max_bytes: int) -> bytes:
-    """An object of the coordinator's public routes, or of a store; at most `max_bytes`."""
+    """Return an object of at most `max_bytes`, from the coordinator's public routes or from an object store."""
     parts = urlsplit(storage)
     if parts.scheme in ("http", "https"):
         async with CoordinatorClient(storage, None, chain_id=0) as client:
             return await client.get_public(key, max_bytes=max_bytes)
     if parts.scheme == "file" and not Path(parts.path).is_dir():
-        raise OperatorError("bad_store", f"{parts.path} is no folder", fix="Correct --storage")
+        raise OperatorError("bad_store", f"{parts.path} is not a folder", fix="Correct --storage")
     store = ObjectStore.open(storage, LinkSigner(secret=b"", base_url=""))
     return await asyncio.to_thread(store.get, key, max_bytes=max_bytes)
 
 
 async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
-    """The folder of the claimed policy; what `root` does not hold comes from relays, every shard checked."""
+    """Return the folder of the claimed policy. If `root` does not hold it, fetch it from relays and check every shard.
+
+    Raises OperatorError("no_policy") without relays, and OperatorError("policy_gone") if no relay has the policy.
+    """
     version, manifest_hash = bundle.receipt.policy_version, bundle.manifest_hash
     folder = get_policy_folder(root, version, manifest_hash)
     if folder.exists():
         return folder
     if not config.relays:
         raise OperatorError(
-            "no_policy", f"policy {version} is not at hand", fix="Name relays with --relay, or a folder with --policies"
+            "no_policy",
+            f"policy {version} is not on this machine",
+            fix="Name relays with --relay, or a folder with --policies",
         )
     client = ShardClient(config.relays)
     try:
@@ -217,9 +238,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
             raise
         raise OperatorError(
             "policy_gone",
-            f"policy {version} is not to be had any more: {error.message}",
-            fix="Name a folder that holds a copy with --policies; the trainer keeps policies for the pool's windows,"
-            " and more with a larger keep_policies",
+            f"policy {version} is no longer available: {error.message}",
+            fix="Name a folder that holds a copy with --policies. The trainer keeps policies for the pool's windows,"
+            " and longer with a larger keep_policies",
         ) from error
     finally:
         await client.close()
@@ -228,9 +249,12 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
 def judge(
     config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: bytes, policy: Path, data_sets: DataSets
 ) -> Report:
-    """The validator's own checks on an engine of this machine, with its batches: their shape moves the last bits."""
-    wanted = params.verification.validator_engine
-    name, dtype = config.engine or ("hf" if wanted == "any" else wanted), config.dtype or params.model.compute_dtype
+    """Run the validator's own checks on an engine of this machine, with the validator's batch size.
+
+    The batch size matters because the shape of a batch changes the last bits of the results.
+    """
+    named = params.verification.validator_engine
+    name, dtype = config.engine or ("hf" if named == "any" else named), config.dtype or params.model.compute_dtype
     batch = bundle.engine.batch
     engine = build_engine(
         name,
@@ -271,7 +295,7 @@ def judge(
 
 
 def build_rows(claim: SubmissionClaim) -> tuple[ComparisonRow, ...]:
-    """The distances that the replay measured."""
+    """Return the distances that the replay measured, one row per rollout. Empty if there was no replay."""
     if not claim.distances:
         return ()
     return tuple(

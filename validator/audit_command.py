@@ -1,4 +1,4 @@
-"""`covey validator audit`: judge a submission again and show both verdicts, with the distances."""
+"""`covey validator audit`: judges a submission again and shows both verdicts with the distances."""
 
 import json
 import math
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from validator.audit import ComparisonRow, Report
 
 WORST = 10
+"""Number of rollouts that are shown unless --all is given."""
 STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
+"""Fields of a `ComparisonRow`, in the order of their limits in `find_worst`."""
 
 
 def validator_audit(
-    bundle: Annotated[str, typer.Argument(help="File of an evidence bundle, or its hash: a verdict's evidence hash.")],
+    bundle: Annotated[str, typer.Argument(help="File of an evidence bundle, or the evidence hash of a verdict.")],
     deployment: DeploymentFile,
     storage: Annotated[
         str, typer.Option(help="Base URL of the coordinator, or of its object store (file://, s3:// ...).")
     ],
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
+        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from. May be repeated.")
     ] = None,
-    policies: Annotated[Path | None, typer.Option(help="Folder of policies that were downloaded before.")] = None,
+    policies: Annotated[Path | None, typer.Option(help="Folder of policies that are already downloaded.")] = None,
     dataset: Datasets = None,
     pool: Annotated[
         int | None,
@@ -45,16 +47,16 @@ def validator_audit(
         str | None, typer.Option(help="Number format of the replay, instead of the pool's: float32 or bfloat16.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Device of the replay as torch names it; other hardware changes the last bits.")
+        str, typer.Option(help="Device of the replay as torch names it. Other hardware changes the last bits.")
     ] = "cpu",
-    full: Annotated[bool, typer.Option("--full", help="Replay the work although it was not drawn for replay.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Replay the work even if it was not drawn for replay.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of the worst ones.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a submission again, from chain and storage alone.
 
-    Says whether the work was drawn for replay, and checks that draw once the submission's epoch is posted.
-    Exit 1 if decision, reason, units or live groups differ, or if the draw demands a replay that was not made.
+    Shows whether the work was drawn for replay, and checks that draw once the submission's epoch is posted.
+    Exits with 1 if decision, reason, units or live groups differ, or if the draw demands a replay that was not made.
 
     Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
     """
@@ -86,7 +88,7 @@ def validator_audit(
 
 
 def describe(report: "Report") -> dict[str, Any]:
-    """The report as JSON; null is what is no finite number."""
+    """Return the report as JSON values. A statistic that is not finite is None."""
     bundle, found = report.bundle, report.found
     return {
         "evidence_hash": report.evidence_hash,
@@ -113,7 +115,7 @@ def _describe_verdict(source: Any) -> dict[str, Any]:
 
 
 def find_worst(rows: "tuple[ComparisonRow, ...]", limits: "Thresholds", count: int) -> "list[ComparisonRow]":
-    """The `count` rollouts that come closest to a limit or are the farthest beyond it, worst first."""
+    """Return the `count` rollouts that are closest to a limit or farthest beyond one, worst first."""
     bounds = (limits.exponent_max, limits.mantissa_mean_max, limits.margin_max, limits.logprob_max)
 
     def rate(row: "ComparisonRow") -> float:
@@ -124,7 +126,8 @@ def find_worst(rows: "tuple[ComparisonRow, ...]", limits: "Thresholds", count: i
 
 
 def _divide(value: float, bound: float) -> float:
-    """Infinite where the value is no number, or where there is a difference and none is allowed."""
+    """Return the value as a share of its bound: infinite if the value is NaN or Inf, or if the bound is 0 and the value
+    is not."""
     if not math.isfinite(value):
         return math.inf
     if bound == 0:
@@ -133,7 +136,7 @@ def _divide(value: float, bound: float) -> float:
 
 
 def show(report: "Report", *, show_all: bool) -> None:
-    """Both verdicts, then the distances."""
+    """Print both verdicts, the distances of the rollouts, and the draw."""
     from rich.console import Console
     from rich.table import Table
 
@@ -166,15 +169,15 @@ def show(report: "Report", *, show_all: bool) -> None:
             console.print(f"{len(shown)} of {len(report.rows)} rollouts, the worst; --all shows all")
     for line in describe_draw(report):
         console.print(line, soft_wrap=True)
-    console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than the bundle's")
+    console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than in the bundle")
 
 
 def describe_draw(report: "Report") -> list[str]:
-    """Whether the work was drawn, and what the draw says, in lines."""
+    """Return lines that say whether the work was drawn and what the draw demands."""
     drawn = "drawn: the verdict rests on a replay"
     lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
     if report.draw is None:
-        return [*lines, "the draw is not checked: no posted epoch whose file is at hand holds the submission"]
+        return [*lines, "the draw is not checked: no posted epoch with a readable file holds the submission"]
     by = f"the draw, by block {report.draw.block_number}, demands"
     if report.is_draw_ignored:
         return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]

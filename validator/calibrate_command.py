@@ -1,4 +1,4 @@
-"""`covey validator calibrate`: thresholds for a pool file, before the pool is created."""
+"""`covey validator calibrate`: proposes thresholds for a pool file, before the pool is created."""
 
 import json
 from contextlib import ExitStack
@@ -22,39 +22,39 @@ Dtype = Literal["float32", "bfloat16"]
 
 def validator_calibrate(
     pool_file: Annotated[
-        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] say what is generated.")
+        Path, typer.Argument(help="TOML file of a pool that is not created yet. Its [params] define what is generated.")
     ],
-    model: Annotated[str, typer.Option(help="Name or folder of the model that the pool starts from.")],
+    model: Annotated[str, typer.Option(help="Name or folder of the model with which the pool starts.")],
     dtype: Annotated[Dtype, typer.Option(help="Number format of worker and validator.")] = "bfloat16",
     mode: Annotated[
-        Mode, typer.Option(help="Mode of verification; exact requires replays that are equal bit for bit.")
+        Mode, typer.Option(help="Mode of verification. exact requires replays that are equal bit for bit.")
     ] = "calibrated",
     worker_engine: Annotated[str, typer.Option(help="Inference engine of workers: hf or vllm.")] = "hf",
     validator_engine: Annotated[str, typer.Option(help="Inference engine of validators: hf or vllm.")] = "hf",
-    worker_batch: Annotated[int, typer.Option(min=1, help="Number of completions that are generated together.")] = 64,
-    validator_batch: Annotated[int, typer.Option(min=1, help="Number of completions that are replayed together.")] = 32,
+    worker_batch: Annotated[int, typer.Option(min=1, help="Maximum number of completions generated together.")] = 64,
+    validator_batch: Annotated[int, typer.Option(min=1, help="Maximum number of completions replayed together.")] = 32,
     submissions: Annotated[
         int, typer.Option(min=4, max=100_000, help="Number of honest submissions to learn from.")
     ] = 128,
     false_reject_rate: Annotated[
         float,
-        typer.Option(min=1e-12, max=0.01, help="Probability of rejecting an honest submission by each of its sums."),
+        typer.Option(min=1e-12, max=0.01, help="Probability, for each sum, of rejecting an honest submission."),
     ] = 1e-6,
     previous: Annotated[
         str | None, typer.Option(help="Name or folder of an earlier policy, whose proofs must not pass.")
     ] = None,
     dataset: Datasets = None,
-    seed: Annotated[int, typer.Option(help="Seed that prompts and sampling follow from.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of prompts and sampling.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
-    device: Annotated[str, typer.Option(help="Device of both engines as torch names it.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of both engines as torch names it, for example cuda:0.")] = "cpu",
     write: Annotated[bool, typer.Option("--write", help="Write the thresholds into the pool file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Collect honest distances, propose thresholds, try every built-in forgery on them.
+    """Collect honest distances, propose thresholds, and try every built-in forgery against them.
 
-    They hold for one model, number format, pair of engines and class of hardware; those of the exact mode for one
-    build, too.  A pool with prompt_format = "chat" gets the model's chat template and end tokens pinned as well.
-    Without --write the file stays as it is.
+    Thresholds hold for one model, number format, pair of engines and class of hardware. Those of the exact mode hold
+    for one build, too. A pool with prompt_format = "chat" also gets the model's chat template and end tokens pinned.
+    Without --write the file is not changed.
 
     Example: `covey validator calibrate configs/pool.toml --model my-model --dtype bfloat16 --write`
     """

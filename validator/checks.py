@@ -1,7 +1,8 @@
-"""The ordered checks of a submission.  Each takes a Claim and returns a rejection or None; the first failure decides.
+"""The ordered checks of a submission. Each takes a `SubmissionClaim` and returns a judgement, or None if it passes.
 
-Cheap checks need no policy; `replay` comes last and only when the submission was drawn.  What a peer sent is checked
-for size and form before any arithmetic, and decoded and graded in processes that may die.
+The first rejection decides. Cheap checks need no weights of the policy; `check_replay` comes last and runs only if the
+submission was drawn. Data from a peer is checked for size and form before any arithmetic, and is decoded and graded in
+processes that may die.
 """
 
 import math
@@ -32,32 +33,32 @@ from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances, measure
 
 GRADED_TOGETHER = 16
-"""Replies that are graded before the clock is looked at again; enough for as many grading processes."""
+"""Number of replies that are graded between two looks at the clock, enough to keep as many grading processes busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTools:
-    """What the checks work with; the same for every submission of a pool."""
+    """The tools of the checks, which are the same for every submission of a pool."""
 
     params: PoolParams
     domain: Domain
-    """Of receipts."""
+    """Signature domain of receipts."""
     engine: Engine
-    """Holds the policy of the submission when `replay` or a tokenizer is needed."""
+    """Engine that holds the policy of the submission when the replay or the tokenizer is needed."""
     environment: Environment
     decode: Callable[[bytes], bytes]
-    """`columns.decode_framed` in a process that may die."""
+    """`codec.decode_framed`, run in a process that may die."""
     grade: Grader
 
 
 @dataclass(slots=True, kw_only=True)
 class SubmissionClaim:
-    """A submission under judgement; what has a default is filled in as the checks go."""
+    """A submission under judgement. The checks fill in the fields that have a default."""
 
     receipt: Receipt
     signature: str
     manifest_hash: Hash
-    """Of the claimed policy version, from the chain."""
+    """Manifest hash of the claimed policy version, from the chain."""
     file: bytes
     rollouts: list[Rollout] = field(default_factory=list)
     prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
@@ -65,14 +66,14 @@ class SubmissionClaim:
     live_groups: int = 0
     """Groups whose recomputed rewards are not all equal."""
     distances: list[RolloutDistances] = field(default_factory=list)
-    """Of each rollout, where it was replayed."""
+    """Distances of each rollout. Empty unless the submission was replayed."""
 
 
 Check = Callable[[SubmissionClaim, CheckTools], Judgement | None]
 
 
 def check_envelope(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """The file is the one that the receipt names, and not too large."""
+    """Check that the file is the one that the receipt names and is not too large."""
     if len(claim.file) > tools.params.max_submission_bytes:
         return Judgement.reject(Reason.OVERSIZED, size=len(claim.file))
     if sha256(claim.file) != claim.receipt.work_key:
@@ -81,7 +82,7 @@ def check_envelope(claim: SubmissionClaim, tools: CheckTools) -> Judgement | Non
 
 
 def check_signature(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """The receipt is signed by its node."""
+    """Check that the receipt is signed by its node."""
     try:
         eip712.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
     except ProtocolError:
@@ -90,9 +91,9 @@ def check_signature(claim: SubmissionClaim, tools: CheckTools) -> Judgement | No
 
 
 def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """The receipt is about a task as this pool gives them; whose lease it was, the coordinator's intake has checked.
+    """Check that the receipt has the number of groups that a task of this pool has.
 
-    Its word on that is signed by nobody, so no verdict rests on it.
+    The coordinator has checked at intake which node held the lease. Nobody signs that, so no verdict rests on it.
     """
     if claim.receipt.groups != tools.params.groups_per_task:
         return Judgement.reject(Reason.NOT_YOUR_TASK, groups=claim.receipt.groups)
@@ -100,7 +101,7 @@ def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """The file decodes within its budget; input that ends every attempt to decode it is to blame itself."""
+    """Check that the file decodes within its budget. If every attempt to decode it dies, the file is to blame."""
     try:
         claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, tools.params.build_budget())))
     except SandboxError as error:
@@ -112,7 +113,7 @@ def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Every (group, sibling) of the task stands there exactly once, and the units are those of the receipt."""
+    """Check that the file holds every (group, sibling) of the task exactly once and the units of the receipt."""
     rollouts = claim.rollouts
     if len({(row.group, row.sibling) for row in rollouts}) != len(rollouts):
         return Judgement.reject(Reason.DUPLICATE)
@@ -124,7 +125,7 @@ def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Seeds and prompts follow from the slot: recomputed, compared token by token."""
+    """Recompute seeds and prompts from the slots and compare them token by token."""
     receipt = claim.receipt
     domain = SlotDomain(
         beacon=claim.manifest_hash,
@@ -145,7 +146,7 @@ def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None
 
 
 def check_termination(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """A completion ends with an end token, of which none stands anywhere else, or at the length limit."""
+    """Check that each completion ends with an end token or at the length limit and has no end token elsewhere."""
     return slots.find_false_end(
         claim.rollouts,
         ends=tools.engine.end_tokens,
@@ -155,7 +156,7 @@ def check_termination(claim: SubmissionClaim, tools: CheckTools) -> Judgement | 
 
 
 def check_proof_form(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """The right number of proofs, each of the right length with all numbers in range."""
+    """Check that there is one proof per window, each of the right length and with all numbers in range."""
     rules, hidden = tools.params.verification, tools.engine.hidden_size
     places: list[dict[str, int]] = []
     sizes: list[int] = []
@@ -176,23 +177,23 @@ def check_proof_form(claim: SubmissionClaim, tools: CheckTools) -> Judgement | N
 
 
 def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
-    rewards would be scaled up to advantages of the worker's choice.
+    """Recompute every reward from the text. The worker's reward must be equal to the bit.
 
-    Where a limit may explain the difference, or all grades take half of the time for a judgement, the submission cannot
-    be checked, which costs nobody a strike.
+    Tiny differences within a group of equal rewards would be scaled up to advantages of the worker's choice.
+    The judgement is unknown, which costs nobody a strike, in two cases: a grading limit may explain the difference, or
+    grading takes more than half of the time for a judgement.
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
     unclear, deadline = None, math.inf
     rewards: list[float] = []
     for start in range(0, len(replies), GRADED_TOGETHER):
-        if start == GRADED_TOGETHER:  # the first ones may have waited for a grading process to start
+        if start == GRADED_TOGETHER:  # the time starts here: the first replies may wait for grading processes to start
             deadline = time.monotonic() + tools.params.judgement_seconds / 2
         elif time.monotonic() > deadline:
             return Judgement.unknown(what="slow grades", graded=start)
-        some = slice(start, start + GRADED_TOGETHER)
-        for row, reply, grade in zip(claim.rollouts[some], replies[some], tools.grade(replies[some]), strict=True):
+        chunk = slice(start, start + GRADED_TOGETHER)
+        for row, reply, grade in zip(claim.rollouts[chunk], replies[chunk], tools.grade(replies[chunk]), strict=True):
             rewards.append(grade.reward)
             if row.reward == grade.reward:
                 continue
@@ -206,16 +207,18 @@ def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:
-    """Groups whose rewards are not all equal, so that their advantages are not all zero: of rollout i the group is
-    `groups[i]`.  Example: ([0, 0, 1, 1], [1.0, 0.0, 0.5, 0.5]) -> 1."""
-    found: dict[int, set[float]] = {}
+    """Return the number of groups whose rewards are not all equal, so that their advantages are not all zero.
+
+    Rollout i is in group `groups[i]`. Example: ([0, 0, 1, 1], [1.0, 0.0, 0.5, 0.5]) -> 1.
+    """
+    by_group: dict[int, set[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
-        found.setdefault(group, set()).add(reward)
-    return sum(len(values) > 1 for values in found.values())
+        by_group.setdefault(group, set()).add(reward)
+    return sum(len(values) > 1 for values in by_group.values())
 
 
 def check_replay(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """One replay of all rollouts: proofs, the seeded sampling, the end tokens, then the claimed log-probabilities."""
+    """Replay all rollouts once and compare proofs, seeded sampling, end tokens and claimed log-probabilities."""
     claim.distances = measure(claim.rollouts, tools.engine, tools.params)
     breach = find_breach(claim.distances, tools.params.verification)
     if breach is None:
@@ -237,4 +240,4 @@ CHEAP_CHECKS: tuple[Check, ...] = (
     check_reward,
 )
 CHECKS: tuple[Check, ...] = (*CHEAP_CHECKS, check_replay)
-"""In this order: what is cheap and certain first."""
+"""All checks in the order in which they run: the cheap and certain ones first."""

@@ -11,7 +11,7 @@ validator = typer.Typer(
 
 @validator.command("run")
 def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Judge submissions and bring cheats to the slashing court.
+    """Run a validator: judge submissions and bring cheats to the slashing court.
 
     Example: `covey validator run --config validator.toml`
     """

@@ -1,4 +1,4 @@
-"""Everything that the validator's cycles are given."""
+"""The context that every cycle of the validator receives."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from validator.pending_reveals import PendingReveals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that the validator's loops are given."""
+    """Settings, connections and state that the validator's cycles share."""
 
     config: ValidatorConfig
     network: Network
@@ -35,6 +35,7 @@ class Context:
     turns: HeldTurns
 
     def send(self, key: str, call: Call) -> None:
-        """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""
+        """Write an intent to the outbox, which the enforcement cycle sends. A key that is already there changes
+        nothing."""
         if self.outbox.find(key) is None:
             self.outbox.put(Intent(key=key, call=call))

@@ -1,6 +1,6 @@
-"""Whether the draw demanded the replay of a submission: anybody can say so from the chain and the epoch's file.
+"""Recomputes whether the draw demanded the replay of a submission, from the chain and the epoch's file alone.
 
-The file holds the submission's leaf, and the leaf the time of the countersignature.  Hash and root of the file are
+The file holds the submission's leaf, and the leaf holds the time of the countersignature. The file's hash and root are
 checked against the chain, so that the operator cannot name another time afterwards.
 """
 
@@ -24,28 +24,33 @@ from covey.protocol.params import VerificationParams
 from covey.protocol.seeding import is_audited
 
 MAX_EPOCHS = 128
-"""Epochs that are searched for a submission, from the publication of its policy on."""
+"""Maximum number of epochs that are searched for a submission, starting at the publication of its policy."""
 ABSENT = ("missing", "not_public")
+"""Error codes of an epoch file that cannot be read, which is then skipped."""
 
 ReadObject = Callable[[str, int], Awaitable[bytes]]
-"""Returns the object of a key, of at most that many bytes."""
+"""Function that returns the object of a key, given the key and the maximum number of bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What the draw demands of a submission.  Example: Draw(block_number=9, is_due=True)."""
+    """The draw of a submission, for example Draw(block_number=9, is_due=True)."""
 
     block_number: int
-    """Block that draws."""
+    """Number of the drawing block."""
     is_due: bool
-    """Whether it must be replayed at the pool's audit rate.  Newcomers, strikes and the cap on undrawn pay may have it
-    replayed although it is not due, never the other way round."""
+    """Whether the submission must be replayed at the pool's audit rate.
+
+    A submission that is not due may still be replayed, because its node is new or has strikes, or because of the cap on
+    undrawn pay. One that is due is never exempt.
+    """
 
 
 async def find_draw(history: History, receipt: Receipt, *, rules: VerificationParams, read: ReadObject) -> Draw | None:
-    """The draw of a submission; None while no epoch file at hand holds it, or while the drawing block does not exist.
+    """Return the draw of a submission.
 
-    Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch") for a file that is not the chain's.
+    Returns None while no readable epoch file holds the submission, or while the drawing block does not exist.
+    Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch") for a file that does not match the chain.
     """
     receipt_hash = eip712.compute_struct_hash(receipt)
     signed_at = await _find_time(history, receipt, receipt_hash, read)
@@ -59,7 +64,8 @@ async def find_draw(history: History, receipt: Receipt, *, rules: VerificationPa
 
 
 async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, read: ReadObject) -> int | None:
-    """The countersignature's time, from the first epoch after the policy's publication that holds the submission."""
+    """Return the countersignature's time, from the first epoch after the policy's publication that holds the
+    submission."""
     pool = PoolId(receipt.pool)
     since = _get_publication(history, pool, receipt.policy_version)
     for posted in [event for event in history.list_epochs(pool) if event.block_number >= since][:MAX_EPOCHS]:
@@ -76,24 +82,25 @@ async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, rea
 
 
 def _get_publication(history: History, pool: PoolId, step: Step) -> int:
-    """Block in which the policy was published, or the first one of the deployment."""
+    """Return the block in which the policy was published, or else the first block of the deployment."""
     blocks = [event.block_number for event in history.list_policies(pool) if event.step == step]
     return blocks[-1] if blocks else history.contracts.deployment.start_block
 
 
 def read_time(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | None:
-    """Time of a submission's countersignature in the file of an epoch; None where it does not hold the submission.
+    """Return the time of a submission's countersignature from the file of an epoch, in Unix seconds.
 
-    Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch").
+    Returns None if the file does not hold the submission. Raises ProtocolError("digest_mismatch") if the file does not
+    have the hash on chain, and ProtocolError("bad_epoch") if its leaves are malformed or do not have the root on chain.
     """
     if canonical.sha256(data) != header.data_hash:
-        raise ProtocolError("digest_mismatch", f"the file of epoch {header.epoch} does not have the chain's hash")
+        raise ProtocolError("digest_mismatch", f"the file of epoch {header.epoch} does not have the hash on chain")
     names = [field.name for field in fields(WorkLeaf)]
     try:
         leaves = [WorkLeaf(**{name: leaf[name] for name in names}) for leaf in from_json(data)["leaves"]]
         root = MerkleTree([leaf.compute_hash() for leaf in leaves]).root
     except (KeyError, TypeError, ValueError, EncodingError) as error:
-        raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} does not hold leaves") from error
+        raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} holds no valid leaves") from error
     if root != header.work_root:
         raise ProtocolError("bad_epoch", f"the leaves of epoch {header.epoch} do not have the root on chain")
     times = [leaf.signed_at for leaf in leaves if leaf.receipt_hash == receipt_hash]

@@ -1,6 +1,6 @@
 """Brings hard rejections to the court: proposes a case with the quorum's signatures, executes it after the veto window.
 
-Every validator does this for every case; whoever comes second finds it done.  The caller of the court earns nothing.
+Every validator does this for every case, and all but the first find it done. The caller of the court earns nothing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from validator.context import Context
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Look at every hard rejection whose case is not closed, and move it on."""
+    """Advance the case of every hard rejection that is not closed."""
     cases = await ctx.network.coordinator.list_hard_cases()
     for case in cases:
         await asyncio.to_thread(enforce, ctx, case)
@@ -27,7 +27,8 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 def enforce(ctx: Context, case: HardCase) -> None:
-    """Propose a case that the court does not know, execute one whose veto window is over, close one that has lapsed."""
+    """Advance one case: propose it if the court does not know it, execute it once its veto window is over, or let it
+    lapse after CASE_GRACE."""
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
     accusation = Accusation(
         receipt_hash=eip712.compute_struct_hash(receipt),
@@ -35,21 +36,21 @@ def enforce(ctx: Context, case: HardCase) -> None:
         node=receipt.node,
         contributor=receipt.contributor,
     )
-    found = court.get_case(accusation)
+    on_chain = court.get_case(accusation)
     now = ctx.network.chain.get_block("latest").timestamp
-    if found.state is OnChainCaseState.NONE:
+    if on_chain.state is OnChainCaseState.NONE:
         _propose(ctx, case, now)
-    elif found.state is OnChainCaseState.LOCKED and now >= found.veto_until + CASE_GRACE:
+    elif on_chain.state is OnChainCaseState.LOCKED and now >= on_chain.veto_until + CASE_GRACE:
         ctx.send(f"lapse/{accusation.receipt_hash}", court.lapse(accusation))
-    elif found.state is OnChainCaseState.LOCKED and now >= found.veto_until:
+    elif on_chain.state is OnChainCaseState.LOCKED and now >= on_chain.veto_until:
         ctx.send(f"execute/{accusation.receipt_hash}", court.execute(accusation))
 
 
 def _propose(ctx: Context, case: HardCase, now: int) -> None:
-    """Propose a case with one verdict of every validator that has power, if they are a quorum.
+    """Propose a case with one verdict of each validator that has voting power, if these validators are a quorum.
 
-    The court takes at most `max_slashes` x `slash_amount` of a contributor within a span of `unbond_window`.  A refused
-    proposal is made again in the next span: verdicts are valid for longer than a span, see `app.build`.
+    The court takes at most `max_slashes` x `slash_amount` from a contributor within a span of `unbond_window`. A
+    refused proposal is sent again in the next span: verdicts are valid for longer than a span, see `app.build`.
     """
     if not _is_signed(ctx, case):
         return
@@ -63,7 +64,7 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
 
 
 def _is_signed(ctx: Context, case: HardCase) -> bool:
-    """Whether receipt and verdicts, as the coordinator showed them, are signed by those whom they name."""
+    """Return whether the receipt and the verdicts from the coordinator are signed by the addresses that they name."""
     domain, receipt = ctx.network.receipt_domain, case.receipt.to_message()
     try:
         eip712.require_signer(receipt, domain, case.signature, receipt.node)
@@ -71,14 +72,17 @@ def _is_signed(ctx: Context, case: HardCase) -> bool:
             message = verdict.to_message()
             eip712.require_signer(message, domain, signature, message.validator)
     except (ProtocolError, ValueError) as error:
-        get_logger().warning("a case does not hold", task=receipt.task, error=str(error))
+        get_logger().warning("a case has an invalid signature", task=receipt.task, error=str(error))
         return False
     return True
 
 
 def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tuple[Verdict, str]]:
-    """By validator, without those that would make the court refuse the whole proposal: expired, of no validator of the
-    pool, or of one whose bond is too small."""
+    """Return the usable verdicts with their signatures, by validator.
+
+    The court refuses a whole proposal for one verdict that has expired, or whose signer is not a validator of the pool
+    or has too small a bond. Such verdicts are left out.
+    """
     pool, terms = ctx.network.pool, ctx.network.terms
     pools, stakes = ctx.network.contracts.pools, ctx.network.contracts.stakes
     chosen: dict[Address, tuple[Verdict, str]] = {}

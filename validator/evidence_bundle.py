@@ -1,4 +1,4 @@
-"""What a validator writes down of a judgement, so that anybody can repeat it.  Called by `loop` and by `audit`."""
+"""The evidence that a validator records for a judgement, so that anybody can repeat it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,10 @@ from covey.protocol.verdict import Judgement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgingEnvironment:
-    """Where and with what a validator judges.  Example: chain_id=31337, pool=1, engine=EngineFacts(name="hf", ...)."""
+    """The chain, pool, engine and sandbox with which a validator judges.
+
+    Example: JudgingEnvironment(chain_id=31337, pool=1, engine=EngineFacts(name="hf", ...), ...).
+    """
 
     chain_id: int
     court: Address
@@ -20,13 +23,13 @@ class JudgingEnvironment:
     params_hash: Hash
     engine: EngineFacts
     isolation: str
-    """Rung that the sandboxes of this validator run on."""
+    """Isolation rung on which this validator's sandboxes run, for example "bwrap"."""
 
 
 def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
-    """The engine's facts; versions are those that are installed, read without importing anything.
+    """Return the engine's facts. The versions are those of the installed packages, read without importing them.
 
-    Raises OperatorError "bad_device".
+    Raises OperatorError("bad_device") if the device or the interpreter cannot be used.
     """
     return EngineFacts(
         name=name,
@@ -38,7 +41,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
 
 
 def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironment) -> Bundle:
-    """The evidence of a judgement; texts that a stranger may have had a hand in are cut."""
+    """Build the evidence of a judgement. Texts that a stranger may have influenced are cut to MAX_TEXT characters."""
     return Bundle(
         chain_id=venue.chain_id,
         court=venue.court,

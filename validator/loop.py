@@ -1,4 +1,4 @@
-"""The validator's two cycles: one takes turns and reveals what was committed, the other judges and commits."""
+"""The validator's two cycles: one takes turns and reveals committed verdicts, the other judges and commits."""
 
 import asyncio
 import secrets
@@ -18,12 +18,12 @@ from validator.evidence_bundle import build_bundle
 
 
 async def poll(ctx: Context) -> CycleResult:
-    """Take a turn if there is room for one, or reveal; it goes on while another turn is judged."""
+    """Take a turn if there is room for one, or reveal a verdict. Polling continues while another turn is judged."""
     claim = ctx.network.coordinator.claim_validation(
         wait_seconds=ctx.config.wait_seconds, holding=ctx.turns.held, free_turns=ctx.turns.free
     )
     if not ctx.turns.free:
-        claim = or_stop(ctx.turns.has_room, claim)  # it asks for nothing to judge, so it is over when there is room
+        claim = or_stop(ctx.turns.has_room, claim)  # this poll requests no turn, so it ends once there is room
     order = await or_stop(ctx.stop, claim)
     if order is None:
         return CycleResult.IDLE
@@ -34,7 +34,7 @@ async def poll(ctx: Context) -> CycleResult:
 
 
 async def judge_next(ctx: Context) -> CycleResult:
-    """Judge the oldest turn and commit to the verdict; a turn whose time is over is left to others."""
+    """Judge the oldest turn and commit to the verdict. A turn whose time is over is left to other validators."""
     order = await or_stop(ctx.stop, ctx.turns.get_next())
     if order is None:
         return CycleResult.IDLE
@@ -49,14 +49,16 @@ async def judge_next(ctx: Context) -> CycleResult:
 
 
 async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
-    """Fetch file and policy, then run the checks; what cannot be fetched or loaded is a missing file or unknown.
+    """Fetch the file and the policy, then run the checks. The judgement is unknown if either cannot be fetched or
+    loaded.
 
-    Raises ProtocolError("wrong_pool") for work of another pool, which by this one's rules would look like fraud.
+    Raises ProtocolError("wrong_pool") for work of another pool, which would look like fraud under this pool's rules,
+    and TransientError if the coordinator or the relays do not answer.
     """
     network, receipt = ctx.network, order.receipt.to_message()
     if receipt.pool != network.pool:
         raise ProtocolError(
-            "wrong_pool", f"the order is about pool {receipt.pool}, this validator serves {network.pool}"
+            "wrong_pool", f"the order is for pool {receipt.pool}, this validator serves pool {network.pool}"
         )
     try:
         file = await network.coordinator.get_object(order.url, max_bytes=network.params.max_submission_bytes + 1)
@@ -72,15 +74,20 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
 
 
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
-    """Load the claimed policy into the engine; the order's manifest hash must be the chain's."""
+    """Load the claimed policy into the engine.
+
+    Raises ProtocolError("wrong_manifest") unless the order's manifest hash is the chain's.
+    """
     version = order.receipt.policy_version
     if ctx.network.policies.get_manifest_hash(version) != order.manifest_hash:
-        raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
+        raise ProtocolError(
+            "wrong_manifest", f"the order names a different manifest for step {version} from the chain's"
+        )
     await ctx.loader.load(version, order.manifest_hash)
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
-    """Sign the verdict, keep it with its evidence, show its hash only."""
+    """Sign the verdict, store it with its evidence, and send only the commitment to the coordinator."""
     network = ctx.network
     bundle = build_bundle(judgement, order, ctx.venue)
     verdict = verdicts.build_verdict(
@@ -112,11 +119,11 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
 
 
 async def reveal(ctx: Context, judgement: int) -> CycleResult:
-    """Show the verdict that was committed; a lost one lapses and is judged elsewhere."""
+    """Reveal a committed verdict. One that was lost lapses, and another validator judges the submission."""
     request = ctx.pending.find(judgement)
     if request is None:
         get_logger().warning("nothing to reveal", judgement=judgement)
-        return CycleResult.RETRY  # it is ordered until it lapses: not again at once
+        return CycleResult.RETRY  # the coordinator repeats the order until it lapses, so wait before the next poll
     await ctx.network.coordinator.reveal_verdict(request)
     ctx.pending.remove(judgement)
     return CycleResult.DONE

@@ -1,4 +1,4 @@
-"""Verdicts that are committed and not yet revealed, kept durably: after a crash they can still be revealed."""
+"""Verdicts that are committed and not yet revealed, stored durably so that they can be revealed after a crash."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from covey.runtime.files import write_atomically
 
 
 class PendingReveals:
-    """A folder with one JSON file for every commitment."""
+    """A folder with one JSON file per commitment."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,6 +1,6 @@
-"""Replays claimed completions on the claimed policy and measures how far the claims are from it.
+"""Replays claimed completions on the claimed policy and measures how far the claims are from the replay.
 
-Called by `checks` and by calibration; the engine is any `Engine` that holds the policy of the submission.
+The engine may be any `Engine` that holds the policy of the submission.
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from covey.toploc.topk import build_capture
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutDistances:
-    """One rollout's claims against its replay.
+    """Distances between one rollout's claims and its replay.
 
     Example, two honest tokens: RolloutDistances(windows=(Distances(...),), margins=[0, 0], deviations=[0, 1e-7],
     finished=True).
     """
 
     windows: tuple[Distances, ...]
-    """One a proof."""
+    """Distances of each proof window, one per proof."""
     margins: NDArray[np.float32]
-    """float32[n], at least 0: by how much each token lost to the seeded argmax."""
+    """Amount by which each token lost to the seeded argmax, float32[tokens], at least 0."""
     deviations: NDArray[np.float64]
-    """float64[n]: |claimed - replayed| log-probability of each token."""
+    """|claimed - replayed| log-probability of each token, float64[tokens]."""
     finished: bool
-    """Whether the last token is the end token."""
+    """Whether the last token is an end token."""
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class RolloutDistances:
 
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
-    """Distances of every rollout, in order; tokens and proofs have been checked for form before."""
+    """Return the distances of every rollout, in order. The form of tokens and proofs must have been checked before."""
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     capture = build_capture(params.verification)
     replays = engine.replay(claims, temperature=params.model.temperature, capture=capture)

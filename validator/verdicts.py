@@ -1,6 +1,6 @@
-"""What a validator decides: the judgement of a submission, its signed verdict, its commitment.
+"""Judges a submission and builds the verdict to be signed.
 
-Called by `loop`.  What could not be checked is unknown: it neither pays nor slashes.
+A submission that could not be checked is unknown: such a verdict neither pays nor slashes.
 """
 
 from covey.errors import ProtocolError, TransientError
@@ -14,25 +14,27 @@ from covey.runtime.log import get_logger
 from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, SubmissionClaim
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
+"""Errors for which this machine is to blame, for example when it is out of memory or its device is gone."""
 FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
+"""Errors after which a submission counts as unknown."""
 
 
 def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
-    """Run the checks in order; the first failure names the reason.
+    """Run the checks in order. The first rejection decides.
 
-    What could not be checked is only the judgement where no later check fails: else an answer that a limit ends would
-    keep faked work from being replayed.
-    A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown, and so
-    is input that the engine's arithmetic cannot take: it must not end the process.
+    Unknown is the judgement only if no later check rejects. Otherwise an answer whose grading hits a limit would keep
+    faked work from being replayed.
+    A failure of this machine (out of memory, a lost device, a store that does not answer) is unknown, and so is input
+    that the engine's arithmetic cannot process. Neither must end the validator's process.
     """
     unclear: Judgement | None = None
     try:
         for check in CHECKS if full else CHEAP_CHECKS:
-            found = check(claim, tools)
-            if found is not None and found.decision is Decision.UNKNOWN:
-                unclear = unclear or found
-            elif found is not None:
-                return found
+            judgement = check(claim, tools)
+            if judgement is not None and judgement.decision is Decision.UNKNOWN:
+                unclear = unclear or judgement
+            elif judgement is not None:
+                return judgement
     except FAILURES as error:
         get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
@@ -45,7 +47,7 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
 def build_verdict(
     judgement: Judgement, receipt: Receipt, *, evidence_hash: Hash, validator: Address, now: float, seconds: int
 ) -> Verdict:
-    """The message to sign; `deadline` is `now + seconds`."""
+    """Return the verdict to be signed. Its `deadline` is `now + seconds`."""
     return Verdict(
         pool=receipt.pool,
         receipt_hash=eip712.compute_struct_hash(receipt),

@@ -1,4 +1,4 @@
-"""The worker's composition root: the only file that names an engine; runs until a stop signal."""
+"""The worker's composition root, and the only worker module that names an engine. It runs until a stop signal."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,10 +24,13 @@ from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
 FETCH_SECONDS = 1.0
-"""Between two looks at the chain for a newer policy."""
+"""Seconds between two polls of the chain for a newer policy."""
 LEASES_A_CALL = 2
-"""How many a call of the engine may last; then it hangs, and its process is started anew.  Its own ran out after one;
-what is begun beside a call that is only slow has its time too."""
+"""Timeout of an engine call, in lease durations. After it the engine counts as hung and its process is restarted.
+
+The call's own lease expires after one duration. Two leave tasks that started during a slow but healthy call the time to
+finish.
+"""
 
 
 def build(
@@ -39,7 +42,10 @@ def build(
     stop: asyncio.Event,
     wrap: Callable[[Engine], Engine] = lambda e: e,
 ) -> Context:
-    """Compose the worker; `wrap` puts another engine around the one that the settings name.  Raises OperatorError."""
+    """Compose the worker. `wrap` may put another engine around the one that the settings name.
+
+    Raises OperatorError if the node is not registered or the engine cannot be used.
+    """
     contributor = network.contracts.nodes.contributor_of(network.pool, network.wallet.address)
     if contributor is None:
         raise OperatorError(
@@ -50,7 +56,7 @@ def build(
     params = network.params
     name, opened = open_engine(config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds)
     engine = wrap(opened)
-    # One task more than fills the batch: what ends first makes room for it, inside the engine.
+    # One task more than fills the batch, so that the engine has completions to start when the first ones end.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
     together = config.tasks_together or fitting
     return Context(
@@ -77,7 +83,7 @@ def build(
 
 
 def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
-    """Register with the coordinator and work until a stop signal; what is in hand is finished first."""
+    """Register with the coordinator and work until a stop signal. Leases that are held are finished first."""
     configure("worker", level=config.log_level)
     keep_memory()
     asyncio.run(_run(config, wrap))
@@ -106,7 +112,7 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
 
 
 async def run_stages(ctx: Context) -> None:
-    """All cycles beside each other; after the stop signal each ends when nothing comes any more."""
+    """Run all cycles concurrently. After the stop signal each ends when no further input can reach it."""
     from worker import loop
 
     shutdown, metrics = ctx.shutdown, CycleMetrics()
@@ -126,7 +132,7 @@ async def run_stages(ctx: Context) -> None:
             stages.create_task(run_forever(loop.sign_next, ctx, stop=shutdown.signing_over))
             stages.create_task(run_forever(loop.submit_pending, ctx, stop=shutdown.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
-    except ExceptionGroup as group:  # the first that fails ends the others, and says why
+    except ExceptionGroup as group:  # the first cycle that fails cancels the others; its error is the cause
         signed = ctx.submissions.has_signed
         await loop.return_leases(ctx, [order for order in ctx.leases.orders if not signed(order.task, order.lease)])
         raise group.exceptions[0] from None

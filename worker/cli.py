@@ -25,7 +25,7 @@ def worker_register(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    node_key_file: Annotated[Path, typer.Option(help="Key file of the node; a new one is made if it does not exist.")],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the node, created if it does not exist.")],
     as_json: Json = False,
 ) -> None:
     """Vouch for a node on chain: the contributor (--key-file) and the node both sign.
@@ -45,7 +45,7 @@ def worker_register(
 @worker.command("run")
 def worker_run(
     engine: Annotated[
-        str | None, typer.Option(help="Inference engine: auto, hf or vllm; wins over the setting `engine`.")
+        str | None, typer.Option(help="Inference engine: auto, hf or vllm. Overrides the setting `engine`.")
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,

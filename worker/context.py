@@ -1,4 +1,4 @@
-"""Everything that the worker's cycles are given."""
+"""The context that every cycle of the worker receives."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from worker.submission_store import SubmissionStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that the worker's loop is given."""
+    """Settings, connections and state that the worker's cycles share."""
 
     config: WorkerConfig
     network: Network
@@ -32,7 +32,7 @@ class Context:
     environment: Environment
     grade: Grader
     engine_threads: ThreadPoolExecutor
-    """One thread for each task that the engine may work on."""
+    """Threads for engine calls, one per task that the engine may work on at once."""
     loader: PolicyLoader
     leases: LeaseQueue
     policies: PolicyCache

@@ -1,4 +1,4 @@
-"""How often the engine died over one lease, and how often it hung in a row."""
+"""Counts of engine failures: deaths over one lease, and consecutive hangs."""
 
 import math
 import time
@@ -10,26 +10,26 @@ from worker.leases import HeldLease
 
 
 class Failure(NamedTuple):
-    """A failure of the engine, counted."""
+    """The counts after one more failure of the engine."""
 
     deaths: int
-    """Deaths of the engine over this lease."""
+    """Number of times the engine died over this lease."""
     total: int
-    """Deaths over this lease, or hangs in a row, by the kind of the failure; 0 for other kinds."""
+    """Deaths over this lease if the engine died, consecutive hangs if it hung, 0 for any other kind of failure."""
 
 
 @dataclass(slots=True, kw_only=True)
 class EngineHealth:
-    """Example: `failure = health.record_failure("engine_died", held)`."""
+    """Failure counts of one engine, for example `failure = health.record_failure("engine_died", held)`."""
 
     clock: Callable[[], float] = time.monotonic
     hangs: int = 0
-    """Calls in a row at which the engine hung."""
+    """Number of consecutive calls at which the engine hung."""
     hung_at: float = -math.inf
-    """When the engine hung last, by `clock`."""
+    """Time of the engine's last hang, on `clock`. Minus infinity before the first."""
 
     def record_failure(self, code: str, held: HeldLease) -> Failure:
-        """Count a failure over a lease.  What ran alongside a call that hung ended with it and is counted once."""
+        """Count a failure over a lease. Calls that ran concurrently with a hung one ended with it and count once."""
         is_new = held.begun >= self.hung_at
         deaths = held.deaths + (is_new and code == "engine_died")
         if is_new and code == "engine_timeout":
@@ -37,5 +37,5 @@ class EngineHealth:
         return Failure(deaths, {"engine_died": deaths, "engine_timeout": self.hangs}.get(code, 0))
 
     def record_success(self) -> None:
-        """The engine is done with a task, so it does not hang."""
+        """Reset the number of hangs, because the engine has finished a task."""
         self.hangs = 0

@@ -1,6 +1,6 @@
-"""From a task to rollouts: its slots, their completions, and rows with proofs and rewards.
+"""Turns a task into rollouts: its slots, their completions, and rows with proofs and rewards.
 
-Everything follows from the task and the policy; the worker chooses nothing.
+Everything follows from the task and the policy. The worker chooses nothing.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from covey.toploc.topk import build_capture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One rollout to be: its place and what is asked of the engine."""
+    """One rollout to be generated: its group and sibling, and the request to the engine."""
 
     group: GroupId
     sibling: int
     prompt: Prompt
-    """What the group is asked."""
+    """Prompt of the group."""
     request: GenerationRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What an engine made of a slot, neither proven nor graded yet."""
+    """The completion that an engine generated for a slot, neither proven nor graded yet."""
 
     slot: Slot
     completion: Completion
@@ -44,13 +44,13 @@ class Draft:
 def build_slots(
     task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
 ) -> list[Slot]:
-    """The task's slots in order of (group, sibling).
+    """Return the task's slots in order of (group, sibling).
 
-    Raises ProtocolError("bad_task") for more groups than a task of the pool has, and as `draw_prompts`.
+    Raises ProtocolError("bad_task") for more groups than a task of the pool has, and the errors of `draw_prompts`.
     """
     if task.groups > params.groups_per_task:
         raise ProtocolError(
-            "bad_task", f"a task of {task.groups} groups, where the pool's have {params.groups_per_task}"
+            "bad_task", f"the task has {task.groups} groups, a task of this pool has {params.groups_per_task}"
         )
     domain = SlotDomain(
         beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
@@ -73,7 +73,10 @@ def build_slots(
 
 
 def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, version: Step) -> list[Draft]:
-    """Generate all slots together; raise TransientError("wrong_policy") unless policy `version` made every token."""
+    """Generate all slots together.
+
+    Raises TransientError("wrong_policy") unless every completion was generated with policy `version`.
+    """
     completions = engine.generate(
         [slot.request for slot in slots],
         temperature=params.model.temperature,
@@ -92,7 +95,7 @@ def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, versi
 
 
 def build_rollouts(drafts: Sequence[Draft], grade: Grader) -> list[Rollout]:
-    """Prove and grade; one row a draft."""
+    """Prove and grade the drafts. Returns one row per draft."""
     proven = build_many([draft.completion.tops for draft in drafts])
     replies = [
         draft.slot.prompt.build_reply(

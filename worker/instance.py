@@ -1,4 +1,4 @@
-"""The name by which the coordinator tells two workers with one node key apart."""
+"""The name by which the coordinator distinguishes two workers that use the same node key."""
 
 import re
 import secrets
@@ -9,7 +9,7 @@ from covey.runtime.files import write_atomically
 
 
 def load_instance(home: Path) -> str:
-    """32 hexadecimal digits, made at the first start in a home and read at every later one.
+    """Return this worker's 32 hexadecimal digits: created at the first start in a home, read at every later one.
 
     Raises OperatorError("bad_instance") if the file holds anything else.
     """

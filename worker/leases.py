@@ -1,6 +1,6 @@
-"""The leases that a worker holds: those that wait for the engine, those in it, and what it generated.
+"""The leases that a worker holds: waiting for the engine, in the engine, or generated and not yet signed.
 
-The worker's cycles share them: while the engine generates, the next lease is claimed and earlier work submitted.
+The worker's cycles share them: while the engine generates, the next lease is claimed and earlier work is submitted.
 """
 
 import time
@@ -13,75 +13,79 @@ from covey.protocol.ids import Hash, LeaseId, Step
 from worker.generation import Draft
 
 KEPT_GONE = 256
+"""Number of released leases that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLease:
-    """A lease that waits for the engine or is in it.  Times are those of `LeaseQueue.clock`."""
+    """A lease that waits for the engine or is in it. Times are on `LeaseQueue.clock`."""
 
     order: TaskOrder
     since: float
-    """When it was collected first."""
+    """Time when the lease was first collected."""
     begun: float = 0.0
-    """When the engine took it."""
+    """Time when the engine started on the lease."""
     deaths: int = 0
-    """How often the engine died over it."""
+    """Number of times the engine died over the lease."""
     is_forgotten: bool = False
-    """Whether it expired or was returned while the engine is not done with it."""
+    """Whether the lease expired or was returned while the engine still works on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedTask:
-    """What the engine made of a task."""
+    """The drafts that the engine generated for a task."""
 
     order: TaskOrder
     drafts: tuple[Draft, ...]
     since: float = 0.0
-    """When its lease was collected, as in `HeldLease`."""
+    """Time when the lease was first collected, as in `HeldLease`."""
 
 
 def _get_policy(order: TaskOrder) -> tuple[Step, Hash]:
-    """After a reorganisation two orders of one version may require different policies."""
+    """Return what identifies an order's policy. The version alone does not: a reorganisation may replace a policy."""
     return order.policy_version, order.manifest_hash
 
 
 @dataclass(kw_only=True)
 class LeaseQueue:
-    """Leases go from `claimed` to `working` to `generated`, and leave when their submission is signed and stored."""
+    """The leases of a worker. Each moves from `claimed` to `working` to `generated`.
+
+    It leaves when its submission is signed and stored.
+    """
 
     together: int
-    """Largest number of tasks that are generated at once."""
+    """Maximum number of tasks that are generated at once."""
     ahead: int
-    """Further leases that are claimed while the engine is busy."""
+    """Number of further leases that are claimed while the engine is busy."""
     lease_seconds: float
     clock: Callable[[], float] = time.monotonic
-    """Clock that nobody sets."""
+    """Monotonic clock in seconds, which adjustments of the system time do not move."""
     claimed: list[HeldLease] = field(default_factory=list)
     """Leases that wait for the engine, oldest first."""
     working: list[HeldLease] = field(default_factory=list)
-    """Leases in the engine, all of one policy."""
+    """Leases in the engine, all of the same policy."""
     generated: list[GeneratedTask] = field(default_factory=list)
     generation_seconds: float | None = None
-    """Time that the last task took. None before the first."""
+    """Seconds that the last task took in the engine. None before the first."""
     gone: deque[LeaseId] = field(default_factory=lambda: deque(maxlen=KEPT_GONE))
-    """Leases that were released last: a claim names them, or they would come again."""
+    """Leases that were released last. A claim names them, because the coordinator would otherwise assign them again."""
 
     @property
     def orders(self) -> list[TaskOrder]:
-        """Orders of all leases that are held and not signed for."""
-        held = [held.order for held in (*self.claimed, *self.working) if not held.is_forgotten]
-        return held + [task.order for task in self.generated]
+        """Orders of all leases that are held and have no signed submission yet."""
+        orders = [held.order for held in (*self.claimed, *self.working) if not held.is_forgotten]
+        return orders + [task.order for task in self.generated]
 
     @property
     def ids(self) -> list[LeaseId]:
-        """Ids of all leases that are held and not signed for."""
+        """Ids of all leases that are held and have no signed submission yet."""
         return [order.lease for order in self.orders]
 
     def has_room(self, unsent: int) -> bool:
-        """Whether to ask for one more lease while `unsent` submissions are on the disk.
+        """Return whether to claim one more lease while `unsent` submissions are on the disk.
 
-        None is claimed ahead where a lease might expire while it waits for others, nor before that is known; none at
-        all while more is unsent than the engine makes at once.
+        No lease is claimed ahead if it might expire while it waits for others, nor before the first task shows how long
+        one takes. None is claimed while more submissions are unsent than the engine generates at once.
         """
         last = self.lease_seconds if self.generation_seconds is None else self.generation_seconds
         longest = max([last, *(self.clock() - held.begun for held in self.working)])
@@ -90,12 +94,13 @@ class LeaseQueue:
         return len(self.claimed) + len(self.working) < most and len(self.generated) + unsent <= self.together
 
     def hold(self, order: TaskOrder, *, seconds: float) -> None:
-        """Add a collected lease that lasts for `seconds`; one that comes again after a crash lasts less than others."""
+        """Add a collected lease that lasts for `seconds`: less than `lease_seconds` if it is collected again after a
+        crash."""
         spent = self.lease_seconds - min(seconds, self.lease_seconds)
         self.claimed.append(HeldLease(order=order, since=self.clock() - spent))
 
     def drop_overdue(self) -> list[TaskOrder]:
-        """Release the leases that expired, as they do while an engine or the chain does not answer; return them."""
+        """Release the expired leases and return them. Leases expire while an engine or the chain does not answer."""
         oldest = self.clock() - self.lease_seconds
         overdue = [
             held.order for held in (*self.claimed, *self.working) if held.since < oldest and not held.is_forgotten
@@ -105,9 +110,9 @@ class LeaseQueue:
         return overdue
 
     def take(self) -> TaskOrder | None:
-        """Move the oldest lease to the engine.
+        """Move the oldest waiting lease to the engine and return its order.
 
-        None where no lease waits, or where it requires another policy than what the engine is working on.
+        Returns None if no lease waits, or if the oldest requires another policy than the leases in the engine.
         """
         if not self.claimed:
             return None
@@ -119,30 +124,30 @@ class LeaseQueue:
         return held.order
 
     def get_working(self, order: TaskOrder) -> HeldLease:
-        """The lease of an order that is in the engine."""
+        """Return the lease of an order that is in the engine."""
         return next(held for held in self.working if held.order.lease == order.lease)
 
     def requeue(self, order: TaskOrder, *, deaths: int) -> None:
-        """Let a lease wait again, before all others: the engine failed for now."""
+        """Put a lease back at the head of the queue after a transient failure of the engine."""
         held = self.abandon(order)
         if not held.is_forgotten:
             self.claimed.insert(0, replace(held, deaths=deaths))
 
     def finish(self, order: TaskOrder, drafts: Sequence[Draft]) -> None:
-        """Record that the engine is done with a task; what was forgotten meanwhile stays forgotten."""
+        """Record that the engine has finished a task. Drafts of a lease that was forgotten meanwhile are dropped."""
         held = self.abandon(order)
         self.generation_seconds = self.clock() - held.begun
         if not held.is_forgotten:
             self.generated.append(GeneratedTask(order=order, drafts=tuple(drafts), since=held.since))
 
     def abandon(self, order: TaskOrder) -> HeldLease:
-        """Take a lease out of the engine."""
+        """Remove a lease from those in the engine and return it."""
         held = self.get_working(order)
         self.working.remove(held)
         return held
 
     def release(self, orders: Sequence[TaskOrder]) -> None:
-        """Hold these leases no more; the engine may still work on them."""
+        """Stop holding these leases. The engine may still be working on them."""
         gone = {order.lease for order in orders}
         self.gone.extend(gone)
         self.claimed = [held for held in self.claimed if held.order.lease not in gone]

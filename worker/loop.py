@@ -1,7 +1,6 @@
-"""The worker's cycles, each one verb a line: fetch policies, claim leases, generate, seal, hand in; beside each other.
+"""The worker's cycles, which run concurrently: fetch policies, claim leases, generate, sign, submit, send heartbeats.
 
-The leases that are held lie in `leases`, what is signed in `submission_store`: a crash loses neither a lease nor a
-receipt.
+`leases` holds the leases and `submission_store` the signed submissions. A crash loses neither a lease nor a receipt.
 """
 
 import asyncio
@@ -20,35 +19,36 @@ from worker.leases import GeneratedTask
 from worker.submission_store import SignedSubmission
 
 FAILURES = 3
-"""Deaths of the engine over one lease, or calls in a row at which it hung, until the worker gives up."""
+"""Number of engine deaths over one lease, or of consecutive hung calls, after which the worker gives up."""
 
 
 async def fetch(ctx: Context) -> CycleResult:
-    """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
+    """Fetch the newest policy to the disk as soon as the chain names it, whatever else the worker is doing."""
     cache, policies = ctx.policies, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
-    recent = [Step(each) for each in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
-    cache.fetched &= set(range(steps))  # a reorganisation undoes a policy
+    recent = [Step(step) for step in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
+    cache.fetched &= set(range(steps))  # a reorganisation may remove a policy from the chain
     if not recent or recent[-1] in cache.fetched | cache.refused:
         return CycleResult.IDLE
-    if not cache.fetched:  # after a restart there is something to go on with
+    if not cache.fetched:  # after a restart the policies on the disk can serve leases at once
         cache.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
     try:
         folder = await or_stop(ctx.stop, policies.require(recent[-1]))
     except ProtocolError as error:
-        if error.code == "bad_manifest":  # it will not get better
+        if error.code == "bad_manifest":  # the manifest of a version never changes, so a retry cannot succeed
             cache.refused.add(recent[-1])
         raise
     if folder is not None:
         cache.fetched.add(recent[-1])
-        await send_heartbeat(ctx)  # a claim that waits may be given its work from now on
+        await send_heartbeat(ctx)  # from now on the coordinator may answer a waiting claim with work of this version
     return CycleResult.IDLE
 
 
 async def claim(ctx: Context) -> CycleResult:
-    """Collect a lease where there is room for one and a policy to serve it with, before its clock runs.
+    """Claim a lease if there is room for one and a policy to serve it with.
 
-    Raises OperatorError("another_instance") where another worker has this node's key, as `send_heartbeat` does.
+    The engine is started before the claim, so that the start does not use up the lease's time.
+    Raises OperatorError("another_instance") if another worker uses this node's key, as `send_heartbeat` does.
     """
     leases = ctx.leases
     version = ctx.policies.newest
@@ -56,11 +56,11 @@ async def claim(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     if ctx.engine.policy_version is None and not leases.working:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
-        version = max(version, ctx.policies.newest or version)  # a newer one may have come meanwhile
+        version = max(version, ctx.policies.newest or version)  # a newer policy may have been fetched meanwhile
     if ctx.stop.is_set():
         return CycleResult.IDLE
-    unsent = ctx.submissions.list_unsent()  # only now: what was signed meanwhile is still in hand
-    # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
+    unsent = ctx.submissions.list_unsent()  # read only now, so that submissions signed during the start are included
+    # A stop signal does not cancel the claim: a lease assigned at that moment would be held by no worker.
     with receipts.explain_other_instance():
         task = await ctx.network.coordinator.claim_task(
             instance=ctx.instance,
@@ -72,17 +72,17 @@ async def claim(ctx: Context) -> CycleResult:
     if task is None:
         return CycleResult.IDLE
     if task.lease in leases.ids or ctx.submissions.has_signed(task.task, task.lease):
-        get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
+        get_logger().error("a lease was assigned twice; signing again would be equivocation", lease=task.lease)
         return CycleResult.RETRY
     leases.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return CycleResult.DONE
 
 
 async def work(ctx: Context) -> CycleResult:
-    """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out.
+    """Generate the oldest claimed lease. After a transient failure of the engine the lease is retried until it expires.
 
-    Raises OperatorError("engine_died") where it only dies of it, and OperatorError("engine_timeout") where it hangs
-    whatever it is given.
+    Raises OperatorError("engine_died") if the engine died FAILURES times over the same lease, and
+    OperatorError("engine_timeout") if it hung at FAILURES consecutive calls, of any lease.
     """
     leases = ctx.leases
     drop_overdue(ctx)
@@ -97,8 +97,8 @@ async def work(ctx: Context) -> CycleResult:
         failure = ctx.health.record_failure(error.code, leases.get_working(task))
         leases.requeue(task, deaths=failure.deaths)
         if failure.total >= FAILURES:
-            message = f"{failure.total} times, at last over task {task.task}: {error.message}"
-            fix = "See what it wrote; lower batch, or run covey doctor"
+            message = f"{failure.total} times, most recently over task {task.task}: {error.message}"
+            fix = "Read the engine's output, then lower batch or run covey doctor"
             raise OperatorError(error.code, message, fix=fix) from error
         raise
     except ProtocolError:
@@ -111,8 +111,10 @@ async def work(ctx: Context) -> CycleResult:
 
 
 async def drain(ctx: Context) -> None:
-    """After the last claim: wait until every lease is through the engine or ran out; an engine that works on overdue
-    ones alone is closed, as it might never be done."""
+    """Wait after the last claim until every lease has left the engine or expired.
+
+    An engine that works on expired leases only is closed, because it might never finish.
+    """
     leases = ctx.leases
     while leases.claimed or any(not held.is_forgotten for held in leases.working):
         await asyncio.sleep(0.05)
@@ -123,29 +125,33 @@ async def drain(ctx: Context) -> None:
 
 
 def drop_overdue(ctx: Context) -> None:
+    """Release the expired leases and log each of them."""
     for order in ctx.leases.drop_overdue():
-        get_logger().warning("a lease ran out before it was signed for", task=order.task)
+        get_logger().warning("a lease expired before its submission was signed", task=order.task)
 
 
 async def require_servable(ctx: Context, task: TaskOrder) -> None:
-    """The policy that a task names is the chain's, one that the engine takes and young enough to be handed in."""
+    """Raise ProtocolError unless a task's policy is the chain's, accepted by the engine and not too stale to submit.
+
+    The codes are "policy_mismatch", "stale" and "wrong_manifest".
+    """
     network, version = ctx.network, task.policy_version
     if version in ctx.policies.refused:
-        raise ProtocolError("policy_mismatch", f"the engine did not take policy {version}")
+        raise ProtocolError("policy_mismatch", f"the engine refused policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
-    if steps - version > network.params.max_staleness + 2:  # the coordinator may be a policy behind this chain
-        raise ProtocolError("stale", f"task {task.task} is of policy {version}, of {steps} that were published")
+    if steps - version > network.params.max_staleness + 2:  # the coordinator may lag this chain by one policy
+        raise ProtocolError("stale", f"task {task.task} is of policy {version}, and {steps} policies were published")
     await asyncio.to_thread(require_manifest, ctx, task)
 
 
 def require_manifest(ctx: Context, task: TaskOrder) -> None:
-    """The policy of a task is the one that the chain holds now."""
+    """Raise ProtocolError("wrong_manifest") unless the policy of a task is the one that the chain holds now."""
     if ctx.network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
-        raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
+        raise ProtocolError("wrong_manifest", f"task {task.task} names a different manifest from the chain's")
 
 
 async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
-    """Load a policy into the engine, by default the one that the chain holds now; note one that the engine refuses."""
+    """Load a policy into the engine, by default the one that the chain holds now. A refused version is remembered."""
     try:
         await ctx.loader.load(version, manifest_hash, stop=ctx.shutdown.work_over)
     except ProtocolError:
@@ -154,7 +160,7 @@ async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = 
 
 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
-    """What the engine makes of a task."""
+    """Generate the drafts of a task. Blocks until the engine has finished."""
     network, engine = ctx.network, ctx.engine
     slots = generation.build_slots(
         task, network.params, pool=network.pool, node=network.wallet.address, environment=ctx.environment, engine=engine
@@ -163,19 +169,19 @@ def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
 
 
 async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
-    """Return leases that this worker cannot serve, so that another need not wait for their end."""
+    """Return leases that this worker cannot serve, so that another worker need not wait until they expire."""
     ctx.leases.release(tasks)
     for task in tasks:
         try:
             await ctx.network.coordinator.return_task(task.task, task.lease)
-        except (ProtocolError, TransientError) as error:  # it runs out by itself, or comes again
+        except (ProtocolError, TransientError) as error:  # the lease expires anyway, or is assigned here again
             if isinstance(error, TransientError) and task.lease in ctx.leases.gone:
                 ctx.leases.gone.remove(task.lease)
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 
 async def sign_next(ctx: Context) -> CycleResult:
-    """Prove, grade, sign and store the oldest of what was generated, whatever becomes of what is being sent."""
+    """Prove, grade, sign and store the oldest generated task, independently of the submissions being sent."""
     leases, shutdown = ctx.leases, ctx.shutdown
     drop_overdue(ctx)
     if not leases.generated:
@@ -183,14 +189,16 @@ async def sign_next(ctx: Context) -> CycleResult:
             shutdown.signing_over.set()
         return CycleResult.IDLE
     generated = leases.generated[0]
-    if ctx.submissions.has_signed(generated.order.task, generated.order.lease):  # given again meanwhile
-        get_logger().error("a lease was given twice, signing again would be equivocation", lease=generated.order.lease)
+    if ctx.submissions.has_signed(generated.order.task, generated.order.lease):  # assigned again meanwhile
+        get_logger().error(
+            "a lease was assigned twice; signing again would be equivocation", lease=generated.order.lease
+        )
         leases.release([generated.order])
         return CycleResult.DONE
     signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, generated))
     try:
         await asyncio.shield(signing)
-    except asyncio.CancelledError:  # its thread goes on: whether the lease is signed for is known when it is over
+    except asyncio.CancelledError:  # the thread continues; only its end shows whether a receipt was signed
         await asyncio.wait([signing])
         raise
     except ProtocolError:
@@ -201,14 +209,14 @@ async def sign_next(ctx: Context) -> CycleResult:
 
 
 async def submit_pending(ctx: Context) -> CycleResult:
-    """Send all that nobody has countersigned yet."""
+    """Send all submissions that have not been countersigned yet."""
     if ctx.shutdown.signing_over.is_set():
-        ctx.shutdown.all_over.set()  # what cannot be sent now is sent after the next start
+        ctx.shutdown.all_over.set()  # submissions that cannot be sent now are sent after the next start
     waiting, failures = list(ctx.submissions.list()), list[TransientError]()
     for submission in waiting:
         try:
             await submit(ctx, submission)
-        except TransientError as error:  # its own, perhaps: the others are tried all the same
+        except TransientError as error:  # may concern this submission only, so the others are still tried
             failures.append(error)
     if failures:
         raise failures[0]
@@ -216,9 +224,9 @@ async def submit_pending(ctx: Context) -> CycleResult:
 
 
 def sign(ctx: Context, generated: GeneratedTask) -> None:
-    """The task's file and receipt; the submission survives a crash from here on.
+    """Build a task's file, sign its receipt and store both. From then on the submission survives a crash.
 
-    Raises ProtocolError("wrong_manifest") for what was generated before a reorganisation: now it would look like fraud.
+    Raises ProtocolError("wrong_manifest") if a reorganisation replaced the policy: the work would now look like fraud.
     """
     network, params = ctx.network, ctx.network.params
     require_manifest(ctx, generated.order)
@@ -226,7 +234,7 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
         time=network.chain.get_block("latest").timestamp, epochs=network.contracts.ledger.epochs_of(network.pool)
     )
     rollouts = generation.build_rollouts(generated.drafts, ctx.grade)
-    from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, which no fork may inherit
+    from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, and forks must not copy it
 
     file = encode(rollouts)
     receipt = receipts.build_receipt(
@@ -249,7 +257,10 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
 
 
 async def submit(ctx: Context, submission: SignedSubmission) -> None:
-    """Send a submission and keep the operator's promise; drop what is refused for good and send anything else again."""
+    """Send a submission and keep the operator's promise. Drop it after a final refusal.
+
+    Raises TransientError after any other failure. The submission is then sent again.
+    """
     network, receipt, log = ctx.network, submission.receipt, get_logger()
     try:
         answer = await network.coordinator.submit(receipt, submission.signature, submission.file)
@@ -275,7 +286,10 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
 
 
 async def send_heartbeat(ctx: Context) -> CycleResult:
-    """A sign of life while a long generation runs."""
+    """Send a heartbeat, also while a long generation runs.
+
+    Raises OperatorError("another_instance") if another worker uses this node's key.
+    """
     unsent = ctx.submissions.list_unsent()
     slots = len(ctx.leases.ids) + len(unsent) + ctx.leases.has_room(len(unsent))
     with receipts.explain_other_instance():

@@ -1,4 +1,4 @@
-"""Which policies this worker can serve leases with."""
+"""The policies with which this worker can serve leases."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from covey.protocol.ids import Step
 
 @dataclass(slots=True)
 class PolicyCache:
-    """Versions by what is known of them."""
+    """Policy versions that this worker has fetched or refused."""
 
     fetched: set[Step] = field(default_factory=set)
     """Versions that are or were on the disk."""
     refused: set[Step] = field(default_factory=set)
-    """Versions that no engine takes."""
+    """Versions that the engine refuses, or whose manifest is invalid."""
 
     @property
     def newest(self) -> Step | None:
-        """The newest version to work with. None: there is none."""
+        """Newest version with which leases can be served. None if there is none."""
         return max(self.fetched - self.refused, default=None)

@@ -1,4 +1,4 @@
-"""The receipt that a worker signs, and the countersignature that it accepts for it."""
+"""The receipt that a worker signs, and the countersignature that it accepts in return."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def build_receipt(
     file: bytes,
     now: float,
 ) -> Receipt:
-    """The claim to be signed over a finished file."""
+    """Build the receipt to be signed for a finished file."""
     return Receipt(
         pool=pool,
         task=task.task,
@@ -43,12 +43,12 @@ def build_receipt(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainMoment:
-    """What a worker saw of the chain at one time.  Example: ChainMoment(time=1_700_000_000, epochs=3)."""
+    """A moment on the chain as a worker saw it, for example ChainMoment(time=1_700_000_000, epochs=3)."""
 
     time: int
-    """Time of the newest block, Unix seconds."""
+    """Time of the newest block or of the worker's clock, in Unix seconds."""
     epochs: int
-    """Epochs that the ledger had."""
+    """Number of epochs that the ledger held."""
 
 
 FINAL_CODES = frozenset(
@@ -67,27 +67,35 @@ FINAL_CODES = frozenset(
         "unknown_task",
     }
 )
-"""After these a receipt is worth nothing; after any other refusal (a proxy's, an expired link) it is sent again."""
+"""Error codes after which a receipt is worthless. After any other refusal (a proxy's, an expired link) it is sent
+again."""
 MOST_PROMISED_EPOCHS = 128
-"""A fair promise is at most so many epochs away: the ledger keeps 256, and a challenge needs some of them."""
+"""Maximum number of epochs between the ledger's newest epoch and a fair promise.
+
+The ledger keeps 256 epochs, and a challenge needs some of them.
+"""
 MOST_AHEAD_SECONDS = 3600
-"""A promise that is dated further ahead would put its draw, and the pay, off.  Clocks may differ by less."""
+"""Maximum number of seconds by which a promise may be dated ahead of this worker's clock.
+
+A date further ahead would postpone the draw, and with it the pay. Honest clocks differ by less.
+"""
 
 
 @contextmanager
 def explain_other_instance() -> Iterator[None]:
-    """Raise OperatorError("another_instance") where the coordinator hears another worker with this node's key."""
+    """Raise OperatorError("another_instance") if the coordinator is in contact with another worker with this node's
+    key."""
     try:
         yield
     except ProtocolError as error:
         if error.code != "another_instance":
             raise
-        fix = "Or give this machine a key of its own with covey join"
+        fix = "Stop the other worker, or give this machine its own key with covey join"
         raise OperatorError(error.code, error.message, fix=fix) from error
 
 
 def require_final(error: ProtocolError) -> None:
-    """Return when a refusal is final; raise TransientError when the same receipt may still be taken."""
+    """Return if a refusal is final. Raise TransientError if the same receipt may still be accepted."""
     if error.code not in FINAL_CODES:
         raise TransientError(error.code, error.message) from error
 
@@ -102,25 +110,27 @@ def require_promise(
     last: ChainMoment,
     draw_seconds: int,
 ) -> Countersignature:
-    """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
+    """Return the operator's promise for `receipt`.
 
-    `first`: the chain when the receipt was first sent.  `last`: the time and the ledger's epochs when the answer came,
-    on this worker's clock.  A promise dated `draw_seconds` before `first` would let the coordinator know the draw when
-    it signs; one dated more than MOST_AHEAD_SECONDS after `last` would put the draw, and the pay, off.
+    `first`: the chain when the receipt was signed. `last`: the time on this worker's clock and the ledger's epochs when
+    the answer came.
+    Raises ProtocolError("bad_countersignature") if the promise is for another receipt, not signed by the operator, or
+    unfair in its date or epoch. With a date `draw_seconds` before `first` the coordinator would know the draw when it
+    signs. A date more than MOST_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
     if promise.receipt_hash != eip712.compute_struct_hash(receipt):
-        raise ProtocolError("bad_countersignature", "it is for another receipt")
+        raise ProtocolError("bad_countersignature", "the countersignature is for another receipt")
     if eip712.recover_signer(promise, domain, answer.signature) != operator:
-        raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
+        raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's operator")
     earliest, latest = first.time - draw_seconds, last.time + MOST_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
-        message = f"it is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"
+        message = f"the countersignature is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"
         raise ProtocolError("bad_countersignature", message)
     farthest = last.epochs + MOST_PROMISED_EPOCHS
     if not first.epochs <= promise.latest_epoch <= farthest:
-        message = f"it names epoch {promise.latest_epoch}, {first.epochs} to {farthest} are fair"
+        message = f"the countersignature names epoch {promise.latest_epoch}; {first.epochs} to {farthest} are fair"
         raise ProtocolError("bad_countersignature", message)
     return promise

@@ -1,4 +1,4 @@
-"""How a worker ends: its stages stop one after the other, each when nothing reaches it any more."""
+"""The order in which a worker stops: its stages end one after the other, each when no more input can reach it."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Events in the order in which they are set after the stop signal."""
+    """Events that end the stages, in the order in which they are set after the stop signal."""
 
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
-    """No lease waits for the engine, and none is in it."""
+    """Set when no lease waits for the engine and no live lease is in it."""
     signing_over: asyncio.Event = field(default_factory=asyncio.Event)
-    """All that was generated is signed."""
+    """Set when everything that was generated is signed."""
     all_over: asyncio.Event = field(default_factory=asyncio.Event)
-    """What is signed was sent once; the rest is sent after the next start."""
+    """Set when a last attempt to send every signed submission begins. Those that fail are sent after the next start."""

@@ -22,18 +22,18 @@ from worker.receipts import ChainMoment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedSubmission:
-    """What is sent for one lease."""
+    """The receipt, signature and file that are sent for one lease."""
 
     receipt: Receipt
     signature: str
     file: bytes
     first: ChainMoment
-    """The chain when it was signed."""
+    """The chain's state when the receipt was signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptReceipt:
-    """A signed receipt in a file, with the operator's promise where it was countersigned."""
+    """A signed receipt in a file, with the operator's promise if it was countersigned."""
 
     receipt: Receipt
     signature: str
@@ -42,6 +42,7 @@ class KeptReceipt:
 
 
 KEPT_REFUSED = 256
+"""Number of refused leases that a claim names."""
 
 
 @contextmanager
@@ -49,20 +50,20 @@ def _explain_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TransientError("disk_full", f"work could not be kept: {error}") from error
+        raise TransientError("disk_full", f"a submission could not be stored: {error}") from error
 
 
 def read_kept(file: Path) -> KeptReceipt:
-    """A receipt that a worker has kept, or JSON with the same `receipt` and `signature`.
+    """Read a receipt that a worker has kept, or JSON with the same `receipt` and `signature`.
 
-    Raises OperatorError("bad_receipt_file") where the file is not one.
+    Raises OperatorError("bad_receipt_file") if the file does not hold one.
     """
     try:
         values = json.loads(file.read_bytes())
         receipt = ReceiptBody.model_validate(values["receipt"]).to_message()
         signature = TypeAdapter(SignatureText).validate_python(values["signature"])
-        given = values.get("countersignature")
-        answer = None if given is None else SubmissionAnswer.model_validate(given)
+        countersignature = values.get("countersignature")
+        answer = None if countersignature is None else SubmissionAnswer.model_validate(countersignature)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise OperatorError(
@@ -79,7 +80,10 @@ def read_kept(file: Path) -> KeptReceipt:
 
 
 class SubmissionStore:
-    """A folder with a file of rollouts and one of JSON per submission; the JSON is written last and makes it count."""
+    """A folder with one Parquet file of rollouts and one JSON file per submission.
+
+    The JSON file is written last: a submission without it does not count.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -87,23 +91,26 @@ class SubmissionStore:
         (root / "refused").mkdir(exist_ok=True)
 
     def list_refused(self) -> list[int]:
-        """The newest leases whose receipt was refused for good: a second one is never signed for them."""
+        """Return the newest leases whose receipt was finally refused. A second receipt is never signed for them."""
         names = [path.name for path in (self._root / "refused").iterdir()]
-        leases = sorted(int(name) for name in names if name.isdigit())  # not the draft of a process that was killed
+        leases = sorted(int(name) for name in names if name.isdigit())  # skips drafts of a process that was killed
         return leases[-KEPT_REFUSED:]
 
     def list_unsent(self) -> list[int]:
-        """Leases whose submission nobody has countersigned yet."""
+        """Return the leases whose submission has not been countersigned yet."""
         return [int(path.stem.partition("-")[2]) for path in self._root.glob("*-*.json")]
 
     def has_signed(self, task: int, lease: int) -> bool:
-        """Whether a receipt was signed for this slot, whatever became of it: another one would be equivocation."""
+        """Return whether a receipt was ever signed for this lease. Signing another one would be equivocation."""
         name = f"{task}-{lease}.json"
         kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
         return any(path.exists() for path in kept)
 
     def add(self, submission: SignedSubmission) -> None:
-        """Keep a submission; after this returns it survives a crash.  Raises TransientError("disk_full")."""
+        """Store a submission. Once this has returned, the submission survives a crash.
+
+        Raises TransientError("disk_full").
+        """
         with _explain_disk():
             self._add(submission)
 
@@ -119,13 +126,15 @@ class SubmissionStore:
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
 
     def list(self) -> Iterator[SignedSubmission]:
-        """Submissions that nobody has countersigned yet, oldest lease first."""
+        """Yield the submissions that have not been countersigned yet, oldest lease first."""
         for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
             yield self._load(path)
 
     def close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
-        """Done with a submission: keep receipt and promise as evidence, or only its lease when it was refused.  Raises
-        TransientError("disk_full"): it is sent again, and answered alike."""
+        """Close a submission: keep receipt and promise as evidence, or only the lease if it was refused.
+
+        Raises TransientError("disk_full"). The submission is then sent again and gets the same answer.
+        """
         with _explain_disk():
             self._close(submission, answer)
 

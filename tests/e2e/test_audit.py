@@ -178,9 +178,7 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
             store.prune(1, Retention(keep=1))
         done = await audit(walk, row.evidence_hash, url, "--relay", relay)
         assert done.returncode == 1
-        assert done.stderr.startswith(
-            "covey: policy_gone: policy 0 is not to be had any more: no relay has the manifest"
-        )
+        assert done.stderr.startswith("covey: policy_gone: policy 0 is no longer available: no relay has the manifest")
         assert f"{relay} does not have it" in done.stderr
         assert "keep_policies" in done.stderr
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--relay", "http://127.0.0.1:9")

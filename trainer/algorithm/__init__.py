@@ -1,1 +1,1 @@
-"""What is computed of a batch: advantages, the objective, forward passes and updates."""
+"""The computation of a step: advantages, the objective, forward passes and updates."""

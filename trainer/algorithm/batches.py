@@ -1,7 +1,6 @@
-"""From accepted rollouts to batches: advantages, weights, old log-probabilities.
+"""Turns accepted rollouts into batches: advantages, weights and old log-probabilities.
 
-Called by `loop`; `packing` makes rows of them.  Claimed log-probabilities are taken from replayed work only; rewards
-are those that a quorum has recomputed, or `regrading`.
+Claimed log-probabilities are used from replayed work only. Rewards are those that a quorum or `regrading` recomputed.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +19,18 @@ from trainer.data.samples import AcceptedWork, Batch, Sample
 def build_samples(
     works: Sequence[AcceptedWork], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]
 ) -> list[Sample]:
-    """Samples in order of (task, group, sibling), with the advantage of each within its group.
+    """Return samples in order of (task, group, sibling), each with its advantage within its group.
 
-    Raises ProtocolError("bad_batch") unless every group is whole, every reward a number and no task stands twice.
+    Raises ProtocolError("bad_batch") if a group is incomplete, a reward is NaN or Inf, or a task appears twice.
     """
     samples = []
     for work in sorted(works, key=lambda w: w.task):
         rows = sorted(work.rollouts, key=lambda r: (r.group, r.sibling))
         if not rows or not is_whole(rows, groups=-(-len(rows) // group_size), group_size=group_size):
-            raise ProtocolError("bad_batch", f"task {work.task} has groups that are not whole")
+            raise ProtocolError("bad_batch", f"task {work.task} has incomplete groups")
         rewards = torch.tensor([r.reward for r in rows], dtype=torch.float64).view(-1, group_size)
         if not bool(rewards.isfinite().all()):
-            raise ProtocolError("bad_batch", f"task {work.task} has a reward that is no number")
+            raise ProtocolError("bad_batch", f"task {work.task} has a reward that is NaN or Inf")
         for row, value in zip(rows, compute_advantages(rewards, advantage).flatten().tolist(), strict=True):
             sample = Sample(
                 id=RolloutId(task=work.task, group=row.group, sibling=row.sibling),
@@ -45,21 +44,21 @@ def build_samples(
             )
             samples.append(sample)
     if len({sample.id for sample in samples}) != len(samples):
-        raise ProtocolError("bad_batch", "a task stands twice in one batch")
+        raise ProtocolError("bad_batch", "a task appears twice in one batch")
     return samples
 
 
 def keep_live(samples: Sequence[Sample], *, group_size: int) -> list[Sample]:
-    """Those of the groups whose rewards are not all equal, which the others would only dilute."""
+    """Return the samples of live groups, whose rewards are not all equal. Dead groups would only dilute them."""
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
     return [sample for group in groups if any(each.advantage for each in group) for sample in group]
 
 
 def split_updates(samples: Sequence[Sample], *, group_size: int, updates: int) -> list[list[Sample]]:
-    """Whole groups dealt out in turn to `updates` batches; fewer when there are fewer groups."""
+    """Deal whole groups out in turn to `updates` batches, or to fewer if there are fewer groups."""
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
-    parts = [[sample for group in groups[turn::updates] for sample in group] for turn in range(updates)]
-    return [part for part in parts if part]
+    batches = [[sample for group in groups[turn::updates] for sample in group] for turn in range(updates)]
+    return [batch for batch in batches if batch]
 
 
 def build_batch(
@@ -70,10 +69,11 @@ def build_batch(
     keep_all: bool,
     mask_truncated: bool = False,
 ) -> Batch:
-    """Weights of one update's samples; those of zero advantage are left out unless `keep_all`.
+    """Build the batch of one update with the weights of its samples.
 
-    With `mask_truncated` no token of a completion that the limit cut bears loss or counts in the weights; its reward
-    still counts in the advantages of its group (DAPO, arXiv 2503.14476, overlong filtering).
+    Samples of zero advantage are left out unless `keep_all`. With `mask_truncated` no token of a completion that was
+    cut at the token limit bears loss or counts in the weights. Its reward still counts in the advantages of its group
+    (DAPO, arXiv 2503.14476, overlong filtering).
     """
     if mask_truncated:
         samples = [sample for sample in samples if sample.finished]
@@ -88,14 +88,14 @@ def build_batch(
 def fill_old(
     samples: Sequence[Sample], recompute: Callable[[Step, Sequence[Sample]], list[tuple[float, ...]]]
 ) -> list[Sample]:
-    """Log-probabilities where none are trusted: `recompute` is asked once for each policy version."""
+    """Fill in log-probabilities of samples without trusted ones. `recompute` is called once per policy version."""
     missing: dict[Step, list[int]] = {}
     for i, sample in enumerate(samples):
         if sample.old is None:
             missing.setdefault(sample.policy_version, []).append(i)
     filled = list(samples)
-    for version, places in sorted(missing.items()):
-        found = recompute(version, [samples[i] for i in places])
-        for i, old in zip(places, found, strict=True):
+    for version, indices in sorted(missing.items()):
+        recomputed = recompute(version, [samples[i] for i in indices])
+        for i, old in zip(indices, recomputed, strict=True):
             filled[i] = replace(samples[i], old=old)
     return filled

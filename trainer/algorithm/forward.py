@@ -1,7 +1,7 @@
-"""Packed rows through a model: log p and entropy of their completion tokens, on one rank or shared among many.
+"""Forward passes of packed rows: log p and entropy of completion tokens, on one rank or shared among several.
 
-Called by `learner`.  Everything is of the policy that samples, at the pool's temperature; what workers claim is of the
-unmodified model, which is the same at temperature 1 only.
+All values are of the policy that samples, at the pool's temperature. Workers claim log-probabilities of the unmodified
+model, which are the same only at temperature 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,30 +34,38 @@ FLASH = "flash_attention_2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingConfig:
-    """How rows go through the model."""
+    """Settings of packing and of the forward pass."""
 
     seq_len: int
+    """Number of tokens in a packed row."""
     micro_batch_size: int
+    """Number of packed rows in one forward pass."""
     compute_dtype: str
-    """Key of DTYPES; the masters are float32 whatever it is."""
+    """Number format of the computation, a key of DTYPES. The masters are always float32."""
     temperature: float = 1.0
-    """At which the pool samples: the policy is softmax(logits / temperature)."""
+    """Sampling temperature of the pool: the policy is softmax(logits / temperature)."""
 
 
 def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
-    """Kernels for ragged rows where a GPU has the package flash_attn, which knows no float32; they find the borders of
-    samples by the positions that start again.  Elsewhere SDPA goes family by family, with masks."""
+    """Select the attention kernels of the model.
+
+    On a GPU with the package flash_attn these are kernels for ragged rows, which find the borders of samples where
+    positions restart. They do not support float32. In all other cases SDPA runs family by family, with masks.
+    """
     if model.device.type != "cuda" or shape.compute_dtype == "float32":
         return
     if is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
     else:
-        get_logger().warning("attention goes by masks, slowly where groups are long", without="the package flash_attn")
+        get_logger().warning("attention uses masks, which is slow for long groups", without="the package flash_attn")
 
 
 def shares_prefixes(model: PreTrainedModel) -> bool:
-    """Whether siblings may follow one copy of what they have in common.  Attention is told of families for it: kernels
-    for ragged rows take none, and layers with a window would lose it."""
+    """Return whether siblings may share one copy of their common prefix.
+
+    Attention must then support families. Kernels for ragged rows do not, and layers with a sliding window would lose
+    the prefix.
+    """
     config = model.config
     layers = set(getattr(config, "layer_types", None) or [])
     is_whole = getattr(config, "sliding_window", None) is None and layers <= {"full_attention"}
@@ -65,60 +73,60 @@ def shares_prefixes(model: PreTrainedModel) -> bool:
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
-    """From now on the backward pass computes each layer again from its input, and the forward pass keeps no more.
+    """Make the backward pass recompute each layer from its input, which is all that the forward pass then keeps.
 
-    Raises OperatorError("unsupported_model") where the layers of the model do not offer it.
+    Raises OperatorError("unsupported_model") if the layers of the model do not support it.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise OperatorError(
             "unsupported_model",
-            f"the layers of {type(model).__name__} cannot be computed again",
-            fix="Leave activation_checkpointing out",
+            f"the layers of {type(model).__name__} do not support activation checkpointing",
+            fix="Remove the setting activation_checkpointing",
         )
-    for layer in layers:  # alone: a whole model in training mode would also drop activations out
+    for layer in layers:  # not the whole model, because its training mode would also enable dropout
         layer.gradient_checkpointing = layer.training = True
         setattr(layer, "_gradient_checkpointing_func", partial(checkpoint, use_reentrant=False))  # noqa: B010
 
 
 @contextmanager
 def explain_trainer_memory() -> Iterator[None]:
-    """Raises OperatorError("trainer_out_of_memory") where memory ran out within."""
+    """Raise OperatorError("trainer_out_of_memory") if memory runs out within."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        found = explain_memory(error, "trainer")
-        if found is None:
+        cause = explain_memory(error, "trainer")
+        if cause is None:
             raise
         raise OperatorError(
             "trainer_out_of_memory",
-            found.message.removesuffix(f". {found.fix}"),
+            cause.message.removesuffix(f". {cause.fix}"),
             fix="Lower micro_batch_size or seq_len, or set activation_checkpointing",
         ) from error
 
 
 def predict(model: PreTrainedModel, rows: PackedBatch, shape: PackingConfig) -> tuple[Tensor, Tensor]:
-    """log p and entropy of the n predictions of `rows`, float32 [n] each."""
+    """Return log p and entropy of the n predictions of `rows`, float32 [n] each."""
     dtype = DTYPES[shape.compute_dtype]
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
     cast_to = dtype if is_mixed else torch.bfloat16
     packed: dict[str, Any] = {}
-    if shares_prefixes(model):  # transformers builds no mask where it is given one, and nobody reads this one
+    if shares_prefixes(model):  # a given mask stops transformers from building one; this one is never read
         packed["families"] = build_families(rows.positions, rows.ends)
         packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=model.device)
-    # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.
+    # No cache: each weight is cast only once anyway, and a cache would keep all casts in memory until the end.
     with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
         hidden = model.base_model(
             input_ids=rows.tokens[None], position_ids=rows.positions[None], use_cache=False, **packed
         ).last_hidden_state
-    hidden = hidden[0, rows.places]  # before the head, which is where memory goes
+    hidden = hidden[0, rows.places]  # before the head, which takes most of the memory
     if shape.temperature != 1:
         hidden = hidden / shape.temperature
     return compute_head(hidden, get_head(model).weight, rows.targets, dtype=dtype)
 
 
 class Predictor(torch.nn.Module):
-    """`predict` for one model, as a module: where the model is in shards, calling it makes the weights whole."""
+    """`predict` for one model as a module, so that calling it gathers the weights if the model is sharded."""
 
     def __init__(self, model: PreTrainedModel, shape: PackingConfig) -> None:
         super().__init__()
@@ -130,28 +138,34 @@ class Predictor(torch.nn.Module):
 
 @torch.no_grad()
 def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-    """log p(token) of each completion under the model as it is; on every rank those of all samples."""
+    """Return log p(token) of each completion under the current model. Every rank gets those of all samples."""
     device, shape = predictor.model.device, predictor.shape
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
-    found = torch.zeros(bounds[-1], device=device)
-    for part in share_samples(predictor.model, samples, shape):
-        rows = build_rows(samples, [0.0] * len(samples), part, is_shared=shares_prefixes(predictor.model)).to(device)
-        places = [place for row in part for i in row for place in range(bounds[i], bounds[i + 1])]
-        found[places] = predictor(rows)[0]
-    values = sum_over_ranks(found).tolist()
+    logprobs = torch.zeros(bounds[-1], device=device)
+    for micro_batch in share_samples(predictor.model, samples, shape):
+        is_shared = shares_prefixes(predictor.model)
+        rows = build_rows(samples, [0.0] * len(samples), micro_batch, is_shared=is_shared).to(device)
+        offsets = [offset for row in micro_batch for i in row for offset in range(bounds[i], bounds[i + 1])]
+        logprobs[offsets] = predictor(rows)[0]
+    values = sum_over_ranks(logprobs).tolist()
     return [tuple(values[start:end]) for start, end in pairwise(bounds)]
 
 
 def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[PrefixTree]:
-    """The samples as they are packed.  A layer's matrices hold about 12 hidden^2 values, attention to n tokens computes
-    with n hidden."""
+    """Return the prefix trees in which the samples are packed.
+
+    A layer's matrices hold about 12 hidden^2 values, and attention to n tokens computes with n x hidden values. Both
+    cost the same at 12 x hidden tokens.
+    """
     crossover = 12 * get_head(model).weight.shape[1]
     return group(samples, seq_len=shape.seq_len, crossover=crossover, is_shared=shares_prefixes(model))
 
 
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[list[list[int]]]:
-    """The micro-batches of this rank: lists of rows of sample indices; one row each where attention would compare all
-    tokens of a micro-batch with each other."""
+    """Return the micro-batches of this rank, which are lists of rows of sample indices.
+
+    They hold one row each if attention would compare all tokens of a micro-batch with each other.
+    """
     is_by_samples = shares_prefixes(model) or model.config._attn_implementation == FLASH
     is_divided = dist.is_available() and dist.is_initialized()
     shares = share(
@@ -164,14 +178,14 @@ def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Pack
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """In place; alone, nothing."""
+    """Sum a tensor over the ranks in place and return it. A single process changes nothing."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
 def max_over_ranks(tensor: Tensor) -> Tensor:
-    """In place, as `sum_over_ranks`."""
+    """Take the maximum of a tensor over the ranks in place and return it. A single process changes nothing."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
@@ -179,9 +193,9 @@ def max_over_ranks(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def require_supported(model: PreTrainedModel) -> None:
-    """Compare packed samples with the model's own logits of each; raise OperatorError("unsupported_model").
+    """Raise OperatorError("unsupported_model") unless packed samples give the log-probabilities of the model itself.
 
-    A head with a bias, capped or scaled logits, and states that cross the borders of samples are found so.
+    This detects a head with a bias, capped or scaled logits, and states that cross the borders of samples.
     """
     samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
     rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prefixes(model)).to(model.device)
@@ -194,15 +208,18 @@ def require_supported(model: PreTrainedModel) -> None:
     if not torch.allclose(ours, torch.cat(theirs), atol=1e-3):
         raise OperatorError(
             "unsupported_model",
-            f"{type(model).__name__} makes more of its states than a plain head, or mixes packed samples",
+            f"{type(model).__name__} has more than a plain head on its states, or mixes packed samples",
             fix="Use another model",
         )
 
 
 @torch.no_grad()
 def require_borders(predictor: Predictor) -> None:
-    """By the kernels that learning uses, on all ranks at once: a sample behind another one is what it is alone, and not
-    what the two are as one; raise OperatorError("unsupported_model") otherwise."""
+    """Raise OperatorError("unsupported_model") if the kernels that learning uses mix packed samples.
+
+    A sample packed after another one must have the log-probabilities that it has alone, not those of the two joined as
+    one. All ranks call this at the same time.
+    """
     first, second = _probe((0, 1, 2), (1, 0)), _probe((2, 1), (0, 2))
     joined = _probe((*first.prompt, *first.tokens, *second.prompt), second.tokens)
 
@@ -213,13 +230,13 @@ def require_borders(predictor: Predictor) -> None:
         logprobs: Tensor = predictor(rows.to(predictor.model.device))[0]
         return logprobs[-len(second.tokens) :]
 
-    behind, alone = find(first, second), find(second)
-    leak, most = float((behind - alone).abs().mean()), float((find(joined) - alone).abs().mean()) / 2
-    if not leak <= most + 1e-3:
+    packed, alone = find(first, second), find(second)
+    leak, limit = float((packed - alone).abs().mean()), float((find(joined) - alone).abs().mean()) / 2
+    if not leak <= limit + 1e-3:
         raise OperatorError(
             "unsupported_model",
-            f"{type(predictor.model).__name__} mixes packed samples: {leak:.3g} nats a token",
-            fix="Use another model, or remove the package flash_attn where it is installed",
+            f"{type(predictor.model).__name__} mixes packed samples: {leak:.3g} nats per token",
+            fix="Use another model, or remove the package flash_attn if it is installed",
         )
 
 

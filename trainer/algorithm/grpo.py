@@ -1,7 +1,7 @@
-"""The mathematics of the objective: pure functions of tensors, called by `batch` and `learner`.
+"""The mathematics of the objective, as pure functions of tensors.
 
-Left out: value functions, importance weights of sequences.  Sums run over tokens with a weight each, so a loss is the
-same for padded, packed, shuffled and micro-batched input.
+There are no value functions and no importance weights of whole sequences. Sums run over tokens, each with its weight,
+so a loss is the same for padded, packed, shuffled and micro-batched input.
 """
 
 from dataclasses import dataclass
@@ -14,49 +14,60 @@ Kind = Literal["decoupled", "two_sided"]
 KlEstimator = Literal["k3_corrected", "k3"]
 
 SPREAD_EPSILON = 1e-6
+"""Term added to a group's standard deviation, so that it can be divided by."""
 LOG_RATIO_LIMIT = 20.0
-"""e^20 is past every bound of the objective; an exponential that overflows has a gradient of 0 x inf, no number."""
+"""Bound of a log-ratio before it is exponentiated. e^20 is beyond every bound of the objective, and an exponential that
+overflows would have a gradient of 0 x Inf, which is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """What the loss is.  Example: Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)."""
+    """Settings of the loss.
+
+    Example: Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0).
+    """
 
     kind: Kind
     epsilon: float
+    """Half width of the interval around 1 to which ratios are clipped."""
     delta: float
+    """Upper bound of the ratio if the advantage is negative."""
     cap: float
     """Largest pi_prox / pi_behave of the decoupled objective."""
     kl: float
+    """Weight of the KL divergence from the reference. 0: it does not count."""
     entropy: float
+    """Weight of the entropy bonus."""
     kl_estimator: KlEstimator = "k3_corrected"
-    """How `compute_loss` estimates the divergence that `kl` weights."""
+    """Estimator that `compute_loss` uses for the divergence weighted by `kl`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSums:
-    """Sums over tokens, which add up over micro-batches and ranks, but for the maximum."""
+    """Sums over tokens. All but the maximum add up over micro-batches and ranks."""
 
     loss: float
     tokens: float
     clipped: float
-    """Tokens whose gradient was cut by the clipping or the cap."""
+    """Number of tokens whose gradient the clipping removed or the cap reduced."""
     ratio: float
     """Sum of the probability ratios to the policy that sampled."""
     entropy: float
     kl: float
     outside_clip: float
-    """Tokens whose ratio to the policy that sampled is outside 1 - epsilon to 1 + epsilon, clipped or not."""
+    """Number of tokens whose ratio to the policy that sampled is outside 1 - epsilon to 1 + epsilon, clipped or not."""
     mismatch_kl: float
     """Sum of the k3 estimates of KL(policy that sampled || policy), in nats."""
     mismatch_kl_max: float
-    """Largest k3 estimate of one token, in nats; a maximum, not a sum."""
+    """Largest k3 estimate of one token, in nats. This is a maximum, not a sum."""
 
 
 def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Tensor:
-    """[groups, siblings] -> the same.  `grpo`: (r - mean) / (std + 1e-6), std of the population (DeepSeekMath,
-    arXiv 2402.03300, section 4.1.2); `dr_grpo`: r - mean (arXiv 2503.20783, section 3.2).  A group of equal rewards
-    has exactly zero."""
+    """Return the advantages of rewards [groups, siblings], in the same shape.
+
+    `grpo`: (r - mean) / (std + 1e-6), with the standard deviation of the population (DeepSeekMath, arXiv 2402.03300,
+    section 4.1.2). `dr_grpo`: r - mean (arXiv 2503.20783, section 3.2). A group of equal rewards gets exactly zero.
+    """
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     scaled = centred / (rewards.std(dim=1, keepdim=True, correction=0) + SPREAD_EPSILON)
     is_equal = rewards.amax(dim=1, keepdim=True) == rewards.amin(dim=1, keepdim=True)
@@ -64,10 +75,13 @@ def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Ten
 
 
 def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "constant"], *, constant: int) -> Tensor:
-    """Completion lengths [samples] of a whole update -> weight of each token of a sample, float64 [samples].
+    """Return the weight of each token of a sample, float64 [samples].
 
-    `tokens`: 1 / all tokens of the update (DAPO, arXiv 2503.14476, formula 8).  `sequence`: 1 / (samples x own length)
-    (the paper, section 3.4, as written).  `constant`: 1 / (samples x constant), with the length limit (dr_grpo).
+    `lengths` are the completion lengths [samples] of a whole update.
+
+    `tokens`: 1 / all tokens of the update (DAPO, arXiv 2503.14476, formula 8). `sequence`: 1 / (samples x own length)
+    (the paper, section 3.4, as written). `constant`: 1 / (samples x constant), where `constant` is the length limit
+    (dr_grpo).
     """
     lengths = lengths.double()
     if kind == "tokens":
@@ -78,38 +92,43 @@ def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "consta
 
 
 def compute_ratio(logprobs: Tensor, old: Tensor) -> Tensor:
-    """p / p_old per token [n], both given as logarithms."""
+    """Return p / p_old per token [n], from the logarithms of both."""
     return torch.exp((logprobs - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
 def compute_objective(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
-    """min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A) per token [n] (the paper, section 3.4, formula 2)."""
+    """Return min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A) per token [n] (the paper, section 3.4, formula 2)."""
     unclipped = ratio.clamp(max=objective.delta) * advantages
     clipped = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon) * advantages
     return torch.minimum(unclipped, clipped)
 
 
 def compute_importance(proximal: Tensor, behaviour: Tensor, cap: float) -> Tensor:
-    """min(pi_prox / pi_behave, cap) per token [n], without gradient: what the decoupled objective multiplies the
-    clipped one of pi_theta / pi_prox by (AReaL, arXiv 2505.24298, section 5.2; first in arXiv 2110.00641).  The cap
-    bounds the variance for some bias (truncated importance sampling, Ionides 2008)."""
+    """Return min(pi_prox / pi_behave, cap) per token [n], without gradient.
+
+    The decoupled objective multiplies the clipped objective of pi_theta / pi_prox by it (AReaL, arXiv 2505.24298,
+    section 5.2; first in arXiv 2110.00641). The cap bounds the variance at the cost of some bias (truncated importance
+    sampling, Ionides 2008).
+    """
     return compute_ratio(proximal.detach(), behaviour).clamp(max=cap)
 
 
 def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
-    """Where the objective does not depend on the ratio any more, bool [n]."""
+    """Return where the objective no longer depends on the ratio, bool [n]."""
     too_high = (advantages > 0) & (ratio > 1 + objective.epsilon)
     too_low = (advantages < 0) & ((ratio < 1 - objective.epsilon) | (ratio > objective.delta))
     return too_high | too_low
 
 
 def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """exp(d) - d - 1 with d = log p_ref - log p, per token [n]: at least 0 and unbiased for KL(p || p_ref) on samples
-    of p (Schulman's k3).  The gradient flows through `logprobs`, where d is below a bound that keeps exp(d) finite.
+    """Return exp(d) - d - 1 with d = log p_ref - log p, per token [n] (Schulman's k3).
 
-    Its gradient is unbiased for that of KL(p_ref || p), not of KL(p || p_ref): it leaves out how p chooses the samples.
-    Multiplied by a live p / p_old, as `k3_corrected` is, both are unbiased for KL(p || p_ref) on samples of p_old
-    (DeepSeek-V3.2, arXiv 2512.02556, section 3.1).
+    It is at least 0 and unbiased for KL(p || p_ref) on samples of p. The gradient flows through `logprobs` where d is
+    below a bound that keeps exp(d) finite.
+
+    The gradient is unbiased for that of KL(p_ref || p), not of KL(p || p_ref), because it ignores how p chooses the
+    samples. Multiplied by a live p / p_old, as in `k3_corrected`, value and gradient are unbiased for KL(p || p_ref) on
+    samples of p_old (DeepSeek-V3.2, arXiv 2512.02556, section 3.1).
     """
     d = (reference - logprobs).clamp(max=LOG_RATIO_LIMIT)
     return torch.exp(d) - d - 1
@@ -126,11 +145,12 @@ def compute_loss(
     reference: Tensor | None,
     objective: Objective,
 ) -> tuple[Tensor, TokenSums]:
-    """All per token [n].  The loss to be minimised, a sum with `weights`, and statistics without gradient.
+    """Return the loss to be minimised, a sum weighted by `weights`, and statistics without gradient.
 
-    `old`: log p under the policy that sampled.  `proximal`: that under the policy the step starts from, for the
-    decoupled objective.  None where that policy is the one that `logprobs` are of, as in a step's first update.
-    Raises ValueError where the divergence counts and there is no `reference`.
+    All tensors are per token [n]. `old`: log p under the policy that sampled. `proximal`: log p under the policy with
+    which the step starts, for the decoupled objective. Either is None if that policy is the one that gave `logprobs`,
+    as in a step's first update.
+    Raises ValueError if the divergence counts and `reference` is None.
     """
     if objective.kl > 0 and reference is None:
         raise ValueError("no reference")
@@ -153,7 +173,7 @@ def compute_loss(
         gain = gain + objective.entropy * entropy
     loss = -(weights * gain).sum()
     with torch.no_grad():
-        mismatch = compute_kl(old.double(), logprobs.double())  # in float32 it would be rounding noise near 0
+        mismatch = compute_kl(old.double(), logprobs.double())  # in float32 values near 0 would be rounding noise
         statistics = {
             "loss": loss,
             "clipped": is_clipped(ratio, advantages, objective) | is_capped,
@@ -165,6 +185,6 @@ def compute_loss(
         }
         sums = [each.double().sum() for each in statistics.values()]
         highest = mismatch.amax() if len(mismatch) else mismatch.sum()
-        values = torch.stack([*sums, highest]).tolist()  # at once: a GPU is waited for once
+        values = torch.stack([*sums, highest]).tolist()  # all at once, to synchronise with a GPU only once
     names = (*statistics, "mismatch_kl_max")
     return loss, TokenSums(tokens=len(ratio), **dict(zip(names, values, strict=True)))

@@ -1,7 +1,7 @@
-"""Float32 masters, AdamW and one update after another.
+"""The learner: float32 masters, AdamW and one update after another.
 
-Called by `learning`.  On one thread equal batches give equal bits, whatever happened in between to the process.  Of
-several ranks each holds its shards of masters and moments, is given the same batches and computes its share of them.
+On one thread equal batches give equal bits, even if the process was restarted in between. With several ranks each holds
+its shards of masters and moments, receives the same batches and computes its share of them.
 """
 
 from collections.abc import Sequence
@@ -39,50 +39,52 @@ from trainer.distributed.sharding import make_whole, shard
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimiser:
-    """AdamW and its schedule.  Example: Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), clip=1.0, ...)."""
+    """AdamW and its schedule, for example Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), clip=1.0, ...)."""
 
     learning_rate: float
     betas: tuple[float, float]
     epsilon: float
     weight_decay: float
     warm_up: int
-    """Updates until the learning rate is full."""
+    """Number of updates over which the learning rate rises to its full value."""
     clip: float
-    """Largest gradient norm."""
+    """Maximum gradient norm."""
 
     def get_rate(self, update: int) -> float:
-        """Learning rate of the update number `update`, counted from 0."""
+        """Return the learning rate of update number `update`, counted from 0."""
         return self.learning_rate * min(1.0, (update + 1) / max(1, self.warm_up))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateMetrics:
-    """One update.  Means are over the tokens that went through the model."""
+    """Metrics of one update. Means are over the tokens that went through the model."""
 
     loss: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the whole gradient before clipping."""
     clip_ratio: float
-    """Share of tokens whose gradient the clipping removed, or the cap of the decoupled objective held down."""
+    """Share of tokens whose gradient the clipping removed or the cap of the decoupled objective reduced."""
     ratio_mean: float
-    """Of the policy to the one that sampled, before clipping and capping."""
+    """Mean probability ratio of the policy to the one that sampled, before clipping and capping."""
     outside_clip: float
-    """Share of tokens whose ratio to the policy that sampled is outside the clip range, whether clipped or not."""
+    """Share of tokens whose ratio to the policy that sampled is outside the clip range, clipped or not."""
     mismatch_kl: float
     """Divergence of the policy from the one that sampled, in nats per token."""
     mismatch_kl_max: float
-    """The largest contribution of one token to it, in nats."""
+    """Largest contribution of one token to `mismatch_kl`, in nats."""
     entropy: float
+    """Mean entropy of the policy, in nats per token."""
     kl: float
+    """Mean estimate of the divergence from the reference, in nats per token. 0 without a reference."""
     learning_rate: float
     tokens: int
-    """Loss-bearing tokens of the update."""
+    """Number of loss-bearing tokens of the update."""
     trained_tokens: int
-    """Of them, those that went through the model."""
+    """Number of loss-bearing tokens that went through the model."""
 
 
 class Learner:
-    """Owner of the masters.  `updates` counts the optimizer's steps."""
+    """Owner of the masters and the optimizer. `updates` counts the optimizer's steps."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Learner:
     ) -> None:
         self.model, self.ranks, self.updates = model, ranks, 0
         self.base_hash = compute_base_hash(model)
-        """Of what the masters are only an addition to; empty when they are the whole model."""
+        """Hash of the frozen weights on which adapters depend. Empty if the masters are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
         require_supported(model)
         self._predictor = Predictor(model, shape)
@@ -116,12 +118,16 @@ class Learner:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model can be given."""
+        """Number of token ids that the model accepts."""
         return int(get_head(self.model).weight.shape[0])
 
     def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
-        """All updates of a step, after which no gradient is held.  The later ones look back to the policy before the
-        first, which the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
+        """Run all updates of a step. No gradient is held afterwards.
+
+        Later updates use log-probabilities under the policy before the first update, which are computed in advance. The
+        first update needs none, because it starts from that policy.
+        Raises OperatorError("trainer_out_of_memory"), and the errors of `update`.
+        """
         with self.ranks.together(RankCommand(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
             later = [self._look_back(batch) for batch in batches[1:]]
             updates = [self.update(batch) for batch in (*batches[:1], *later)]
@@ -129,19 +135,21 @@ class Learner:
         return updates
 
     def update(self, batch: Batch) -> UpdateMetrics:
-        """One optimizer step, or none when no sample has a gradient; raise OperatorError("diverged") before a step
-        that would leave numbers that are none."""
+        """Take one optimizer step, or none if no sample has a gradient.
+
+        Raises OperatorError("diverged") before applying an update that would produce NaN or Inf.
+        """
         self._optimizer.zero_grad()
-        parts = share_samples(self.model, batch.samples, self._shape)
-        sums = self._sum([self._backpropagate(batch, part) for part in parts])
+        micro_batches = share_samples(self.model, batch.samples, self._shape)
+        sums = self._sum([self._backpropagate(batch, micro_batch) for micro_batch in micro_batches])
         norm, rate = 0.0, self._settings.get_rate(self.updates)
-        if parts:
-            for each in self._named.values():  # what no sample reaches, too, so that all moments are of one age
-                each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        if micro_batches:
+            for parameter in self._named.values():  # also those that no sample reaches, so that all moments are as old
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             norm = self._clip()
             if not norm < float("inf"):
                 raise OperatorError(
-                    "diverged", f"the gradient's norm is {norm}", fix="Lower learning_rate and resume from a checkpoint"
+                    "diverged", f"the gradient norm is {norm}", fix="Lower learning_rate and resume from a checkpoint"
                 )
             self._optimizer.param_groups[0]["lr"] = rate
             self._optimizer.step()
@@ -149,16 +157,16 @@ class Learner:
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
     def find_families(self, batch: Batch) -> list[PrefixTree]:
-        """What the batch is for the model: samples that share a prefix, and those alone."""
+        """Return the prefix trees in which the batch goes through the model."""
         return find_families(self.model, batch.samples, self._shape)
 
     def get_masters(self) -> dict[str, Tensor]:
-        """The live tensors that a checkpoint holds: the model's weights, or its adapters alone."""
+        """Return the live tensors that a checkpoint holds, by name: the model's weights, or only its adapters."""
         frozen = {id(each) for each in self.model.parameters() if not each.requires_grad}
         return {name: each for name, each in get_weights(self.model).items() if id(each) not in frozen}
 
     def get_optimizer_tensors(self) -> dict[str, Tensor]:
-        """Moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"; empty before the first update."""
+        """Return the moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq". Empty before the first update."""
         state = self._optimizer.state
         return {
             f"{name}.{moment}": state[parameter][moment]
@@ -168,7 +176,7 @@ class Learner:
         }
 
     def build_tensors(self, updates: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Room for what `get_masters` and `get_optimizer_tensors` gave after so many updates."""
+        """Return empty tensors like those of `get_masters` and `get_optimizer_tensors` after `updates` updates."""
         masters = {name: torch.empty_like(each) for name, each in self.get_masters().items()}
         moments = {
             f"{name}.{moment}": torch.empty_like(parameter)
@@ -178,7 +186,8 @@ class Learner:
         return masters, moments
 
     def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
-        """Take back what `get_optimizer_tensors` gave after so many updates; the masters are loaded beside it."""
+        """Restore the moments that `get_optimizer_tensors` gave after `updates` updates. The masters are restored
+        separately."""
         self.updates = updates
         self._optimizer.state.clear()
         for name, parameter in self._named.items() if updates else ():
@@ -187,16 +196,16 @@ class Learner:
             self._optimizer.state[parameter] = {"step": step, **moments}
 
     def _look_back(self, batch: Batch) -> Batch:
-        """What the decoupled objective and samples without `old` want of the policy as it is."""
+        """Add log-probabilities under the current policy, for the decoupled objective and for samples without `old`."""
         if self._objective.kind != "decoupled" and all(sample.old is not None for sample in batch.samples):
             return batch
-        found = compute_logprobs(self._predictor, batch.samples)
-        pairs = zip(batch.samples, found, strict=True)
+        logprobs = compute_logprobs(self._predictor, batch.samples)
+        pairs = zip(batch.samples, logprobs, strict=True)
         return replace(batch, samples=tuple(replace(s, old=s.old or each, proximal=each) for s, each in pairs))
 
-    def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
-        """Add the gradient of one micro-batch."""
-        rows = build_rows(batch.samples, batch.weights, part, is_shared=shares_prefixes(self.model))
+    def _backpropagate(self, batch: Batch, micro_batch: Sequence[Sequence[int]]) -> TokenSums:
+        """Add the gradient of one micro-batch and return its statistics."""
+        rows = build_rows(batch.samples, batch.weights, micro_batch, is_shared=shares_prefixes(self.model))
         rows = rows.to(self.model.device)
         logprobs, entropy = self._predictor(rows)
         loss, sums = compute_loss(
@@ -213,7 +222,7 @@ class Learner:
         return sums
 
     def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
-        """Statistics of all micro-batches of all ranks, whose gradients are summed already."""
+        """Return the statistics of all micro-batches of all ranks. Their gradients are already summed."""
         names = [each.name for each in fields(TokenSums) if each.name != "mismatch_kl_max"]
         totals = self._build_statistics([sum(getattr(each, name) for each in sums) for name in names])
         highest = self._build_statistics([max((each.mismatch_kl_max for each in sums), default=0.0)])
@@ -226,12 +235,12 @@ class Learner:
         return torch.tensor(values, dtype=torch.float64, device=self.model.device)
 
     def _clip(self) -> float:
-        """The gradient's norm before, which is the same on all ranks."""
+        """Clip the gradient and return its norm before clipping, which is the same on all ranks."""
         parameters = list(self._named.values())
         norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
-        if (found := float(norm)) > self._settings.clip:
+        if (unclipped := float(norm)) > self._settings.clip:
             clip_grads_with_norm_(parameters, self._settings.clip, norm)
-        return found
+        return unclipped
 
 
 def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:

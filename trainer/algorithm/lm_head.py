@@ -1,7 +1,7 @@
-"""The language-model head without its logits: log p of the targets and entropy, from hidden states and weight.
+"""The language-model head without its full logits: log p of the targets and entropy, from hidden states and weight.
 
-Called by `learner`.  Logits exist for one tile of tokens and vocabulary at a time; the backward pass computes them
-again.  Sources: the running log-sum-exp of arXiv 1805.02867 (algorithm 3); recomputed tiles as in arXiv 2411.09009.
+Logits exist for one tile of tokens and vocabulary at a time. The backward pass computes them again.
+Sources: the running log-sum-exp of arXiv 1805.02867 (algorithm 3), and recomputed tiles as in arXiv 2411.09009.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Partial
 
 TILE, CPU_TILE = (2048, 8192), (512, 4096)
-"""Tokens and vocabulary entries of a tile: 64 MiB, and 8 MiB on a CPU, whose caches are small."""
+"""Tokens and vocabulary entries of a tile: 64 MiB on a GPU, and 8 MiB on a CPU, whose caches are small."""
 
 
 def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """hidden [n, H], weight [V, H], targets int64 [n] -> log p(target) and entropy in nats, both float32 [n].
+    """Map hidden [n, H], weight [V, H] and targets int64 [n] to log p(target) and entropy in nats, both float32 [n].
 
-    p = softmax(hidden @ weight.T).  Matrix products take `dtype` and add up in float32 (on a CPU, whose products come
-    out in `dtype`, from tile to tile); all else is float32.  A `dtype` of float64 makes it float64 throughout.
-    Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.  A sharded weight is
-    gathered here, and its gradient summed over the ranks.
+    p = softmax(hidden @ weight.T). Matrix products take inputs of `dtype` and accumulate in float32. On a CPU products
+    come out in `dtype`, and only sums over tiles are float32. All else is float32; with a `dtype` of float64 everything
+    is float64. Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.
+    A sharded weight is gathered here, and its gradient is summed over the ranks.
     """
     if isinstance(weight, DTensor):
         weight = weight.full_tensor(grad_placements=[Partial()] * weight.device_mesh.ndim)
@@ -59,8 +59,11 @@ class _Head(torch.autograd.Function):
     def backward(
         ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """dlogits = g (onehot - p) - g_H p (log p + H), tile by tile; the vocabulary outside, so that the gradient of
-        a tile's weight is complete before it is rounded."""
+        """Compute dlogits = g (onehot - p) - g_H p (log p + H), tile by tile.
+
+        The outer loop runs over the vocabulary, so that the gradient of a tile's weight is complete before it is
+        rounded.
+        """
         hidden, weight, targets, normaliser, entropy = ctx.saved_tensors
         states, wide = hidden.to(ctx.dtype), _widen(ctx.dtype)
         by_logprob = torch.zeros_like(normaliser) if by_logprob is None else by_logprob
@@ -87,7 +90,7 @@ class _Head(torch.autograd.Function):
 
 
 def _widen(dtype: torch.dtype) -> torch.dtype:
-    """What sums of `dtype` are kept in."""
+    """Return the dtype in which sums of `dtype` are kept: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -103,20 +106,23 @@ def _split_rows(hidden: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, len(hidden), size))
 
 
-def _pick(logits: Tensor, places: Tensor) -> Tensor:
-    """The logit at each row's place, 0 where that lies outside of the tile.  No branch: it would wait for a GPU."""
-    is_inside = (places >= 0) & (places < logits.shape[1])
-    return logits.gather(1, places.where(is_inside, 0)[:, None])[:, 0].where(is_inside, 0)
+def _pick(logits: Tensor, columns: Tensor) -> Tensor:
+    """Return the logit at each row's column, or 0 if the column is outside the tile.
+
+    There is no branch, because it would synchronise with a GPU.
+    """
+    is_inside = (columns >= 0) & (columns < logits.shape[1])
+    return logits.gather(1, columns.where(is_inside, 0)[:, None])[:, 0].where(is_inside, 0)
 
 
-def _put(slopes: Tensor, places: Tensor, values: Tensor) -> None:
-    """Add each row's value at its place, where that lies in the tile."""
-    is_inside = (places >= 0) & (places < slopes.shape[1])
-    slopes.scatter_add_(1, places.where(is_inside, 0)[:, None], values.where(is_inside, 0)[:, None])
+def _put(slopes: Tensor, columns: Tensor, values: Tensor) -> None:
+    """Add each row's value at its column if the column is inside the tile."""
+    is_inside = (columns >= 0) & (columns < slopes.shape[1])
+    slopes.scatter_add_(1, columns.where(is_inside, 0)[:, None], values.where(is_inside, 0)[:, None])
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """In what their dtype is widened to."""
+    """Multiply two matrices. The product has the widened dtype of the factors."""
     wide = _widen(left.dtype)
     if left.is_cuda and left.dtype is not wide:
         return torch.mm(left, right, out_dtype=wide)

@@ -1,4 +1,4 @@
-"""Log-probabilities of samples under policies that are not the learner's own.  Called by `learning` and `follower`."""
+"""Log-probabilities of samples under policies that are not the learner's own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +20,10 @@ from trainer.distributed.sharding import scatter_weights, shard
 
 
 class Recomputer:
-    """Log-probabilities under published policies, computed as workers compute them; of several ranks each holds its
-    shards of the scratch `model`, and computes its share of the samples."""
+    """Computes log-probabilities under published policies as workers compute them.
+
+    With several ranks each holds its shards of the scratch `model` and computes its share of the samples.
+    """
 
     def __init__(self, model: PreTrainedModel, shape: PackingConfig, ranks: Ranks = ALONE) -> None:
         self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
@@ -30,8 +32,11 @@ class Recomputer:
         choose_attention(model, shape)
 
     def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.  Raises
-        OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told."""
+        """Return log p(token) of each completion under the policy in `folder`, which is None on all ranks but rank 0.
+
+        Raises OperatorError("trainer_out_of_memory"). The errors of `load_weights` are raised before any command goes
+        to the other ranks.
+        """
         weights = None
         if folder is not None and self._ranks.is_shared:
             weights = dict(read_weights(self._model, folder / WEIGHTS_FILE))

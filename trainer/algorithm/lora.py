@@ -1,7 +1,6 @@
-"""LoRA (arXiv 2106.09685) through peft: small matrices beside frozen weights, merged when a policy is published.
+"""LoRA (arXiv 2106.09685) through peft: small trained matrices added to frozen weights, merged for publication.
 
-Called by `app`, `learner` and `checkpoint`.  A published policy has the names and shapes of its base model, so nobody
-else knows of adapters.
+A published policy has the names and shapes of its base model, so no other role knows of adapters.
 """
 
 import copy
@@ -15,16 +14,18 @@ from covey.errors import OperatorError
 
 
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
-    """Freeze the model and put W + alpha / rank B A in the place of each W of `targets`; B is 0, A follows from `seed`.
+    """Freeze the model and replace each W of `targets` by W + alpha / rank B A.
 
-    `targets` are last parts of names of linear layers; none means all but the head.
-    Raises OperatorError("no_lora") where peft is not installed, OperatorError("bad_lora_targets").
+    B starts at 0, and A follows from `seed`. `targets` are last parts of the names of linear layers. Empty means all
+    linear layers except the head.
+    Raises OperatorError("no_lora") if peft is not installed, and OperatorError("bad_lora_targets") if peft refuses the
+    targets.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise OperatorError(
-            "no_lora", "peft is not installed", fix="Install covey[lora], or leave lora_rank out"
+            "no_lora", "peft is not installed", fix="Install covey[lora], or remove the setting lora_rank"
         ) from error
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets) or "all-linear")  # type: ignore[arg-type]
     try:
@@ -38,12 +39,15 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Whether `add_adapters` was called."""
+    """Return whether the model has adapters."""
     return hasattr(model, "peft_config")
 
 
 def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy in which adapters are part of the weights, with the base model's names; a model without any itself."""
+    """Return a copy with the adapters merged into the weights, under the base model's names.
+
+    A model without adapters is returned itself.
+    """
     if not has_adapters(model):
         return model
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -57,14 +61,14 @@ def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def compute_base_hash(model: PreTrainedModel) -> str:
-    """SHA-256 of all that an adapter means nothing without: frozen weights and scales; empty where there are none."""
+    """Return the SHA-256 of everything on which adapters depend: frozen weights and scales. Empty without adapters."""
     if not has_adapters(model):
         return ""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
-            found.update(name.encode())
-            found.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(name.encode())
+            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     for name, layer in model.named_modules():
-        found.update(f"{name} {getattr(layer, 'scaling', '')}".encode())
-    return found.hexdigest()
+        digest.update(f"{name} {getattr(layer, 'scaling', '')}".encode())
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Attention of packed samples, family by family: no token meets one of another family, not even behind a mask.
+"""Attention of packed samples, family by family: no token is compared with one of another family, not even masked.
 
-Registered over transformers' own SDPA, which it is wherever no families are given; called by the models' layers.
+It is registered in place of transformers' own SDPA, and calls that SDPA where no families are given.
 """
 
 from dataclasses import dataclass
@@ -15,26 +15,37 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from covey.errors import OperatorError
 
 UNSERVED = ("softcap", "position_bias", "s_aux", "sliding_window")
-"""What a layer may ask of its attention beyond `attend`."""
+"""Arguments by which a layer may ask for attention that `attend` does not support with families."""
 PADDED = 1024
-"""Pairs of tokens by which a family may be padded to stand with one of up to twice its length: what a call costs."""
+"""Maximum number of token pairs of padding that let a family share a stack with a family of up to twice its length.
+
+This many pairs cost about as much as one more call.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Families:
-    """A line of tokens as attention takes it: families of about one length are a stack, padded to its longest."""
+    """A sequence of packed tokens in the layout of attention: stacks of families of similar length.
+
+    A stack is padded to the length of its longest family.
+    """
 
     masks: tuple[Tensor, ...]
-    """What each token sees, bool[count, length, length] a stack.  Padding sees itself alone, and nothing sees it."""
+    """Attention mask of each stack, bool[count, length, length]. Padding attends to itself alone, and no token attends
+    to padding."""
     stacked: Tensor
-    """int64[places]: the token at each place of all stacks; where padding is, the last of its family."""
+    """Index of the token at each slot of all stacks, int64[slots]. A slot of padding holds the last token of its
+    family."""
     places: Tensor
-    """int64[tokens]: where each token is among them."""
+    """Slot of each token, int64[tokens]."""
 
 
 def build_families(positions: Tensor, ends: Tensor) -> Families:
-    """Of a line, int64[tokens] each: positions restart at 0 with each family; a token is seen from itself on up to its
-    end, which is a place of the line."""
+    """Build the families of a sequence of tokens from its positions and ends, int64[tokens] each.
+
+    Positions restart at 0 with each family. `ends` are exclusive indices into the sequence: a token is attended to from
+    itself up to its end.
+    """
     starts = (positions == 0).nonzero()[:, 0]
     sizes = torch.diff(starts, append=starts.new_tensor([len(positions)]))
     order = torch.argsort(sizes, descending=True, stable=True)
@@ -52,7 +63,7 @@ def build_families(positions: Tensor, ends: Tensor) -> Families:
 
 
 def _find_stacks(sizes: list[int]) -> list[tuple[int, int]]:
-    """First and last, not included, of each stack; longest families first."""
+    """Return the first and last (exclusive) index of each stack. `sizes` are in descending order."""
     stacks: list[tuple[int, int]] = []
     for i, size in enumerate(sizes):
         first = stacks[-1][0] if stacks else i
@@ -64,8 +75,10 @@ def _find_stacks(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def build_mask(ends: Tensor) -> Tensor:
-    """[count, length] -> bool[count, length, length]: a token is seen from itself on up to its end.  In place: of
-    32,768 tokens it is a gigabyte."""
+    """Return the mask bool[count, length, length] in which each token is attended to from itself up to its end.
+
+    `ends` is [count, length]. The mask is computed in place, because for 32,768 tokens it takes a gigabyte.
+    """
     places = torch.arange(ends.shape[1], device=ends.device)
     return (places[:, None] < ends[:, None, :]).tril_()
 
@@ -81,9 +94,9 @@ def attend(
     scaling: float | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """[1, heads, tokens, width] each -> [1, tokens, heads, width].
+    """Compute attention of query, key and value, [1, heads, tokens, width] each. Returns [1, tokens, heads, width].
 
-    Raises OperatorError("unsupported_model") for what only transformers' code serves.
+    Raises OperatorError("unsupported_model") if a layer asks for attention that families do not support.
     """
     if families is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
@@ -92,17 +105,17 @@ def attend(
         return plain
     if any(rest.get(name) is not None for name in UNSERVED):
         raise OperatorError(
-            "unsupported_model", f"{type(module).__name__} has an attention of its own", fix="Use another model"
+            "unsupported_model", f"{type(module).__name__} uses an unsupported attention", fix="Use another model"
         )
     stacked, places = families.stacked, families.places
     states = [_move(each[0].transpose(0, 1), stacked, places) for each in (query, key, value)]
     split = (torch.split(each, [mask[:, 0].numel() for mask in families.masks]) for each in states)
-    found = []
-    for *parts, mask in zip(*split, families.masks, strict=True):
-        q, k, v = (each.unflatten(0, mask.shape[:2]).transpose(1, 2) for each in parts)
+    outputs = []
+    for *stack, mask in zip(*split, families.masks, strict=True):
+        q, k, v = (each.unflatten(0, mask.shape[:2]).transpose(1, 2) for each in stack)
         attended, _ = sdpa_attention_forward(module, q, k, v, mask[:, None], scaling=scaling)
-        found.append(attended.flatten(0, 1))
-    return _move(torch.cat(found), places, stacked)[None], None
+        outputs.append(attended.flatten(0, 1))
+    return _move(torch.cat(outputs), places, stacked)[None], None
 
 
 def _move(rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
@@ -110,10 +123,10 @@ def _move(rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
 
 
 class _Move(torch.autograd.Function):
-    """rows [n, ...] -> rows[there]; the backward pass gathers, too, where autograd's would add up what it scatters.
+    """Map rows [n, ...] to rows[there]. The backward pass gathers, too, where autograd's would scatter and add.
 
-    Alone it is no gradient: on the way out of the stacks padding is given a token's slope, too.  But no token sees
-    padding, so that slope stays there, and the way in drops it.
+    For one move alone this is not the exact gradient: on the way out of the stacks padding also gets a token's
+    gradient. But no token attends to padding, so that gradient stays there, and the move into the stacks drops it.
     """
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""What survives a crash, and how a run resumes from it."""
+"""Checkpoints: the state that survives a crash, and how a run resumes from it."""

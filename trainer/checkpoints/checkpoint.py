@@ -1,7 +1,7 @@
-"""What survives a kill: resume states (masters, optimizer, counters) and the policies as they were published.
+"""The state that survives a kill: checkpoints (masters, optimizer, counters) and policies as they were published.
 
-Called by `loop`, `app` and `follower`.  A folder appears by one rename, complete and synced; weights are safetensors,
-the rest is JSON.  All ranks write to a checkpoint; it is the same state for any number of them.
+A folder appears by one rename, complete and synced. Weights are safetensors, the rest is JSON. All ranks write to a
+checkpoint, and any number of ranks can resume from it.
 """
 
 import json
@@ -31,19 +31,21 @@ _EXPORTED = "bfloat16"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """The small part of a checkpoint."""
+    """The part of a checkpoint that is not tensors."""
 
     step: Step
-    """The policy that the masters stand for."""
+    """Step of the policy that the masters represent."""
     updates: int
+    """Number of optimizer updates so far."""
     report: dict[str, float]
-    """Metrics of the updates that led here, not yet written when the checkpoint is; empty for step 0."""
+    """Metrics of the updates that led here, which are not recorded yet when the checkpoint is written. Empty for the
+    first step."""
     base_hash: str = ""
-    """`Learner.base_hash`: adapters fit no other model."""
+    """`Learner.base_hash`, because adapters fit no other model. Empty if the masters are the whole model."""
 
 
 class StepFolders:
-    """A folder with one complete sub-folder for each kept step.  Example: `exports/7`."""
+    """A folder with one complete sub-folder for each kept step, for example `exports/7`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -52,16 +54,16 @@ class StepFolders:
             shutil.rmtree(draft)
 
     def list_steps(self) -> list[Step]:
-        """Ascending."""
+        """Return the kept steps in ascending order."""
         return sorted(Step(int(path.name)) for path in self._root.iterdir() if path.name.isdecimal())
 
     def get_path(self, step: Step) -> Path:
         return self._root / str(step)
 
     def add(self, step: Step, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a draft, then make it the folder of `step`; one that stands there is replaced.
+        """Let `write` fill a draft, then make it the folder of `step`. An existing folder is replaced.
 
-        Raises OperatorError("disk_full") when there is no room; what was written is removed again.
+        Raises OperatorError("disk_full") if there is no space. The draft is then removed.
         """
         draft, target = self._root / f".{step}", self.get_path(step)
         with ExplainFullDisk(self._root, f"step {step}", draft=draft):
@@ -84,18 +86,18 @@ class StepFolders:
 
     def _remove(self, step: Step) -> None:
         gone = self._root / f".gone-{step}"
-        self.get_path(step).replace(gone)  # a half-removed folder must not look like a whole one
+        self.get_path(step).replace(gone)  # a partly removed folder must not look complete
         shutil.rmtree(gone)
 
 
 class Checkpoints:
-    """Resume states in one folder; the newest counts."""
+    """Checkpoints in one folder. A run resumes from the newest."""
 
     def __init__(self, root: Path, *, keep: int) -> None:
         self._folders, self._keep = StepFolders(root), keep
 
     def save(self, learner: Learner, step: Step, report: dict[str, float]) -> None:
-        """Keep everything that the next step depends on, and forget what is older than the newest `keep`."""
+        """Save everything that the next step depends on, and remove all but the newest `keep` checkpoints."""
         state = State(step=step, updates=learner.updates, report=report, base_hash=learner.base_hash)
 
         def write(folder: Path) -> None:
@@ -109,7 +111,10 @@ class Checkpoints:
         self._folders.retain(kept.__contains__)
 
     def restore(self, learner: Learner) -> State | None:
-        """Bring the learner back to the newest checkpoint; None when there is none.  Raises OperatorError."""
+        """Restore the learner from the newest checkpoint. Returns None if there is none.
+
+        Raises OperatorError("bad_checkpoint").
+        """
         steps = self._folders.list_steps()
         if not steps:
             return None
@@ -119,29 +124,29 @@ class Checkpoints:
 
 
 def save_state(learner: Learner, folder: Path) -> None:
-    """Write this rank's part of masters and moments; all ranks at once."""
+    """Write this rank's part of masters and moments. All ranks call this at the same time."""
     save_tensors({_MASTERS: learner.get_masters(), _OPTIMIZER: learner.get_optimizer_tensors()}, folder)
 
 
 @torch.no_grad()
 def load_state(learner: Learner, folder: Path) -> State:
-    """Bring this rank's part of the learner to what `folder` holds, once all of it is found good; all ranks at once.
+    """Restore this rank's part of the learner from `folder`. All ranks call this at the same time.
 
-    Raises OperatorError("bad_checkpoint").
+    Raises OperatorError("bad_checkpoint") if anything is damaged or does not fit, before anything is changed.
     """
     try:
-        if learner.ranks.rank == 0:  # for all: the folder is one that they share
+        if learner.ranks.rank == 0:  # once for all ranks, because they share the folder
             require_undamaged(folder)
         state = State(**json.loads((folder / _STATE).read_bytes()))
         if state.base_hash != learner.base_hash:
-            raise ValueError("its adapters were trained beside other weights, or with another lora_alpha")
+            raise ValueError("its adapters were trained with other base weights or another lora_alpha")
         masters, moments = learner.build_tensors(state.updates)
         load_tensors(masters | moments, folder)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise OperatorError(
             "bad_checkpoint",
             f"{folder} does not fit: {error}",
-            fix="Resume with the model it was made with, or remove the folder to resume from an earlier one",
+            fix="Resume with the model of the checkpoint, or remove the folder to resume from an earlier one",
         ) from error
     for name, tensor in learner.get_masters().items():
         tensor.copy_(masters[name])
@@ -150,9 +155,10 @@ def load_state(learner: Learner, folder: Path) -> State:
 
 
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
-    """The policy as workers get it: bfloat16 weights, config and tokenizer; equal masters give equal bytes.
+    """Write the policy as workers receive it: bfloat16 weights, config and tokenizer. Returns its folder.
 
-    Adapters are merged into a copy of the model, which takes its memory once more meanwhile.
+    Equal masters give equal bytes. Adapters are merged into a temporary copy of the model, which takes its memory a
+    second time.
     """
     model = merge_adapters(learner.model)
     with learner.ranks.together(RankCommand(verb=Verb.GATHER)):
@@ -161,7 +167,7 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
 
 
 def is_whole(exports: StepFolders, step: Step) -> bool:
-    """Whether the policy of `step` is there and can be read; the masters can make it again."""
+    """Return whether the policy of `step` exists and can be read. The policy of the masters can be exported again."""
     if step not in exports.list_steps():
         return False
     try:

@@ -1,1 +1,1 @@
-"""From accepted submissions to packed rows."""
+"""Training data: from accepted submissions to packed rows."""

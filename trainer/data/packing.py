@@ -1,7 +1,7 @@
-"""From samples to packed rows: siblings as one tree, first fit, equal shares of the ranks.
+"""Sequence packing: siblings become one prefix tree, trees fill rows by first fit, and ranks get equal shares.
 
-Called by `forward` and `learner`.  What siblings have in common, their prompt and as many tokens as they agree on, goes
-through the model once (arXiv 2506.05433, 2511.00413): a token sees its own past, and its gradient is the sum over all
+The common prefix of siblings, which is their prompt and all first tokens on which they agree, goes through the model
+once (arXiv 2506.05433, 2511.00413). A token attends to its own past only, and its gradient is the sum over all tokens
 that follow it.
 """
 
@@ -19,38 +19,51 @@ from trainer.data.samples import Sample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefixTree:
-    """Samples that share a prompt and what they agree on, a row's worth at most; a sample alone is one, too."""
+    """Samples that share a prompt and the first tokens on which they agree. A single sample is a tree, too.
+
+    A tree fits into a row, except for a single sample that is longer than one.
+    """
 
     samples: tuple[int, ...]
-    """Their indices, in the order of their tokens."""
+    """Indices of the samples, in the order of their tokens."""
     tokens: int
-    """That go into the model."""
+    """Number of tokens fed to the model."""
     seen: int
-    """Tokens that they look at, counted twice as in length^2 of a sequence alone; siblings do not see each other."""
+    """Number of attended (query, key) pairs, counted twice, so that a sequence alone has length^2. Siblings do not
+    attend to each other."""
     cost: float
-    """In tokens without attention."""
+    """Computation of the tree, in units of one token without attention."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedBatch:
-    """Packed samples: what the model reads, one row behind the other, [tokens] each, and what it is to predict, [n]
-    each."""
+    """Packed samples: the inputs of the model, [tokens] each, and the predictions to be made, [n] each.
+
+    The rows of a micro-batch follow one another in a single sequence of tokens.
+    """
 
     tokens: Tensor
+    """Token ids fed to the model, int64[tokens]."""
     positions: Tensor
-    """Go on in each branch where it leaves another, and restart at 0 with each family: this is how attention knows the
-    borders where it is not told of families."""
+    """Position ids, int64[tokens]. They continue in each branch where it leaves another and restart at 0 with each
+    family. Attention kernels that do not support families find the borders by this."""
     ends: Tensor
-    """Where in the line what follows each token is over: it is seen from itself on up to there."""
+    """End (exclusive) of each token's subtree in the flattened tree, int64[tokens]. Only positions from the token
+    itself up to its end attend to it."""
     places: Tensor
-    """Where each prediction is made; siblings share those where they agree so far."""
+    """Index into `tokens` at which each prediction is made, int64[n]. Siblings share it as far as they agree."""
     targets: Tensor
+    """Token ids to be predicted, int64[n]."""
     old: Tensor | None
-    """None where the samples have none, like the next two."""
+    """log p under the old policy, float32[n]. None if the samples have none."""
     proximal: Tensor | None
+    """log p under the policy with which the step starts, float32[n]. None if the samples have none."""
     reference: Tensor | None
+    """log p under the reference policy, float32[n]. None if the samples have none."""
     advantages: Tensor
+    """Advantage of each prediction's sample, float32[n]."""
     weights: Tensor
+    """Weight of each prediction in the loss, float32[n]."""
 
     def to(self, device: torch.device) -> "PackedBatch":
         moved: dict[str, Any] = {
@@ -61,17 +74,17 @@ class PackedBatch:
 
 @dataclass(slots=True)
 class _FlatTree:
-    """Families one behind the other, each a tree in the order in which it is grown: lists of an entry a token."""
+    """Prefix trees one after another, flattened in the order in which they grow. The lists have one entry per token."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    """Where what follows a token is over."""
+    """End (exclusive) of each token's subtree. 0 while the subtree may still grow."""
     path: list[int] = field(default_factory=list)
-    """Places of the tokens from the root to the last one."""
+    """Indices of the tokens from the root to the newest one."""
 
     def grow(self, tokens: Sequence[int], start: int) -> None:
-        """A branch behind the first `start` tokens of the path; 0 begins a family."""
+        """Add a branch after the first `start` tokens of the path. 0 begins a new tree."""
         self.leave(start)
         self.path += range(len(self.tokens), len(self.tokens) + len(tokens))
         self.tokens += tokens
@@ -79,16 +92,18 @@ class _FlatTree:
         self.ends += [0] * len(tokens)
 
     def leave(self, start: int) -> None:
-        """Nothing follows the tokens of the path from `start` on any more."""
-        for place in self.path[start:]:
-            self.ends[place] = len(self.tokens)
+        """End the subtrees of all tokens of the path from `start`."""
+        for index in self.path[start:]:
+            self.ends[index] = len(self.tokens)
         del self.path[start:]
 
 
 def group(samples: Sequence[Sample], *, seq_len: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
-    """Samples of equal prompts together, as many as a row of `seq_len` holds; each alone unless `is_shared`.
+    """Group samples of equal prompts into trees, each of at most a row of `seq_len` tokens. Unless `is_shared`, each
+    sample is a tree of its own.
 
-    A token costs 1, and the tokens that it sees 1 / `crossover`: attention to so many costs as much as all else.
+    A token costs 1, and each token to which it attends costs 1 / `crossover`: attention to `crossover` tokens costs as
+    much as everything else.
     """
     siblings: dict[tuple[int, ...] | int, list[int]] = {}
     for i, sample in enumerate(samples):
@@ -97,7 +112,7 @@ def group(samples: Sequence[Sample], *, seq_len: int, crossover: int, is_shared:
     for indices in siblings.values():
         family: list[int] = []
         tokens = seen = 0
-        for i in sorted(indices, key=lambda i: samples[i].tokens):  # neighbours have most in common
+        for i in sorted(indices, key=lambda i: samples[i].tokens):  # adjacent samples have the longest common prefixes
             sample = samples[i]
             common = _count_common(samples[family[-1]], sample) if family else 0
             if family and tokens + sample.fed - common > seq_len:
@@ -114,7 +129,7 @@ def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int
 
 
 def _count_common(first: Sample, second: Sample) -> int:
-    """Tokens with which what two samples of one prompt feed begins."""
+    """Return the length of the common prefix of the tokens that two samples of the same prompt feed to the model."""
     prompt, fed = len(first.prompt), min(len(first.tokens), len(second.tokens)) - 1
     for i in range(fed):
         if first.tokens[i] != second.tokens[i]:
@@ -123,8 +138,10 @@ def _count_common(first: Sample, second: Sample) -> int:
 
 
 def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Indices of each row: longest first into the first row that has room, never cut; raise ValueError for what is
-    longer than a row."""
+    """Return the indices in each row. The longest go first, each into the first row that has room, and none is cut.
+
+    Raises ValueError if a length exceeds `seq_len`.
+    """
     if lengths and max(lengths) > seq_len:
         raise ValueError(f"{max(lengths)} tokens do not fit a row of {seq_len}")
     rows: list[list[int]] = []
@@ -142,23 +159,24 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 def share(
     families: Sequence[PrefixTree], *, ranks: int, seq_len: int, micro_batch_size: int
 ) -> list[list[list[list[int]]]]:
-    """The micro-batches of each rank: lists of rows, which are lists of sample indices, a family's one after another.
+    """Return the micro-batches of each rank: lists of rows, which are lists of sample indices.
 
-    Families go to the rank with the least work so far, the costliest first.  All ranks get equally many micro-batches:
-    a missing one is a row without samples.  A family that is longer than a row makes all rows as long as itself.
+    The samples of a family follow one another. Families go to the rank with the least work so far, the costliest first.
+    All ranks get the same number of micro-batches, and a missing one is a row without samples. A family that is longer
+    than a row makes all rows as long as itself.
     """
-    parts: list[list[PrefixTree]] = [[] for _ in range(ranks)]
+    assigned: list[list[PrefixTree]] = [[] for _ in range(ranks)]
     work = [0.0] * ranks
     for family in sorted(families, key=lambda each: (-each.cost, each.samples)):
         rank = work.index(min(work))
-        parts[rank].append(family)
+        assigned[rank].append(family)
         work[rank] += family.cost
     width = max([seq_len, *(family.tokens for family in families)])
     filler: list[list[int]] = [[]]
     shares = []
-    for part in parts:
-        packed = pack([family.tokens for family in part], width)
-        rows = [[i for place in row for i in part[place].samples] for row in packed]
+    for own in assigned:
+        packed = pack([family.tokens for family in own], width)
+        rows = [[i for n in row for i in own[n].samples] for row in packed]
         shares.append([rows[start : start + micro_batch_size] for start in range(0, len(rows), micro_batch_size)])
     count = max(map(len, shares))
     return [[*each, *[filler] * (count - len(each))] for each in shares]
@@ -167,11 +185,11 @@ def share(
 def build_rows(
     samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
 ) -> PackedBatch:
-    """Tensors of the rows of a micro-batch; one token of padding where there are no samples.
+    """Build the tensors of a micro-batch. A micro-batch without samples gets one token of padding.
 
-    `is_shared`: samples of equal prompts that follow each other in a row share what they have in common, also where
-    they are of two families.  Raises ValueError where some samples have what others have not of `old`, `proximal` and
-    `reference`.
+    `is_shared`: samples of equal prompts that follow each other in a row share their common prefix, even if they belong
+    to two families.
+    Raises ValueError if only some samples have `old`, `proximal` or `reference`.
     """
     line, chosen = _FlatTree(), [(samples[i], weights[i]) for row in rows for i in row]
     places = [place for row in rows for place in _write(line, [samples[i] for i in row], is_shared=is_shared)]
@@ -180,7 +198,7 @@ def build_rows(
     line.leave(0)
     sizes = [len(sample.tokens) for sample, _ in chosen]
 
-    # By numpy: torch reads lists of Python's numbers several times as slowly.
+    # Through numpy, because torch reads lists of Python numbers much more slowly.
     def spread(values: Sequence[float]) -> Tensor:
         return torch.from_numpy(np.repeat(np.array(values, np.float32), sizes))
 
@@ -188,10 +206,10 @@ def build_rows(
         return torch.from_numpy(np.fromiter(chain.from_iterable(parts), kind, sum(sizes)))
 
     def read(name: str) -> Tensor | None:
-        found = [each for sample, _ in chosen if (each := getattr(sample, name)) is not None]
-        if len(found) not in (0, len(chosen)):
-            raise ValueError(f"{len(found)} of {len(chosen)} samples have {name}")
-        return join(found, np.float32) if len(found) == len(chosen) else None
+        columns = [each for sample, _ in chosen if (each := getattr(sample, name)) is not None]
+        if len(columns) not in (0, len(chosen)):
+            raise ValueError(f"{len(columns)} of {len(chosen)} samples have {name}")
+        return join(columns, np.float32) if len(columns) == len(chosen) else None
 
     return PackedBatch(
         tokens=torch.from_numpy(np.array(line.tokens, np.int64)),
@@ -208,7 +226,7 @@ def build_rows(
 
 
 def _write(line: _FlatTree, row: Sequence[Sample], *, is_shared: bool) -> Iterator[int]:
-    """Grow a row's families; the places where the tokens of its samples are predicted."""
+    """Add the families of a row, and yield the indices at which the tokens of its samples are predicted."""
     last: Sample | None = None
     for sample in row:
         is_first = not is_shared or last is None or last.prompt != sample.prompt

@@ -1,7 +1,7 @@
-"""Work that no quorum replayed: the trainer computes again what its advantages rest on.
+"""Recomputes rewards of work that no quorum replayed, because the trainer's advantages depend on them.
 
-One validator alone has accepted such work, and might be the worker's accomplice.  Called by `loop` for each file, next
-to the downloads of the others (docs/decisions/034-rewards-are-recomputed.md).
+A single validator has accepted such work and might be the worker's accomplice
+(docs/decisions/034-rewards-are-recomputed.md). A file is regraded while others are still being downloaded.
 """
 
 import threading
@@ -23,31 +23,32 @@ from trainer.data.samples import AcceptedWork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrader:
-    """What prompts and rewards of a pool follow from."""
+    """Everything that determines the prompts and rewards of a pool."""
 
     pool: PoolId
     environment: Environment
     tokenizer: Tokenizer
     format: PromptFormat
-    """How the pool's questions become prompts."""
+    """Format in which the pool's questions become prompts."""
     ends: Set[int]
-    """Ids of the tokens that end a completion."""
+    """Ids of the end tokens."""
     limit: int
-    """The pool's longest completion in tokens."""
+    """Maximum length of a completion in tokens."""
     longest_prompt: int
-    """The pool's longest prompt in tokens."""
+    """Maximum length of a prompt in tokens."""
     vocabulary: int
+    """Number of token ids that the model accepts."""
     grade: Grader
     limits: GradingParams
     """Limits of one grade on a worker."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    """Files are read in several threads, for which environment and tokenizer are not made."""
+    """Lock around environment and tokenizer, which are not thread-safe. Files are read in several threads."""
 
     def regrade(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork | None:
-        """`work` with the rewards that its rollouts earn, and how many of them were claimed otherwise.
+        """Return `work` with recomputed rewards, and with the number of rollouts that claimed another one.
 
-        None, with a line in the log, where a row has another prompt or seed than its slot, or no lawful end, and
-        where a limit may explain a reward that differs.
+        Returns None, with a log line, if a row has another prompt or seed than its slot or ends unlawfully. It does so
+        too if a grading limit may explain a reward that differs.
         """
         domain = SlotDomain(
             beacon=item.manifest_hash,

@@ -1,4 +1,4 @@
-"""What the trainer learns from: accepted work, its rollouts as samples, and the batch of one update."""
+"""The data that the trainer learns from: accepted work, its rollouts as samples, and the batch of one update."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ class AcceptedWork:
     task: TaskId
     policy_version: Step
     replayed: bool
-    """Whether the claimed log-probabilities are the policy's, and a replay confirmed them."""
+    """Whether the claimed log-probabilities are the policy's and a replay confirmed them."""
     rollouts: tuple[Rollout, ...]
     regraded: int = 0
-    """Rollouts whose claimed reward was not the one that the trainer computed and put in its place."""
+    """Number of rollouts whose claimed reward the trainer replaced by the one that it computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,27 +30,31 @@ class Sample:
     reward: float
     advantage: float
     old: tuple[float, ...] | None
-    """log p(token) under the old policy; None: to be recomputed, by the learner under the policy it starts from."""
+    """log p of each completion token under the old policy, see the setting `old_policy`. None: the learner computes it
+    under the policy with which the step starts."""
     proximal: tuple[float, ...] | None = None
-    """log p(token) under the policy that the step starts from, where updates have moved away from it."""
+    """log p of each completion token under the policy with which the step starts. None if the update starts from that
+    policy itself, or if the objective does not use it."""
     reference: tuple[float, ...] | None = None
-    """log p(token) under the reference, where a divergence is wanted."""
+    """log p of each completion token under the reference policy. None: no divergence is computed."""
     finished: bool = True
-    """Whether the completion ended by itself.  Otherwise the limit of tokens cut it."""
+    """Whether the completion ended with an end token. Otherwise it was cut at the token limit."""
 
     @property
     def fed(self) -> int:
-        """Tokens that go into the model: all but the last, which predicts nothing."""
+        """Number of tokens fed to the model: all but the last one, which predicts nothing."""
         return len(self.prompt) + len(self.tokens) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What one update consumes, whole on every rank.  Samples of zero advantage may be missing; their tokens still
-    count in `weights`."""
+    """The samples of one update, complete on every rank.
+
+    Samples of zero advantage may be missing. Their tokens still count in `weights`.
+    """
 
     samples: tuple[Sample, ...]
     weights: tuple[float, ...]
-    """Of each token of a sample, in the loss of the whole update."""
+    """Weight of each token of a sample in the loss of the whole update, one per sample."""
     tokens: int
-    """Loss-bearing tokens of the update, missing samples included."""
+    """Number of loss-bearing tokens of the update, including those of missing samples."""

@@ -1,1 +1,1 @@
-"""Several processes that train together: ranks, their commands and their shards."""
+"""Distributed training: ranks, their commands and their shards."""

@@ -1,6 +1,6 @@
-"""What rank 0 asks of the others, as bytes: safetensors with a header in JSON, so that nothing is unpickled.
+"""Commands of rank 0 to the other ranks, as bytes: safetensors with a JSON header, so that nothing is unpickled.
 
-Called by `ranks`.  A decoded order equals the encoded one, to the bit of every number.
+A decoded command equals the encoded one, to the bit of every number.
 """
 
 import json
@@ -21,29 +21,29 @@ _OPTIONAL = ("old", "proximal", "reference")
 
 
 class Verb(StrEnum):
-    """What all ranks do next."""
+    """The action that all ranks carry out next."""
 
     BUILD = "build"
-    """The learner and its scratch model, by the settings and pool's parameters that the text holds."""
+    """Build the learner and its scratch model from the settings and pool parameters in the text."""
     LEARN = "learn"
-    """From the batches."""
+    """Run the updates of the batches."""
     RECOMPUTE = "recompute"
-    """Log-probabilities of the one batch, under weights that follow from rank 0."""
+    """Compute log-probabilities of the single batch, under weights that rank 0 sends next."""
     GATHER = "gather"
-    """The weights, for rank 0."""
+    """Gather the weights on rank 0."""
     SAVE = "save"
-    """Their shards of masters and moments, to the folder that the text names."""
+    """Save the shards of masters and moments to the folder that the text names."""
     RESTORE = "restore"
-    """Masters and moments from the folder that the text names."""
+    """Restore masters and moments from the folder that the text names."""
     BEAT = "beat"
-    """Nothing: rank 0 lives."""
+    """Do nothing. This is the heartbeat of rank 0."""
     STOP = "stop"
-    """End with 0."""
+    """Exit with status 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCommand:
-    """Example: Order(verb=Verb.SAVE, text="/home/x/checkpoints/.7")."""
+    """A command of rank 0, for example RankCommand(verb=Verb.SAVE, text="/home/x/checkpoints/.7")."""
 
     verb: Verb
     text: str = ""
@@ -51,7 +51,7 @@ class RankCommand:
 
 
 def encode_order(order: RankCommand) -> bytes:
-    """One safetensors file: the header in "header", the columns of batch n in "n/...".."""
+    """Encode a command as a safetensors file: the header in "header", the columns of batch n in "n/..."."""
     header = {"verb": order.verb, "text": order.text, "tokens": [batch.tokens for batch in order.batches]}
     tensors = {"header": torch.tensor(list(json.dumps(header).encode()), dtype=torch.uint8)}
     for n, batch in enumerate(order.batches):
@@ -60,7 +60,7 @@ def encode_order(order: RankCommand) -> bytes:
 
 
 def decode_order(data: bytes) -> RankCommand:
-    """What `encode_order` was given."""
+    """Decode a command that `encode_order` encoded."""
     tensors = load(data)
     header = json.loads(bytes(tensors["header"].tolist()))
     batches = []
@@ -83,9 +83,9 @@ def _to_columns(batch: Batch) -> dict[str, Tensor]:
         "tokens": _concatenate([s.tokens for s in samples], torch.int32),
     }
     for name in _OPTIONAL:
-        given = [getattr(sample, name) for sample in samples]
-        columns[f"has_{name}"] = torch.tensor([each is not None for each in given], dtype=torch.bool)
-        columns[name] = _concatenate([each for each in given if each is not None], torch.float64)
+        rows = [getattr(sample, name) for sample in samples]
+        columns[f"has_{name}"] = torch.tensor([row is not None for row in rows], dtype=torch.bool)
+        columns[name] = _concatenate([row for row in rows if row is not None], torch.float64)
     return columns
 
 
@@ -97,12 +97,12 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
     lengths = columns["lengths"].view(-1, 2)
     prompts = _cut(columns["prompt"].tolist(), lengths[:, 0].tolist())
     completions = list(_cut(columns["tokens"].tolist(), lengths[:, 1].tolist()))
-    given = {}
+    optional = {}
     for name in _OPTIONAL:
-        has = columns[f"has_{name}"].tolist()
-        counts = [len(each) for each, there in zip(completions, has, strict=True) if there]
-        values = _cut(columns[name].tolist(), counts)
-        given[name] = [next(values) if there else None for there in has]
+        is_present = columns[f"has_{name}"].tolist()
+        counts = [len(completion) for completion, present in zip(completions, is_present, strict=True) if present]
+        rows = _cut(columns[name].tolist(), counts)
+        optional[name] = [next(rows) if present else None for present in is_present]
     samples = [
         Sample(
             id=RolloutId(task=TaskId(task), group=GroupId(group), sibling=sibling),
@@ -111,9 +111,9 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
             tokens=completion,
             reward=reward,
             advantage=advantage,
-            old=given["old"][i],
-            proximal=given["proximal"][i],
-            reference=given["reference"][i],
+            old=optional["old"][i],
+            proximal=optional["proximal"][i],
+            reference=optional["reference"][i],
         )
         for i, ((task, group, sibling, version), (reward, advantage), prompt, completion) in enumerate(
             zip(columns["ids"].tolist(), columns["values"].tolist(), prompts, completions, strict=True)
@@ -123,5 +123,5 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
 
 
 def _cut(values: list[Any], lengths: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Rows of so many values each."""
+    """Cut values into rows of the given lengths."""
     return (tuple(values[start:end]) for start, end in pairwise(accumulate(lengths, initial=0)))

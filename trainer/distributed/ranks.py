@@ -1,7 +1,6 @@
-"""The processes of one trainer that torchrun started: rank 0 leads, the others join in what it orders.
+"""The processes of one trainer that torchrun started: rank 0 leads, and the others carry out its commands.
 
-Called by `app`, `follower`, `learner` and `checkpoint`.  Without torchrun there is one rank, and nothing here does
-anything.
+Without torchrun there is one rank, and nothing here has any effect.
 """
 
 import asyncio
@@ -21,33 +20,37 @@ from covey.runtime.cycle import wait_or_stop
 from trainer.distributed.commands import RankCommand, Verb, decode_order, encode_order
 
 BEAT_SECONDS = 10.0
-"""Between two signs of life; far below the time after which a silent rank is given up."""
+"""Seconds between two heartbeats, far below the timeout after which a silent rank counts as lost."""
 
 
 class Ranks:
-    """This process among all of one trainer."""
+    """This process as one rank of a trainer.
+
+    `rank`: its number. `device`: its device, for example "cuda:0". `mesh`: all ranks; None if there is only one.
+    """
 
     def __init__(self, *, rank: int = 0, device: str = "cpu", mesh: DeviceMesh | None = None) -> None:
         self.rank, self.device, self.mesh = rank, device, mesh
         self._turn = threading.Lock()
         self._is_apart = False
-        """Whether the others may be in the middle of what this one has left by an exception."""
+        """Whether the other ranks may still be in a command that this one has left by an exception."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether there are others."""
+        """Whether there are other ranks."""
         return self.mesh is not None
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return 1 if self.mesh is None else self.mesh.size()
 
     @contextmanager
     def together(self, order: RankCommand) -> Iterator[None]:
-        """Within, all ranks do the same: rank 0 sends the order, the others are here because they got it.
+        """Carry out a command on all ranks: rank 0 sends it on entry, and the others enter because they received it.
 
-        Raises OperatorError("rank_lost").  Whatever else is raised within must end the process: it has left the step.
+        Raises OperatorError("rank_lost"). Any other error raised within must end the process, because this rank has
+        then left the command while the others are still in it.
         """
         if not self.is_shared or self.rank > 0:
             yield
@@ -59,14 +62,14 @@ class Ranks:
             self._is_apart = False
 
     def receive(self) -> RankCommand:
-        """Wait for rank 0's next order; raise OperatorError("rank_lost") where it is gone or silent for too long."""
+        """Wait for rank 0's next command. Raises OperatorError("rank_lost") if rank 0 is gone or silent too long."""
         with explain_lost_rank():
             while (order := _receive()).verb is Verb.BEAT:
                 pass
         return order
 
     def beat(self) -> None:
-        """Tell the others that this rank lives, unless they are at work together; raises as `receive`."""
+        """Send a heartbeat to the other ranks, unless all are in a command. Raises OperatorError("rank_lost")."""
         if not self._turn.acquire(blocking=False):
             return
         try:
@@ -77,20 +80,20 @@ class Ranks:
             self._turn.release()
 
     def spread(self, tensors: Iterable[Tensor]) -> None:
-        """Make them on every rank what they are on rank 0, in place."""
+        """Copy rank 0's tensors to every rank, in place."""
         for tensor in tensors if self.is_shared else ():
             dist.broadcast(tensor, 0)
 
 
 ALONE = Ranks()
-"""The one process of a trainer that torchrun did not start."""
+"""The only rank of a trainer that torchrun did not start."""
 
 
 @contextmanager
 def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
-    """Meet the others that torchrun started, if it did.  A rank that is silent for `seconds` is given up.
+    """Connect to the other ranks if torchrun started this process. A rank that is silent for `seconds` counts as lost.
 
-    "cuda" becomes the device of this rank.  Raises OperatorError("rank_lost").
+    The device "cuda" becomes the device of this rank. Raises OperatorError("rank_lost").
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if not dist.is_torchelastic_launched() or size == 1:
@@ -98,22 +101,25 @@ def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
         return
     kind, backend = torch.device(device).type, "gloo"
     if kind == "cuda":
-        place = int(os.environ["LOCAL_RANK"])
-        torch.cuda.set_device(place)
-        device, backend = f"cuda:{place}", "cpu:gloo,cuda:nccl"  # orders go from memory to memory
+        index = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(index)
+        device, backend = f"cuda:{index}", "cpu:gloo,cuda:nccl"  # commands travel between main memories, through gloo
     with explain_lost_rank():
         dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
         mesh = init_device_mesh(kind, (size,))
     yield Ranks(rank=dist.get_rank(), device=device, mesh=mesh)
-    with explain_lost_rank():  # after a failure nobody would answer; the end of this process tells the others
+    with explain_lost_rank():  # skipped after a failure: no rank would answer, and this process's end informs them
         dist.all_reduce(torch.zeros(1))
         dist.destroy_process_group()
 
 
 @asynccontextmanager
 async def lead(ranks: Ranks, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Within, the other ranks wait for orders; at a good end they are let go.  One that is lost sets `stop` and
-    raises OperatorError("rank_lost") at the end, unless something else failed: that may be why it is lost."""
+    """Lead the other ranks: within, they wait for commands and get heartbeats. On success they are stopped at the end.
+
+    A lost rank sets `stop`, and OperatorError("rank_lost") is raised at the end. If something else failed, that error
+    is raised instead, because it may be the reason why the rank is lost.
+    """
     if not ranks.is_shared:
         yield
         return
@@ -143,7 +149,7 @@ async def _beat(ranks: Ranks, ended: asyncio.Event, stop: asyncio.Event) -> None
 
 @contextmanager
 def explain_lost_rank() -> Iterator[None]:
-    """Raises OperatorError("rank_lost") where torch could not reach another rank within."""
+    """Raise OperatorError("rank_lost") if torch cannot reach another rank within."""
     try:
         yield
     except RuntimeError as error:
@@ -152,7 +158,7 @@ def explain_lost_rank() -> Iterator[None]:
         raise OperatorError(
             "rank_lost",
             f"another rank of this trainer is gone: {str(error).splitlines()[0]}",
-            fix="Read the log of the rank that ended first, then start all again: they resume",
+            fix="Read the log of the rank that ended first, then start all ranks again; they resume",
         ) from error
 
 

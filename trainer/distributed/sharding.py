@@ -1,7 +1,4 @@
-"""A learner's tensors in shards: FSDP2 over all ranks.
-
-Called by `learner`, `checkpoint` and `storage`.  Every rank calls each function at the same time.
-"""
+"""Shards of a learner's tensors: FSDP2 over all ranks. Every rank calls each function at the same time."""
 
 from collections.abc import Mapping
 
@@ -20,20 +17,20 @@ from trainer.distributed.ranks import Ranks
 
 
 def require_shardable(ranks: Ranks, *, lora_rank: int | None) -> None:
-    """Raise OperatorError("unsupported_ranks") where what is configured does not run on several ranks."""
+    """Raise OperatorError("unsupported_ranks") if the settings do not work with several ranks."""
     if ranks.is_shared and lora_rank is not None:
         raise OperatorError(
             "unsupported_ranks",
-            "adapters do not train on several ranks",
-            fix="Leave lora_rank out, or start one process without torchrun",
+            "adapters cannot be trained on several ranks",
+            fix="Remove the setting lora_rank, or start one process without torchrun",
         )
 
 
 def shard(predictor: nn.Module, mesh: DeviceMesh) -> None:
-    """In place: each layer for itself, and what is left (embedding, last norm, head) for itself.
+    """Shard a model in place: each layer on its own, and the rest (embedding, last norm, head) as one more unit.
 
-    They go to the mesh's device one by one, from wherever they are.  Weights are whole only where a forward or backward
-    pass is.  Gradients are sums over the ranks, not means: each rank's loss already is its share of the whole.
+    The units move to the mesh's device one by one. Weights are whole only in the unit that a forward or backward pass
+    is in. Gradients are sums over the ranks, not means, because each rank's loss is already its share of the whole.
     """
     for module in predictor.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -42,46 +39,49 @@ def shard(predictor: nn.Module, mesh: DeviceMesh) -> None:
     for module in predictor.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other reduction that does not divide
+            module.set_force_sum_reduction_for_comms(True)  # gloo supports no other reduction that does not divide
 
 
 def make_whole(tensor: Tensor) -> Tensor:
-    """Gathered from all ranks; a tensor that is no shard itself."""
+    """Return a tensor gathered from all ranks. A tensor that is not sharded is returned itself."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def get_local(tensor: Tensor) -> Tensor:
-    """This rank's part."""
+    """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
 def scatter_weights(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> None:
-    """Make the shards those of whole `weights` by name, which rank 0 has; None elsewhere.
+    """Set the shards of all ranks from rank 0's whole `weights`, given by name. `weights` is None on other ranks.
 
-    One is whole on a device at a time.
+    Only one tensor at a time is whole on a device.
     """
     for name, tensor in get_weights(model).items():
         whole = torch.empty(tensor.shape) if weights is None else weights[name]
         whole = whole.to(tensor.device, tensor.dtype)
         if isinstance(tensor, DTensor):
             tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements))
-        else:  # a buffer is in no shards
+        else:  # buffers are not sharded
             dist.broadcast(whole, 0)
             tensor.copy_(whole)
 
 
 @torch.no_grad()
 def gather_weights(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights by name in memory of rank 0, cast to `dtype`; none elsewhere.  One is whole on a device at a time."""
-    is_first, found = not is_shared() or dist.get_rank() == 0, {}
+    """Return the weights by name in rank 0's main memory, cast to `dtype`. Other ranks get an empty dict.
+
+    Only one tensor at a time is whole on a device.
+    """
+    is_first, weights = not is_shared() or dist.get_rank() == 0, {}
     for name, tensor in get_weights(model).items():
         whole = make_whole(tensor.detach().to(dtype))
         if is_first:
-            found[name] = whole.cpu()
-    return found
+            weights[name] = whole.cpu()
+    return weights
 
 
 def is_shared() -> bool:
-    """Whether this process is one of several ranks."""
+    """Return whether this process is one of several ranks."""
     return dist.is_available() and dist.is_initialized()

@@ -1,1 +1,1 @@
-"""What a run reports of itself: metrics, evaluations, alarms."""
+"""Monitoring of a run: metrics, evaluations and alarms."""

@@ -1,9 +1,9 @@
 """The early signs of collapse that the paper saw (INTELLECT-2, section 3), as functions of a run's past steps.
 
-Gradient norm and clip ratio climb slowly; entropy falls, then rises.  The clip ratio of the decoupled objective with
-one update per step is 0 whatever happens, so what is watched are the distances from the policy that sampled: the share
-of tokens outside the clip range and the mismatch KL.  Called by `metrics` after each step.  A series is compared by
-medians of windows that do not overlap, so one odd step raises nothing.
+In the paper gradient norm and clip ratio climb slowly, while entropy falls and then rises. The clip ratio of the
+decoupled objective with one update per step is always 0. So two distances from the policy that sampled are watched
+instead: the share of tokens outside the clip range and the mismatch KL.
+Series are compared by medians of windows that do not overlap, so one odd step raises no alarm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,26 @@ GRADIENT_NORM, OUTSIDE_CLIP, MISMATCH_KL, ENTROPY = SIGNS = (
 """Names of the metrics that are watched."""
 
 Series = Mapping[str, Sequence[float]]
-"""By name of SIGNS: one value a step, oldest first, equally many of each."""
+"""Values of each metric in SIGNS by name: one per step, oldest first. All series have the same length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """One sign.  Example: Alarm(sign="optim/grad_norm", value=0.21, limit=0.16)."""
+    """One sign of collapse, for example Alarm(sign="optim/grad_norm", value=0.21, limit=0.16)."""
 
     sign: str
     """Name of the metric."""
     value: float
-    """Its newest median."""
+    """Newest median of the metric."""
     limit: float
-    """What the median is at or above."""
+    """Limit that the median has reached."""
 
 
 def find_new_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
-    """Signs that stand now and stood at none of the `window` steps before: each is told once until it clears."""
+    """Return the signs that are present now and at none of the `window` steps before.
+
+    So each sign is reported once until it has been absent for a window.
+    """
     before = {
         alarm.sign
         for steps in range(1, settings.window + 1)
@@ -47,7 +50,7 @@ def find_new_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
 
 
 def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
-    """Signs that stand at the newest step."""
+    """Return the signs that are present at the newest step."""
     medians = {name: compute_medians(values, settings.window) for name, values in series.items()}
     outside_clip = compute_climb_limit(
         medians[OUTSIDE_CLIP], climb=settings.outside_clip_climb, least=settings.outside_clip_least
@@ -68,19 +71,21 @@ def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
 
 
 def compute_medians(values: Sequence[float], window: int) -> list[float]:
-    """Medians of windows side by side, the last one ending with the newest value; what is left over at the start,
-    where learning begins, is in none."""
+    """Return the medians of adjacent windows, the last of which ends with the newest value.
+
+    Values that are left over at the start, where learning begins, are in no window.
+    """
     first = len(values) % window
     return [median(values[start : start + window]) for start in range(first, len(values), window)]
 
 
 def compute_climb_limit(medians: Sequence[float], *, climb: float, least: float) -> float | None:
-    """From where on the newest median counts as climbed; None: there is nothing to compare it with."""
+    """Return the limit from which the newest median counts as climbed, or None if there is no earlier median."""
     return max(least, climb * min(medians[:-1])) if len(medians) > 1 else None
 
 
 def compute_rise_limit(medians: Sequence[float], *, fall: float, rise: float) -> float | None:
-    """From where on the newest median counts as risen again; None while there was no fall."""
+    """Return the limit from which the newest median counts as risen again, or None if there was no fall before."""
     if len(medians) < 3:
         return None
     lowest = min(medians[:-1])

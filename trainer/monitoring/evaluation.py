@@ -1,6 +1,6 @@
-"""Reward of published policies on held-out prompts, in the background: training neither waits for it nor feels it.
+"""Rewards of published policies on held-out prompts, measured in the background while training continues.
 
-Called by `loop`.  The noise of each completion is the same at every step, so that differences are the policy's.
+The sampling noise of each completion is the same at every step, so that differences come from the policy alone.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from covey.runtime.log import get_logger
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluator:
-    """`prompts` x `samples` completions on an engine of its own."""
+    """An evaluation of `prompts` x `samples` completions on its own engine."""
 
     engine: Engine
     environment: Environment
@@ -36,12 +36,13 @@ class Evaluator:
 
     @property
     def size(self) -> int:
+        """Number of completions of one evaluation."""
         return self.prompts * self.samples
 
     def evaluate(self, folder: Path, step: Step) -> float:
-        """Mean reward of the policy in `folder`, computed as workers compute.
+        """Return the mean reward of the policy in `folder`, computed as workers compute it.
 
-        Raises ProtocolError for a policy that is lost or does not fit, OperatorError for what a setting mends.
+        Raises ProtocolError if the policy is lost or does not fit, and OperatorError if another setting would help.
         """
         with explain_evaluation():
             return self._evaluate(folder, step)
@@ -74,43 +75,46 @@ class Evaluator:
 
 @contextmanager
 def explain_evaluation() -> Iterator[None]:
-    """An OperatorError within, and memory that ran out, name the settings that help: the pool's parameters and the
-    engine's are none of a trainer's."""
+    """Make an OperatorError or a lack of memory raised within name the trainer's settings that help.
+
+    The original advice names parameters of the pool or the engine, which a trainer cannot set.
+    """
     try:
         yield
     except (OperatorError, RuntimeError, MemoryError) as error:
-        found = error if isinstance(error, OperatorError) else explain_memory(error, "the evaluation")
-        if found is None:
+        cause = error if isinstance(error, OperatorError) else explain_memory(error, "the evaluation")
+        if cause is None:
             raise
         raise OperatorError(
-            found.code,
-            f"the evaluation failed: {found.message.removesuffix(f'. {found.fix}')}",
+            cause.code,
+            f"the evaluation failed: {cause.message.removesuffix(f'. {cause.fix}')}",
             fix="Lower evaluation_batch or evaluation_prompts, or train without it: evaluation_every = 0",
         ) from error
 
 
 @dataclass(slots=True, kw_only=True)
 class Background:
-    """Evaluations one after another beside the loop, oldest first, each once.
+    """Evaluations that run one after another concurrently with the loop, oldest first, each once.
 
-    One without its policy is logged and left out, for no restart would mend it.  Any other failure ends the process.
+    A step whose policy is lost is logged and skipped, because no restart would bring it back. Any other failure ends
+    the process.
     """
 
     evaluate: Callable[[Step], None]
-    """Blocking; runs in a thread and reports by itself."""
+    """Blocking function that evaluates a step and reports the result. It runs in a thread."""
     on_failure: Callable[[], None]
-    """Called when one raised: `finish` raises the same."""
+    """Function that is called when an evaluation raised. `finish` then raises the same error."""
     _ordered: set[Step] = field(default_factory=set)
     _waiting: list[Step] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> Sequence[Step]:
-        """Steps whose policy must be kept."""
+        """Steps that are not evaluated yet, whose policies must be kept."""
         return tuple(self._waiting)
 
     def add(self, step: Step) -> None:
-        """Evaluate `step` when those before it are done, unless it was ordered before; nothing after a failure."""
+        """Evaluate `step` after the steps before it, unless it was added before. After a failure nothing is added."""
         if step in self._ordered or (self._task is not None and self._task.done() and self._waiting):
             return
         self._ordered.add(step)
@@ -120,12 +124,12 @@ class Background:
             self._task.add_done_callback(self._report)
 
     async def finish(self) -> None:
-        """Wait for all; raise what one raised."""
+        """Wait for all evaluations. Raises the error of one that failed."""
         if self._task is not None:
             await self._task
 
     async def stop(self) -> None:
-        """Finish the one under way and forget the others."""
+        """Finish the current evaluation and forget the others."""
         del self._waiting[1:]
         await self.finish()
 

@@ -1,6 +1,6 @@
-"""What `covey trainer run` shows: on a terminal a line a step above a live bar, elsewhere lines of the log.
+"""The output of `covey trainer run`: one line per step above a live bar on a terminal, log lines elsewhere.
 
-Sinks of the trainer's metrics; nothing else is ever written to standard output.
+The functions here are sinks of the trainer's metrics. Nothing else is ever written to standard output.
 """
 
 import sys
@@ -28,9 +28,10 @@ SHOWN = (
 
 @contextmanager
 def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
-    """A sink that is shown until the context ends; `steps` is the policy that ends the run, None: none does.
+    """Yield a sink whose output is shown until the context ends.
 
-    On a terminal it is entered before the log is configured, so that log lines on the same terminal go above the bar.
+    `steps` is the number of the policy that ends the run. None: the run has no end.
+    On a terminal enter it before the log is configured, so that log lines on the same terminal appear above the bar.
     """
     from trainer.monitoring.metrics import log_line
 
@@ -41,19 +42,22 @@ def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=sys.stderr.isatty()) as progress:
-        bar = progress.add_task("starts", total=steps)
+        bar = progress.add_task("starting", total=steps)
 
         def show(event: str, step: int, values: Values) -> None:
             if event == "policy":
-                progress.update(bar, completed=step, description=f"policy {step} is out")
-            elif event != "alarm":  # which the log has
+                progress.update(bar, completed=step, description=f"policy {step} is published")
+            elif event != "alarm":  # alarms are in the log
                 console.print(format_line(event, step, values), highlight=False, markup=False)
 
         yield show
 
 
 def format_line(event: str, step: int, values: Values) -> str:
-    """Of an "update" or an "evaluation".  Example: "step   12  reward 0.531  entropy 0.412  ...  idle 31%"."""
+    """Format the line of an "update" or an "evaluation".
+
+    Example: "step   12  reward 0.531  entropy 0.412  ...  idle 31%".
+    """
     if event == "update":
         parts = [f"{label} {values[name]:{form}}" for label, name, form in SHOWN if name in values]
         return f"step {step:4d}  {'  '.join(parts)}"

@@ -1,7 +1,7 @@
-"""What the trainer reports: one JSON object a line in `metrics.jsonl`, one line for each (event, step).
+"""The trainer's metrics: one JSON object per line in `metrics.jsonl`, one line per (event, step).
 
-Called by `loop`.  A torn last line, of a killed process or a full disk, is cut off at the next start.  Sinks
-(screen, log, TensorBoard) are told of each new line; the file is the record that they may lag behind.
+A torn last line, left by a killed process or a full disk, is cut off at the next start. Sinks (terminal, log,
+TensorBoard) receive each new line after it is written. The file is the record, and sinks may lack its newest line.
 """
 
 import json
@@ -19,17 +19,18 @@ from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, find_new_alarms
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
-"""Called with event, step and values of a line once it is written."""
+"""Function that receives event, step and values of a line once it is written."""
 
 LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
+"""Metrics of an update that `log_line` logs."""
 
 
 class TrainingMetrics:
-    """Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
+    """The file of metrics and its sinks. Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
 
     def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
         self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
-        self._recording = threading.Lock()  # what is learned is told beside what is published
+        self._recording = threading.Lock()  # updates and publications are recorded concurrently
         path.touch()
         lines = [json.loads(line) for line in read_lines(path)]
         self._seen = {(line["event"], line["step"], line.get("sign")) for line in lines}
@@ -38,13 +39,13 @@ class TrainingMetrics:
             self._extend_series(line["event"], line)
 
     def has(self, event: str, step: int) -> bool:
-        """Whether such a line stands there, from an earlier process too."""
+        """Return whether the file has a line of this event and step, also from an earlier process."""
         return (event, step, None) in self._seen
 
     def record(self, event: str, step: int, values: Values) -> None:
-        """Append a line, unless the step has one of this event: work that a crash repeats is reported once.
+        """Append a line unless the step already has one of this event, so that work repeated after a crash counts once.
 
-        A step of updates is compared with those before it: each new sign of collapse is an "alarm" line before its own.
+        An update is compared with those before it. Each new sign of collapse adds an "alarm" line before the update's.
         """
         with self._recording:
             if not self.has(event, step):
@@ -66,7 +67,10 @@ class TrainingMetrics:
                 sink(name, step, each)
 
     def _extend_series(self, event: str, values: Values) -> bool:
-        """Take the values of a step of updates; a step that trained on nothing says nothing."""
+        """Add the values of an update to the series and return whether they count.
+
+        Other events do not count, nor does an update that trained on nothing.
+        """
         if event != "update" or not all(isinstance(values.get(sign), float | int) for sign in SIGNS):
             return False
         if not values[GRADIENT_NORM]:
@@ -77,16 +81,16 @@ class TrainingMetrics:
 
 
 def log_line(event: str, step: int, values: Values) -> None:
-    """A sink for processes without a terminal: the main numbers of a step in the log."""
+    """Log the main numbers of an update. This is the sink of processes without a terminal."""
     if event == "update":
         shown = {name: round(float(values[name]), 4) for name in LOGGED if name in values}
         get_logger().info("updated", step=step, **shown)
 
 
 def open_tensorboard(folder: Path) -> Sink:
-    """A sink that writes the numbers of updates and evaluations as scalars by their names.
+    """Return a sink that writes the numbers of updates and evaluations to TensorBoard, as scalars by name.
 
-    Raises OperatorError("no_tensorboard") where the extra is not installed.
+    Raises OperatorError("no_tensorboard") if the extra is not installed.
     """
     try:
         from tensorboard.summary import Writer  # type: ignore[import-untyped]
@@ -94,7 +98,7 @@ def open_tensorboard(folder: Path) -> Sink:
         raise OperatorError(
             "no_tensorboard",
             "the package tensorboard is not installed",
-            fix="Install covey[tensorboard], or leave out the setting tensorboard",
+            fix="Install covey[tensorboard], or remove the setting tensorboard",
         ) from error
     writer = Writer(str(folder))
 

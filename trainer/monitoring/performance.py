@@ -1,6 +1,6 @@
-"""How fast a step was and what it took: throughput, idle time, floating-point operations, memory.
+"""Performance of a step: throughput, idle time, floating-point operations and memory.
 
-Called by `learning`; functions of values but for `get_peak_memory`.
+All functions are pure except `get_peak_memory` and `complete_report`, which calls it.
 """
 
 import resource
@@ -19,22 +19,23 @@ from trainer.data.packing import PrefixTree
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSize:
-    """What a token costs.
+    """Cost of a token in floating-point operations of forward and backward pass.
 
     Example: ModelSize(token=187_000_000_000, prediction=5_000_000_000, layers=64, width=5120).
     """
 
     token: int
-    """Operations of one that goes through the layers, attention apart."""
+    """Operations of one token in the layers, without attention."""
     prediction: int
-    """Operations of the head, which is computed where a token of a completion is predicted only."""
+    """Operations of one prediction in the head, which runs only where a token of a completion is predicted."""
     layers: int
+    """Number of layers."""
     width: int
-    """Heads x size of a head."""
+    """Number of attention heads times the size of a head."""
 
 
 def measure_model(model: PreTrainedModel) -> ModelSize:
-    """The size of a decoder whose layers all have the same attention."""
+    """Return the size of a decoder whose layers all have the same attention."""
     config, head = model.config, get_head(model)
     embedding = cast(torch.nn.Embedding, model.get_input_embeddings()).weight
     layers = [each for each in model.parameters() if each is not head.weight and each is not embedding]
@@ -48,23 +49,26 @@ def measure_model(model: PreTrainedModel) -> ModelSize:
 
 
 def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
-    """Two forward, two for the gradient of the input and two for their own, which frozen ones have not."""
+    """Return the operations per token of these parameters.
+
+    Each takes two in the forward pass, two for the gradient of the input and, unless frozen, two for its own gradient.
+    """
     return sum((6 if each.requires_grad else 4) * each.numel() for each in parameters)
 
 
 def compute_flops(families: Sequence[PrefixTree], size: ModelSize, *, predictions: int) -> float:
-    """Floating-point operations of forward and backward pass over samples, of which some share a prefix.
+    """Return the floating-point operations of forward and backward pass over samples, some of which share a prefix.
 
-    6 x parameters a token (PaLM, arXiv 2204.02311, appendix B), the head's for `predictions` alone, and 6 x layers x
-    width x length^2 a sequence: causal attention, half of PaLM's 12.  What is computed again to save memory does not
-    count.
+    A token takes 6 x parameters (PaLM, arXiv 2204.02311, appendix B); the head's count for `predictions` alone.
+    A sequence takes 6 x layers x width x length^2 more: half of PaLM's 12, because attention is causal.
+    Recomputation of activations does not count.
     """
     linear = size.token * sum(each.tokens for each in families) + size.prediction * predictions
     return float(linear + 6 * size.layers * size.width * sum(each.seen for each in families))
 
 
 def get_peak_memory(device: str) -> int:
-    """Most bytes held so far: allocated by torch on a GPU, resident of the whole process on a CPU."""
+    """Return the peak memory so far in bytes: allocated by torch on a GPU, resident of the whole process on a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -74,29 +78,32 @@ def get_peak_memory(device: str) -> int:
 def complete_report(
     report: Mapping[str, float], config: TrainerConfig, *, saved: float, devices: int
 ) -> dict[str, float]:
-    """What is told of a step whose checkpoint holds `report` and was written, with its policy, in `saved` seconds."""
+    """Return the full metrics of a step, from the `report` in its checkpoint.
+
+    `saved`: seconds that writing the policy and the checkpoint took. `devices`: number of devices of all ranks.
+    """
     whole = {**report, "time/save": saved, "perf/peak_memory_bytes": get_peak_memory(config.device)}
     return whole | build_performance(whole, peak_flops=config.peak_flops, devices=devices)
 
 
 def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:
-    """What follows from a step's tokens, samples, `perf/flops` and its three times in seconds.
+    """Return the metrics that follow from a step's tokens, samples, `perf/flops` and its three times in seconds.
 
-    `perf/mfu` is left out where `peak_flops`, operations per second of each of `devices`, is not known.
+    `perf/mfu` is left out if `peak_flops`, the operations per second of each of `devices`, is None.
     """
     times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "save")}
     whole = sum(times.values())
-    found = {
+    metrics = {
         "time/step": whole,
         "trainer/idle_ratio": _divide(times["wait_for_batch"], whole),
         "perf/tokens_per_second": _divide(report["batch/tokens"], whole),
         "perf/samples_per_second": _divide(report["batch/samples"], whole),
     }
     if peak_flops is not None:
-        found["perf/mfu"] = _divide(report["perf/flops"], times["update"] * peak_flops * devices)
-    return found
+        metrics["perf/mfu"] = _divide(report["perf/flops"], times["update"] * peak_flops * devices)
+    return metrics
 
 
 def _divide(value: float, by: float) -> float:
-    """0 where a clock did not move."""
+    """Return the quotient, or 0 if the divisor is 0 because a clock did not advance."""
     return value / by if by else 0.0

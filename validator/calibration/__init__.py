@@ -1,1 +1,1 @@
-"""Thresholds from honest work, before a pool is created."""
+"""Calibration: thresholds from honest work, before a pool is created."""

@@ -1,7 +1,7 @@
-"""Thresholds from honest work: how far it is from its replay, for one model, number format and pair of engines.
+"""Thresholds from the distances between honest work and its replay, for one model, number format and pair of engines.
 
-Called by `covey validator calibrate` and by benchmarks.  What it proposes goes into a pool's parameters, fixed at
-creation; thresholds that would let a forgery pass are refused.
+The proposed thresholds go into a pool's parameters, which are fixed at creation. Thresholds that would let a forgery
+pass are refused.
 """
 
 import math
@@ -29,16 +29,18 @@ from validator.distance_limits import collect_items, find_breach
 from validator.replay import RolloutDistances, measure
 
 SINGLE_SLACK = 3.0
-"""A single window or token may be so many times as far as the farthest honest one that was seen: of bfloat16 windows,
-1.25 rejects 4 in 1,000, and 2 still rejects 9 in 10,000 of a small model's submissions."""
+"""Limit of a single window or token as a multiple of the largest honest distance seen. Chosen in decision 012."""
 CHANCE = 1.0
-"""What a value that the prover did not have adds to a window's mean mantissa difference at most, where it agrees in
-sign and exponent by chance, 1 in 512.  The limit of a window leaves one such value out, sums count it."""
+"""Maximum that a value that the prover did not have adds to a window's mean mantissa difference.
+
+Such a value counts only if it agrees in sign and exponent by chance, once in 512. The limit of a single window leaves
+one such value out, and the sums count it (decision 012).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSample:
-    """One submission of honest work, and how far its replay is from it."""
+    """One submission of honest work with the distances of its replay."""
 
     rollouts: tuple[Rollout, ...]
     distances: tuple[RolloutDistances, ...]
@@ -46,22 +48,22 @@ class CalibrationSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was seen and what follows from it."""
+    """The result of a calibration: the proposed rules and the work that they were learned from."""
 
     verification: VerificationParams
     submissions: int
     windows: int
     tokens: int
     is_identical: bool
-    """Every replay was bit for bit what the worker claimed."""
+    """Whether every replay was bit for bit what the worker claimed."""
     forgeries: Mapping[str, int]
-    """Windows on which each forgery was tried; none passed."""
+    """Number of windows on which each forgery was tried, by its name. None of them passed."""
 
 
 def collect(
     params: PoolParams, environment: Environment, worker: Engine, validator: Engine, *, count: int, seed: int
 ) -> Iterator[CalibrationSample]:
-    """Honest submissions of the pool's size, one by one; both engines hold the same policy."""
+    """Yield honest submissions of the pool's size one by one. Both engines must hold the same policy."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         rollouts = _roll_out(params, environment, worker, rng)
@@ -71,7 +73,7 @@ def collect(
 def _roll_out(
     params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
 ) -> tuple[Rollout, ...]:
-    """A task's groups with random seeds; rewards are nobody's concern here."""
+    """Generate the groups of one task with random seeds. Rewards are left out, because no distance depends on them."""
     requests, prompt_format = [], PromptFormat.of(params.model)
     for _ in range(params.groups_per_task):
         drawn = draw_prompt(
@@ -90,7 +92,7 @@ def _roll_out(
 
 
 def _generate(engine: Engine, requests: Sequence[GenerationRequest], params: PoolParams) -> list[Completion]:
-    """As a worker does."""
+    """Generate completions as a worker does."""
     capture = build_capture(params.verification)
     return engine.generate(requests, temperature=params.model.temperature, capture=capture)
 
@@ -98,7 +100,7 @@ def _generate(engine: Engine, requests: Sequence[GenerationRequest], params: Poo
 def build_rollouts(
     requests: Sequence[GenerationRequest], completions: Sequence[Completion], params: PoolParams
 ) -> tuple[Rollout, ...]:
-    """Rows with proofs, in the order of the requests, without rewards."""
+    """Return rows with proofs in the order of the requests. All rewards are 0."""
     size, proven = params.group_size, build_many([each.tops for each in completions])
     return tuple(
         Rollout(
@@ -119,10 +121,12 @@ def build_rollouts(
 def propose(
     found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: float, temperature: float = 1.0
 ) -> Thresholds:
-    """Limits of single windows and tokens with slack over the farthest seen, limits of sums from mean and variance.
+    """Propose limits from the distances of honest submissions.
 
-    Few honest tokens lose, so their margins are seldom seen.  One that loses does so by at most the errors of its own
-    and of the winner's log-probability over the temperature, and of those every token shows one.
+    Single windows and tokens get slack over the largest distance seen. Limits of sums follow from mean and variance.
+    Few honest tokens lose to the seeded argmax, so margins are rarely seen. A margin is at most the sum of the errors
+    of the token's own and the winner's log-probability, divided by the temperature. Every token shows one such error,
+    so twice the largest one bounds the margin.
     """
     together = [each for distances in found for each in distances]
     farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
@@ -147,13 +151,14 @@ def propose(
 
 
 def _pool(name: str, limit: float, together: Sequence[RolloutDistances]) -> Pooled:
-    """Mean of an item, and the variance of a completion's sum by item: items of one completion are not independent.
+    """Return the mean of an item and the variance of a completion's sum per item.
 
-    One item at its own limit is added to what was seen: that something was never seen does not make it impossible.
+    The variance is that of completions, because the items of one completion are not independent. One item at its own
+    limit is added to the items seen, because an event that was never seen is not impossible (decision 012).
     """
-    parts = [next(values for found, _, values in collect_items([each]) if found == name) for each in together]
-    sizes = np.array([*map(len, parts), 1])
-    sums = np.array([*(part.sum() for part in parts), limit])
+    completions = [next(items for other, _, items in collect_items([each]) if other == name) for each in together]
+    sizes = np.array([*map(len, completions), 1])
+    sums = np.array([*(items.sum() for items in completions), limit])
     mean = float(sums.sum() / sizes.sum())
     variance = float(((sums - mean * sizes) ** 2).sum() / sizes.sum())
     return Pooled(mean=mean, variance=variance, largest=max(0.0, limit - mean))
@@ -171,11 +176,14 @@ def calibrate(
     previous: Engine | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Thresholds from `submissions` samples, tried on half as many others and on every forgery.
+    """Propose thresholds from `submissions` samples, and try them on half as many others and on every forgery.
 
-    `params`: the pool's, with mode, number format and engines as they shall be; its thresholds are replaced.
+    `params`: the pool's parameters, with the intended mode, number format and engines. Their thresholds are replaced.
     `previous`: an engine with an earlier policy, whose proofs must not pass.
-    Raises OperatorError "exact_impossible", "honest_rejected" or "forgery_passes".
+    Raises OperatorError("exact_impossible") if the exact mode is requested and any replay differs.
+    Raises OperatorError("honest_rejected") if the proposal rejects one of the other submissions.
+    Raises OperatorError("forgery_passes") if a forgery passes, and OperatorError("too_few_windows") if one cannot be
+    tried.
     """
     samples: list[CalibrationSample] = []
     for sample in collect(params, environment, worker, validator, count=submissions + submissions // 2, seed=seed):
@@ -186,7 +194,7 @@ def calibrate(
     if params.verification.mode == "exact" and not is_identical:
         raise OperatorError(
             "exact_impossible",
-            "replays are not bit for bit what the worker claims",
+            "replays are not bit for bit equal to what the worker claims",
             fix="Use one engine build on one class of hardware, or the calibrated mode",
         )
     thresholds = propose(
@@ -219,7 +227,10 @@ def try_forgeries(
     previous: Engine | None = None,
     seed: int = 0,
 ) -> dict[str, int]:
-    """How many windows each forgery was tried on; raise OperatorError("forgery_passes") for one that passes."""
+    """Return the number of windows on which each forgery was tried.
+
+    Raises OperatorError("forgery_passes") if one passes, and OperatorError("too_few_windows") if one cannot be tried.
+    """
     rng, tried = np.random.default_rng(seed), {}
     states = [read_states(sample, validator, params) for sample in samples]
     windows = [window for sample in states for bits in sample for window in cut_windows(bits, params)]
@@ -233,9 +244,9 @@ def try_forgeries(
 
 
 def read_states(sample: CalibrationSample, engine: Engine, params: PoolParams) -> list[Bits]:
-    """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden].
+    """Return the states that the engine computes for each rollout, uint16[tokens, hidden].
 
-    One at a time, because those of a large model's submission are gigabytes.
+    Rollouts are replayed one at a time, because all states of a large model's submission take gigabytes.
     """
 
     def read(row: Rollout) -> Bits:
@@ -247,27 +258,27 @@ def read_states(sample: CalibrationSample, engine: Engine, params: PoolParams) -
 
 
 def cut_windows(states: Bits, params: PoolParams) -> list[Bits]:
-    """The states of every window of a completion, uint16[rows, hidden]."""
+    """Split the states of a completion into its proof windows, uint16[rows, hidden] each."""
     step = params.verification.proof_window
     return [states[start : start + step] for start in range(0, len(states), step)]
 
 
 def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random.Generator) -> dict[str, list[bool]]:
-    """For every forgery: whether it passes on each window, forged from another of the same length."""
+    """Return for every forgery whether it passes on each window, forged from another window of the same length."""
     passed: dict[str, list[bool]] = {name: [] for name in FORGERS}
     for _, group in groupby(sorted(windows, key=len), key=len):
         alike: list[NDArray[np.uint16]] = list(group)
         for i, window in enumerate(alike):
             earlier = alike[i - 1]
             if np.array_equal(earlier, window):
-                continue  # an equal window's honest proof is no forgery
+                continue  # the honest proof of an equal window is not a forgery
             for name, forge in FORGERS.items():
                 passed[name].append(_passes(forge(earlier, rng), window, thresholds))
     return passed
 
 
 def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
-    """As `checks` judge a proof: its form, then its distances."""
+    """Judge a proof as the validator's checks do: first its form, then its distances."""
     modulus = int.from_bytes(proof[:2], "big")
     return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
 
@@ -275,7 +286,7 @@ def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
 def _prove_with(
     engine: Engine, sample: CalibrationSample, states: Sequence[Bits], params: PoolParams
 ) -> Iterator[Distances]:
-    """Distances of what another policy proves for the same prompts and seeds from the states of honest work."""
+    """Yield the distances between another policy's proofs, for the same prompts and seeds, and honest states."""
     requests = [
         GenerationRequest(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
         for row in sample.rollouts
@@ -283,7 +294,7 @@ def _prove_with(
     top_k = params.verification.proof_top_k
     proven = build_many([each.tops for each in _generate(engine, requests, params)])
     for proofs, honest in zip(proven, states, strict=True):
-        # One completion may be longer than the other.
+        # Not strict, because one completion may be longer than the other.
         for proof, bits in zip(proofs, cut_windows(honest, params), strict=False):
             if len(proof) == 2 + 2 * min(top_k, bits.size):
                 yield compare(proof, bits, top_k)
@@ -292,7 +303,7 @@ def _prove_with(
 def _require_none(name: str, passed: Sequence[bool]) -> int:
     if not passed:
         raise OperatorError(
-            "too_few_windows", f"there is no window to try the forgery {name} on", fix="Calibrate with more submissions"
+            "too_few_windows", f"no window exists to try the forgery {name} on", fix="Calibrate with more submissions"
         )
     if any(passed):
         raise OperatorError(

@@ -1,7 +1,7 @@
-"""Proofs that cost no forward pass: what a worker could hand in that runs no model, or last week's.
+"""Forged proofs that cost no forward pass. A worker that runs no model, or an outdated one, could submit them.
 
-Calibration refuses thresholds that one of them passes; benchmarks count them.  Every forger knows honest proofs of
-earlier windows of this pool, as every contributor does.
+Calibration refuses thresholds that let one of them pass. Every forger knows honest proofs of earlier windows of this
+pool, as every contributor does.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from covey.toploc.proofs import build, compute_k, compute_top
 
 Bits = NDArray[np.uint16]
 Forger = Callable[[Bits, np.random.Generator], bytes]
-"""From the activations of an earlier window, uint16[rows, hidden], a proof for a window of as many rows."""
+"""Function that forges a proof for a window of n rows from the activations of an earlier window, uint16[n, hidden]."""
 
 
 def forge_constant(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """The polynomial that is one usual value everywhere: it passes plain TOPLOC, which does not look at the sign."""
+    """Forge a constant polynomial of one typical value. It passes plain TOPLOC, which ignores the sign."""
     values = earlier.reshape(-1)
     top = values[compute_top(values, compute_k(*earlier.shape))]
     middle = int(np.sort(top & 0x7FFF)[len(top) // 2])
@@ -26,12 +26,15 @@ def forge_constant(earlier: Bits, rng: np.random.Generator) -> bytes:
 
 
 def forge_profile(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """An honest proof of an earlier window, as it is."""
+    """Return the honest proof of an earlier window, unchanged."""
     return build(earlier, window=len(earlier))[0]
 
 
 def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """The values of an earlier window at its indices, in another order: a right histogram at likely places."""
+    """Forge a proof with the values of an earlier window at its indices in another order.
+
+    The histogram of the values is right, and the indices are likely ones.
+    """
     values = earlier.reshape(-1).copy()
     top = compute_top(values, compute_k(*earlier.shape))
     values[top] = rng.permutation(values[top])
@@ -39,10 +42,10 @@ def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
 
 
 def forge_channels(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """The usual value of each channel, by a modulus that makes the channel of an index."""
+    """Forge a proof with the typical value of each channel. The modulus maps an index to its channel."""
     hidden = earlier.shape[1]
     if hidden < compute_k(*earlier.shape):
-        return forge_profile(earlier, rng)  # too few channels for a polynomial: there is no such modulus
+        return forge_profile(earlier, rng)  # no such modulus exists: there are fewer channels than coefficients
     middle = np.argsort(earlier & 0x7FFF, axis=0)[len(earlier) // 2]
     usual = earlier[middle, np.arange(hidden)]
     top = compute_top(usual, compute_k(*earlier.shape))

@@ -1,5 +1,7 @@
-"""Harnesses on disks of their own; `kill_at` raises at the n-th durable action, so a second `run` finds what a killed
-process would leave."""
+"""Fixtures: trainer harnesses with separate folders, and `kill_at`, which simulates a killed process.
+
+`kill_at` raises at the n-th durable action, so that a second `run` finds the state that a killed process would leave.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -38,7 +40,10 @@ def made() -> dict[tuple[Hash, int], list[Rollout]]:
 def build_harness(
     tmp_path: Path, environment: Environment, made: dict[tuple[Hash, int], list[Rollout]]
 ) -> Iterator[Callable[..., TrainerHarness]]:
-    """Harnesses on disks of their own; they share the environment, whose word list takes a quarter of a second."""
+    """Return a function that builds harnesses with separate folders.
+
+    They share the environment, because loading its word list takes long.
+    """
     harnesses: list[TrainerHarness] = []
 
     def make(**settings: Any) -> TrainerHarness:
@@ -62,21 +67,24 @@ def build_harness(
 
 @pytest.fixture
 def kill_at() -> Iterator[Callable[[int | None], Callable[[], int]]]:
-    """`kill_at(n)`: the n-th durable action from now on (a sync or a rename) and all later ones do not happen and kill;
-    None: all happen.  Returns a function that tells how many were begun."""
+    """Return a function `kill_at(n)`: the n-th durable action from now (a sync or a rename) and all later ones raise
+    `Killed` instead of happening.
+
+    With None all actions happen. `kill_at` returns a function that counts the actions begun so far.
+    """
     patch = pytest.MonkeyPatch()
 
     def arm(n: int | None) -> Callable[[], int]:
-        seen = 0
+        count = 0
         patch.undo()
 
         def wrap(name: str) -> None:
             original = getattr(os, name)
 
             def act(*args: Any, **kwargs: Any) -> Any:
-                nonlocal seen
-                seen += 1
-                if n is not None and seen >= n:
+                nonlocal count
+                count += 1
+                if n is not None and count >= n:
                     raise Killed
                 return original(*args, **kwargs)
 
@@ -84,7 +92,7 @@ def kill_at() -> Iterator[Callable[[int | None], Callable[[], int]]]:
 
         for name in ("fsync", "replace"):
             wrap(name)
-        return lambda: seen
+        return lambda: count
 
     yield arm
     patch.undo()

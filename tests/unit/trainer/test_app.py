@@ -1,4 +1,4 @@
-"""The composition: who may train, which light imports the door has, and that real parts fit together."""
+"""The composition root: who may train, that its imports are light, and that real parts fit together."""
 
 import asyncio
 import shutil
@@ -38,13 +38,13 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_harness: Build) -
     network = SimpleNamespace(
         pool=1, terms=SimpleNamespace(trainer="0x" + "aa" * 20), wallet=SimpleNamespace(address="0x" + "bb" * 20)
     )
-    with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as no:
+    with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as caught:
         build(
             config, cast(Network, network), decode=codec.decode_framed, grade=grade_here,
             publisher=cast(Any, None), chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
-    assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in no.value.message
-    assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in no.value.fix
+    assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in caught.value.message
+    assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in caught.value.fix
 
 
 def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_harness: Build) -> None:
@@ -60,7 +60,7 @@ def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_harnes
         assert (ctx.exports.get_path(0) / name).read_bytes() == (source / name).read_bytes()  # type: ignore[operator]
 
 
-def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(build_harness: Build) -> None:
+def test_build__exported_policy_was_deleted__is_exported_again_from_the_checkpoint(build_harness: Build) -> None:
     harness = build_harness(steps=1)
     harness.run()
     weights = harness.config.home / "exports" / "1" / "model.safetensors"
@@ -83,14 +83,14 @@ def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build
     build_learner(config.model_copy(update={"seq_len": 129}), params)
 
 
-def test_build_learner__device_that_torch_does_not_know__is_refused(build_harness: Build) -> None:
+def test_build_learner__unknown_device__is_refused(build_harness: Build) -> None:
     config = build_harness().config.model_copy(update={"device": "gpu", "seq_len": 1024})
     with pytest.raises(OperatorError, match="bad_device: gpu cannot be used"):
         build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
 
 
-def test_build_learner__settings__reach_their_places(build_harness: Build) -> None:
-    # No pool may, but the trainer can.
+def test_build_learner__settings__are_applied(build_harness: Build) -> None:
+    # No pool may do this, but the trainer supports it.
     halved = ModelParams(max_prompt_tokens=64).model_copy(update={"compute_dtype": "bfloat16"})
     params = PoolParams(name="t", environment=EnvironmentParams(kind="x")).model_copy(update={"model": halved})
     config = build_harness().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
@@ -107,7 +107,7 @@ def test_build_learner__settings__reach_their_places(build_harness: Build) -> No
     ("settings", "is_held"),
     [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coef": 0.1}, True)],
 )
-def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_policy(
+def test_build_learner__scratch_model__exists_if_a_setting_requires_another_policy(
     settings: dict[str, Any], is_held: bool, build_harness: Build
 ) -> None:
     harness = build_harness(threads=1, **settings)
@@ -115,7 +115,7 @@ def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_pol
     assert (recomputer is not None) is is_held
 
 
-def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_harness: Build) -> None:
+def test_build_publisher__real_outbox_and_store__are_in_the_configured_folders(build_harness: Build) -> None:
     harness = build_harness()
     terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
@@ -132,6 +132,6 @@ def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(buil
     assert (harness.config.origin_root / "policies").is_dir()
 
 
-def test_get_source__setting__wins_over_the_shipped_model(build_harness: Build) -> None:
+def test_get_source__setting__overrides_the_shipped_model(build_harness: Build) -> None:
     config: TrainerConfig = build_harness().config
     assert get_source(config.model_copy(update={"initial_policy": "some/model"})) == "some/model"

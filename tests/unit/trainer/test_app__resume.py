@@ -1,4 +1,4 @@
-"""A trainer whose newest checkpoint is lost: what it says, and that what it says works."""
+"""A trainer whose newest checkpoint is lost: its messages, and that their advice works."""
 
 import shutil
 from collections.abc import Callable
@@ -24,13 +24,13 @@ def copy_policy(harness: Any, step: int) -> Path:
 
 
 def damage(harness: Any, step: int) -> None:
-    """Half of its weights, as a disk that fails leaves them."""
+    """Cut the weights of a policy in half, as a failing disk may leave them."""
     weights: Path = harness.config.home / "exports" / str(step) / WEIGHTS_FILE
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
 
 
 def limit_claims(harness: Any, most: int) -> None:
-    """Of each step: what would be tried for ever ends in a failure."""
+    """Limit the claims of each step, so that endless retries end in a failure."""
     original = harness.coordinator.claim_batch
 
     async def claim_batch(step: int, *, wait_seconds: float) -> Any:
@@ -44,7 +44,9 @@ def set_up(harness: Any, **settings: Any) -> None:
     harness.config = harness.config.model_copy(update=settings)
 
 
-def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_messages_say(build_harness: Build) -> None:
+def test_run__newest_checkpoint_is_damaged_and_published__continues_as_the_messages_advise(
+    build_harness: Build,
+) -> None:
     harness = build_harness()
     harness.run()
     home, before = harness.config.home, list(harness.chain.hashes)
@@ -63,13 +65,13 @@ def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_message
     assert harness.chain.hashes[:3] == before
     assert len(set(harness.chain.hashes)) == 4
     assert harness.coordinator.claims == [0, 1, 2]
-    harness.run()  # the checkpoint counts from now on
+    harness.run()  # from now on it resumes from its checkpoint
     assert len(harness.chain.hashes) == 4
     assert harness.coordinator.claims == [0, 1, 2]
 
 
 @pytest.mark.parametrize("every", [0, 1])
-def test_run__newest_policy_is_damaged__is_made_again_from_the_checkpoint(every: int, build_harness: Build) -> None:
+def test_run__newest_policy_is_damaged__is_exported_again_from_the_checkpoint(every: int, build_harness: Build) -> None:
     harness = build_harness(steps=1, evaluation_every=every)
     harness.run()
     folder = harness.config.home / "exports" / "1"
@@ -83,7 +85,7 @@ def test_run__newest_policy_is_damaged__is_made_again_from_the_checkpoint(every:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "learning_rate": 5e-3}], ids=["weights", "adapters"])
-def test_run__home_is_lost__goes_on_from_a_copy_of_the_newest_policy(
+def test_run__home_is_lost__continues_from_a_copy_of_the_newest_policy(
     settings: dict[str, Any], build_harness: Build
 ) -> None:
     harness = build_harness(steps=1, **settings)
@@ -121,7 +123,7 @@ def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_harne
         harness.run()
 
 
-def test_run__home_is_lost_and_work_is_of_an_earlier_policy__is_left_out_where_nobody_replayed_it(
+def test_run__home_is_lost_and_work_is_of_an_earlier_policy__is_left_out_unless_replayed(
     build_harness: Build,
 ) -> None:
     harness = build_harness(steps=1)
@@ -148,7 +150,7 @@ def test_run__home_is_lost_with_the_reference__says_so(build_harness: Build) -> 
         harness.run()
 
 
-def test_run__kept_policy_is_damaged__work_of_it_is_left_out_where_nobody_replayed_it(build_harness: Build) -> None:
+def test_run__kept_policy_is_damaged__its_work_is_left_out_unless_replayed(build_harness: Build) -> None:
     harness = build_harness()
     harness.run()
     damage(harness, 1)

@@ -1,4 +1,4 @@
-"""Defaults, refusals, and that the shipped files load."""
+"""Defaults and refused values of the settings, and that the shipped files load."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Policies are published beside the updates: what is learned meanwhile, and what a crash leaves."""
+"""Policies are published concurrently with updates: what is learned meanwhile, and what a crash leaves."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def published() -> dict[int, list[Hash]]:
-    """Hashes of runs on a chain that mines at once, by staleness."""
+    """Return hashes of runs on a chain that mines at once, by staleness."""
     return {}
 
 
@@ -46,8 +46,10 @@ def build(build_harness: Build, published: dict[int, list[Hash]]) -> Build:
 
 
 def mine_late(harness: Any, late: int) -> list[int]:
-    """The chain takes a policy (but the first) only once the trainer has learned `late` steps more; returns what it had
-    learned whenever one was taken."""
+    """Make the chain take each policy but the first only after the trainer has learned `late` more steps.
+
+    Returns a list that collects the number of steps learned whenever a policy is taken.
+    """
     seen, mine = list[int](), harness.chain.mine
 
     def wait(outbox: SqliteOutbox) -> int:
@@ -79,7 +81,7 @@ def test_run__chain_takes_policies_late__they_are_learned_from_meanwhile(stalene
 
 
 def run_until_learned(harness: Any, step: int) -> None:
-    """A process that is told to stop once it has learned `step` steps and the chain holds the first policy alone."""
+    """Run a process that stops once it has learned `step` steps while the chain holds only the first policy."""
     mine = harness.chain.mine
 
     def refuse(outbox: SqliteOutbox) -> int:
@@ -105,9 +107,7 @@ def test_run__ended_with_three_unpublished_policies__publishes_each_once(build: 
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_run__coordinator_has_batches_without_end__is_no_further_ahead_than_it_can_resume(
-    staleness: int, build: Build
-) -> None:
+def test_run__endless_batches__stays_no_further_ahead_than_it_can_resume(staleness: int, build: Build) -> None:
     harness, _ = build(staleness)
     original = harness.coordinator.claim_batch
 
@@ -131,13 +131,13 @@ def test_run__coordinator_has_batches_without_end__is_no_further_ahead_than_it_c
     assert len(harness.chain.hashes) == STEPS + 1
 
 
-def test_run__unpublished_policy_is_lost__is_made_again_as_the_message_says(build: Build) -> None:
+def test_run__unpublished_policy_is_lost__is_exported_again_as_the_message_advises(build: Build) -> None:
     harness, expected = build(2)
     run_until_learned(harness, 3)
     exports, checkpoints = harness.config.home / "exports", harness.config.home / "checkpoints"
     shutil.rmtree(exports / "2")
     with pytest.raises(
-        OperatorError, match=r"lost_policy: .*exports/2 .*where home/checkpoints/2 is kept, remove those"
+        OperatorError, match=r"lost_policy: .*exports/2 .*if home/checkpoints/2 is kept, remove the later"
     ):
         harness.run()
     assert len(harness.chain.hashes) == 1
@@ -147,7 +147,7 @@ def test_run__unpublished_policy_is_lost__is_made_again_as_the_message_says(buil
     assert harness.chain.hashes == expected
 
 
-def test_run__lost_policy_of_a_pool_far_ahead__can_go_on_from_the_newest_on_chain(build: Build) -> None:
+def test_run__lost_policy_of_a_pool_far_ahead__can_continue_from_the_newest_on_chain(build: Build) -> None:
     harness, expected = build(2)
     run_until_learned(harness, 3)
     assert harness.context.exports.list_steps() == [0, 1, 2, 3]
@@ -167,7 +167,7 @@ def test_run__lost_policy_of_a_pool_far_ahead__can_go_on_from_the_newest_on_chai
     assert harness.chain.hashes[1] != expected[1]
 
 
-def test_run__another_policy_came_in_between__no_start_goes_on_over_it(build: Build) -> None:
+def test_run__another_policy_came_in_between__no_restart_overrides_it(build: Build) -> None:
     harness, _ = build(1)
     foreign, mine = Hash("0x" + "33" * 32), harness.chain.mine
 
@@ -186,7 +186,7 @@ def test_run__another_policy_came_in_between__no_start_goes_on_over_it(build: Bu
 
 
 @pytest.mark.parametrize("first", ["learning", "publication"])
-def test_run__both_cycles_fail__the_first_failure_is_told(
+def test_run__both_cycles_fail__the_first_failure_is_raised(
     first: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, _ = build(1)
@@ -220,7 +220,7 @@ def test_run__both_cycles_fail__the_first_failure_is_told(
     ]
 
 
-def test_run__publication_fails_while_an_update_is_under_way__the_update_is_kept(
+def test_run__publication_fails_during_an_update__the_update_is_kept(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, expected = build(1)

@@ -1,4 +1,4 @@
-"""One publication a step, whatever the chain and the outbox went through before."""
+"""Each step is published exactly once, whatever happened to chain and outbox before."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ ONE, TWO = Hash("0x" + "01" * 32), Hash("0x" + "02" * 32)
 
 
 class Chain:
-    """Blocks come when `mine` is called; a pump only signs."""
+    """A chain whose blocks are mined by `mine`. Its pump only signs."""
 
     def __init__(self) -> None:
         self.hashes: list[Hash] = []
@@ -76,16 +76,16 @@ def test_offer__folder_of_files__manifest_in_the_origin_has_the_returned_hash(ch
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"weights")
     publisher = build(chain, tmp_path / "origin")
-    found = publisher.offer(folder, Step(3))
-    name = PolicyName(pool=POOL, step=3, manifest_hash=found)
-    manifest = Manifest.from_bytes(ShardStore(tmp_path / "origin").get_manifest_path(name).read_bytes(), found)
+    digest = publisher.offer(folder, Step(3))
+    name = PolicyName(pool=POOL, step=3, manifest_hash=digest)
+    manifest = Manifest.from_bytes(ShardStore(tmp_path / "origin").get_manifest_path(name).read_bytes(), digest)
     assert (manifest.pool, manifest.step) == (POOL, 3)
     assert [file.name for file in manifest.files] == ["model.safetensors"]
-    assert publisher.offer(folder, Step(3)) == found
+    assert publisher.offer(folder, Step(3)) == digest
     assert chain.hashes == []  # nothing is on chain before everything is on disk
 
 
-def test_offer__more_than_kept__oldest_goes_before_the_next_comes(chain: Chain, tmp_path: Path) -> None:
+def test_offer__more_than_kept__removes_the_oldest_before_adding_the_next(chain: Chain, tmp_path: Path) -> None:
     folder = tmp_path / "policy"
     folder.mkdir()
     publisher = build(chain, tmp_path / "origin", keep=2)
@@ -126,21 +126,21 @@ def test_advance__another_hash_in_the_outbox__is_refused(chain: Chain, tmp_path:
     pumps = chain.pumps
     with pytest.raises(OperatorError, match=r"another_policy: the outbox holds another .*outbox\.sqlite3"):
         publisher.advance(Step(0), TWO)
-    assert chain.pumps == pumps  # or the other one would be sent
+    assert chain.pumps == pumps  # otherwise the other policy would be sent
 
 
 def refuse(chain: Chain) -> None:
-    """The contract's answer to whatever is tried."""
+    """Let the contract refuse every pending intent."""
     for entry in chain.outbox.list_pending():
         chain.outbox.record_reverted(entry.intent.key, "PoolNotActive", None)
 
 
-def test_advance__contract_says_no__stops_with_its_reason_after_some_time(
+def test_advance__contract_refuses__stops_with_its_reason_after_some_tries(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign = chain.pump
     monkeypatch.setattr(chain, "pump", lambda: refuse(chain))
-    for _ in range(2):  # processes, one after the other
+    for _ in range(2):  # two processes, one after the other
         publisher = build(chain, tmp_path)
         for _ in range(REFUSALS - 1):
             with pytest.raises(TransientError, match="PoolNotActive"):
@@ -155,11 +155,11 @@ def test_advance__contract_says_no__stops_with_its_reason_after_some_time(
     assert chain.hashes == [ONE]
 
 
-def test_advance__block_of_the_policy_before_is_gone__is_put_once_it_is_back(chain: Chain, tmp_path: Path) -> None:
+def test_advance__block_of_the_previous_policy_is_gone__waits_until_it_is_back(chain: Chain, tmp_path: Path) -> None:
     publisher = build(chain, tmp_path)
     with pytest.raises(TransientError, match="reorganised: the block that published policy 0"):
         publisher.advance(Step(1), TWO)
-    assert (chain.outbox.list_pending(), chain.pumps) == ([], 1), "the one before is sent again, this one is not"
+    assert (chain.outbox.list_pending(), chain.pumps) == ([], 1), "the previous policy is sent again, this one is not"
     chain.hashes.append(ONE)
     assert publisher.advance(Step(1), TWO) is False
     chain.mine()
@@ -167,22 +167,20 @@ def test_advance__block_of_the_policy_before_is_gone__is_put_once_it_is_back(cha
 
 
 def test_watch__newest_policy_is_gone__is_sent_again(chain: Chain, tmp_path: Path) -> None:
-    """With no later policy to publish, nothing else would pump."""
+    """Without a later policy to publish, nothing else would send it."""
     publisher = build(chain, tmp_path)
     publisher.advance(Step(0), ONE)
     chain.mine()
     assert publisher.advance(Step(0), ONE) is True
     before = chain.pumps
     publisher.watch(Step(1))
-    assert chain.pumps == before, "all are on chain, and what waits for another life's policy is not sent"
+    assert chain.pumps == before, "all policies are on chain, so nothing is sent"
     chain.hashes.clear()
     build(chain, tmp_path).watch(Step(1))
     assert chain.pumps == before + 1
 
 
-def test_advance__refused_for_now__is_a_reason_to_wait(
-    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advance__refused_for_now__is_transient(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_once() -> int:
         for entry in chain.outbox.list_pending():
             chain.outbox.record_refused(entry.intent.key, Refusal.at(5), "WrongStep")
@@ -209,7 +207,7 @@ def test_offer__chain_holds_another_policy__leaves_its_manifest_in_the_origin(ch
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_advance__its_block_is_gone__is_a_reason_to_wait(chain: Chain, tmp_path: Path) -> None:
+def test_advance__its_block_is_gone__is_transient(chain: Chain, tmp_path: Path) -> None:
     publisher = build(chain, tmp_path)
     publisher.advance(Step(0), ONE)
     chain.mine()

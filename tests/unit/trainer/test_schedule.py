@@ -1,4 +1,4 @@
-"""What the trainer decides, value by value."""
+"""The trainer's rules, value by value."""
 
 import pytest
 
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize(
     ("max_staleness", "step", "least"), [(0, 0, 1), (0, 5, 6), (1, 0, 1), (1, 1, 1), (1, 5, 5), (2, 2, 1), (2, 5, 4)]
 )
-def test_is_ahead__policies_on_chain__is_until_there_are_as_many(max_staleness: int, step: int, least: int) -> None:
-    found = [is_ahead(Step(step), Step(count), max_staleness=max_staleness) for count in range(8)]
-    assert found == [count < least for count in range(8)]
+def test_is_ahead__fewer_policies_on_chain_than_needed__is_true(max_staleness: int, step: int, least: int) -> None:
+    answers = [is_ahead(Step(step), Step(count), max_staleness=max_staleness) for count in range(8)]
+    assert answers == [count < least for count in range(8)]
 
 
 def test_is_finished__limit_or_none__ends_at_the_limit_only() -> None:
@@ -31,8 +31,9 @@ def test_is_evaluated__every_fourth_and_the_last__by_hand() -> None:
     assert not any(is_evaluated(Step(step), steps=10, every=0) for step in range(11))
 
 
-def test_retention__by_hand__what_judging_epoch_and_windows_take():
-    """Two of quorum: four judgements of 30 s; the ledger takes an epoch every 50 s; windows of 100 and 1000 s."""
+def test_build_retention__by_hand__covers_judging_epoch_and_windows():
+    """A quorum of two allows four judgements of 30 s. The ledger takes an epoch every 50 s, and the windows are 100 and
+    1000 s."""
     terms = PoolTerms(
         trainer=Address("0x" + "11" * 20), arbiter=Address("0x" + "22" * 20), token=Address("0x" + "33" * 20),
         params_hash=Hash("0x" + "44" * 32), reward_per_unit=1, min_stake=1, slash_amount=1, quorum=2,

@@ -1,4 +1,4 @@
-"""The composition of the warm start: what is measured, and that the whole of it makes the model that is shipped."""
+"""The warm start: how rewards are measured, and that a full run gives a model like the shipped one."""
 
 from collections.abc import Sequence
 from pathlib import Path

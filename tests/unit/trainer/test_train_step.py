@@ -1,4 +1,4 @@
-"""That it learns: generate, grade, pack, update on the shipped model without any network."""
+"""Training raises the reward: generate, grade, pack and update with the shipped model, without any network."""
 
 import hashlib
 from pathlib import Path
@@ -59,7 +59,7 @@ def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, 
 
 
 def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
-    """Gain of the held-out reward over eight steps."""
+    """Train for eight steps and return the gain of the held-out reward."""
     learner = Learner(
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
@@ -93,5 +93,5 @@ def test_learning__eight_steps__held_out_reward_rises(environment: Environment, 
     assert train(environment, tmp_path, is_graded=True) > 0.25
 
 
-def test_learning__rewards_drawn_by_lot__teach_nothing(environment: Environment, tmp_path: Path) -> None:
+def test_learning__random_rewards__teach_nothing(environment: Environment, tmp_path: Path) -> None:
     assert train(environment, tmp_path, is_graded=False) < 0.1

@@ -1,4 +1,4 @@
-"""A rank whose settings are not rank 0's: what is learned by are those."""
+"""A rank whose settings differ from rank 0's uses rank 0's settings for training."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ def test_decode_plan__rank_with_other_settings__takes_rank_0s_and_keeps_its_plac
     )  # fmt: skip
     own: dict[str, Any] = {"threads": 3, "device": "cuda:7", "initial_policy": "/b/model"}
     text = encode_plan(leading, PARAMS)
-    found, params = decode_plan(text, build_config("/b", learning_rate=9.0, old_policy="recompute", lora_rank=4, **own))
-    assert found == leading.model_copy(update=own | dict.fromkeys(PLACES, Path("/b")))
+    config = build_config("/b", learning_rate=9.0, old_policy="recompute", lora_rank=4, **own)
+    decoded, params = decode_plan(text, config)
+    assert decoded == leading.model_copy(update=own | dict.fromkeys(PLACES, Path("/b")))
     assert params == PARAMS
-    assert "/a" not in text, "places and keys of a machine stay there"
+    assert "/a" not in text, "paths of a machine must not reach other machines"

@@ -1,4 +1,4 @@
-"""The tiny model, a worker's hand and a validator's tools with a real decoder process."""
+"""Fixtures: the tiny model's engine, a worker, and a validator's tools with a real decoder process."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The validator's composition: who may judge, and what the tools are made of."""
+"""The validator's composition root: who may judge, and how the tools are built."""
 
 import asyncio
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ WALLET = deploy.derive_wallet("test", "validator-0")
 
 
 class Recording:
-    """A sandbox that notes how often it may try."""
+    """A sandbox that records how many attempts it is allowed."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer, self.attempts = answer, []
@@ -55,7 +55,7 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20):
     return app.build(config, network, **tools, stop=asyncio.Event()), decoder
 
 
-def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_path):
+def test_build__tools__are_the_pools_and_retry_after_one_slow_child(tmp_path):
     ctx, decoder = build(tmp_path)
     assert ctx.tools.environment.prompt(5) == load(DEMO).prompt(5)
     assert ctx.tools.domain == DOMAIN
@@ -69,7 +69,7 @@ def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_p
 
 
 @pytest.mark.parametrize("failing", ["build", *sorted(LOOPS)])
-def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
+def test_run__something_fails__closes_everything_after_all_loops_have_ended(
     tmp_path, monkeypatch: pytest.MonkeyPatch, failing: str
 ):
     done: list[str] = []
@@ -132,7 +132,7 @@ def test_build__bond_that_the_court_finds_too_small__says_how_much_to_add(tmp_pa
 
 @pytest.mark.parametrize(("window", "is_taken"), [(604_800, True), (604_801, False)])
 def test_build__verdicts_that_expire_before_the_next_span__are_refused_with_the_number(tmp_path, window, is_taken):
-    """The default lasts for the seven days of a public pool and the day in which a case is proposed: 691,200 s."""
+    """The default of 691,200 s covers the seven days of a public pool plus the day in which a case is proposed."""
     if is_taken:
         build(tmp_path, window=window)
         return

@@ -1,4 +1,4 @@
-"""`covey validator calibrate` on a pool's file: what it prints and writes; an error leaves the file alone."""
+"""`covey validator calibrate` on a pool file: what it prints and writes. An error leaves the file unchanged."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def calibrate(command: Command) -> Command:
-    """The command on the shipped tiny model and four submissions."""
+    """Return the command with the shipped tiny model and four submissions."""
 
     def run(file: Path, *options: str, model: Path | None = None) -> Answer:
         common = ["--model", str(model or tiny_folder()), "--submissions", "4"]
@@ -38,15 +38,18 @@ def calibrate(command: Command) -> Command:
 
 @pytest.fixture
 def bf16(monkeypatch: pytest.MonkeyPatch, calibrate: Command, tmp_path: Path) -> Command:
-    """With more slack, so that four submissions are enough for bfloat16 on any machine, and a model of random weights:
-    the windows of the shipped one are so alike that in bfloat16 the proof of one passes for another."""
+    """Return the command for bfloat16, with a model of random weights and more slack.
+
+    The slack makes four submissions enough on any machine. Windows of the shipped model are so similar that in bfloat16
+    the proof of one passes for another.
+    """
     monkeypatch.setattr(calibration, "SINGLE_SLACK", 8.0)
     save_policy(build_model(9), build_tokenizer(), tmp_path / "random", "bfloat16")
     return functools.partial(calibrate, model=tmp_path / "random")
 
 
 def merge(file: Path, printed: str) -> dict[str, Any]:
-    """[params] of the file with the printed tables put into it by hand."""
+    """Return [params] of the file with the printed tables merged into it."""
     params, added = tomllib.loads(file.read_text())["params"], tomllib.loads(printed)["params"]
     assert set(added) == {"model", "verification"}
     for name, values in added.items():
@@ -57,9 +60,9 @@ def merge(file: Path, printed: str) -> dict[str, Any]:
 def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf16: Command, pool: Path):
     answer = bf16(pool)
     assert (answer.code, answer.err) == (0, "")
-    summary, told, forgeries, toml = answer.out.split("\n", 3)
+    summary, identity, forgeries, toml = answer.out.split("\n", 3)
     assert summary.startswith("6 honest submissions, 192 windows, ")
-    assert told == "equal bit for bit: no"
+    assert identity == "equal bit for bit: no"
     assert forgeries.startswith("no forgery passes: constant (n = ")
     params = PoolParams.model_validate(merge(pool, toml))
     assert params.model.compute_dtype == "bfloat16"
@@ -82,7 +85,7 @@ def test_calibrate__write__changes_two_tables_and_keeps_the_rest_with_its_commen
     assert len(validators) == 3
     assert params.verification.thresholds.false_reject_rate == 1e-4
     assert terms.params_hash == params.compute_hash()
-    # Once more: what stood there is replaced, not added to.
+    # A second run replaces the values instead of adding to them.
     assert bf16(pool, "--write", "--dtype", "float32").code == 0
     again = read_pool_file(pool, TOKEN)[2]
     assert (again.model.compute_dtype, again.verification.thresholds.false_reject_rate) == ("float32", 1e-6)
@@ -116,15 +119,15 @@ def test_calibrate__write_to_tables_of_any_form__reads_back(calibrate: Command, 
     assert ("x = 1 # kept" in file.read_text()) == (rest == APART)
 
 
-def test_calibrate__json__says_what_was_seen(calibrate: Command, pool: Path, tmp_path: Path):
+def test_calibrate__json__reports_counts_and_rules(calibrate: Command, pool: Path, tmp_path: Path):
     save_policy(build_model(9), build_tokenizer(), tmp_path / "earlier", "bfloat16")
     answer = calibrate(pool, "--json", "--dtype", "float32", "--previous", str(tmp_path / "earlier"))
-    told = json.loads(answer.out)
+    report = json.loads(answer.out)
     assert (answer.code, answer.err) == (0, "")
-    assert (told["submissions"], told["windows"], told["is_identical"]) == (6, 192, False)
-    assert set(told["forgeries"]) == {"constant", "profile", "shuffled", "channels", "previous"}
-    assert told["verification"]["mode"] == "calibrated"
-    assert {name: value for name, value in told["verification"].items() if name != "thresholds"} == {
+    assert (report["submissions"], report["windows"], report["is_identical"]) == (6, 192, False)
+    assert set(report["forgeries"]) == {"constant", "profile", "shuffled", "channels", "previous"}
+    assert report["verification"]["mode"] == "calibrated"
+    assert {name: value for name, value in report["verification"].items() if name != "thresholds"} == {
         "mode": "calibrated",
         "worker_engine": "hf",
         "validator_engine": "hf",
@@ -134,13 +137,13 @@ def test_calibrate__json__says_what_was_seen(calibrate: Command, pool: Path, tmp
     assert pool.read_text() == POOL.read_text()
 
 
-def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
+def test_calibrate__exact__writes_the_build_and_calibrated_removes_it(
     calibrate: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen = []
 
     def grant(params: PoolParams, *rest: object, **options: object) -> calibration.Calibration:
-        """Bit identity, which no engine on this machine has; the rules are those that were asked for."""
+        """Pretend bit identity, which no engine on this machine has, and return the requested rules."""
         seen.append(params.verification)
         return calibration.Calibration(
             verification=params.verification, submissions=6, windows=192, tokens=900, is_identical=True, forgeries={}
@@ -178,7 +181,7 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
     assert calibrate(pool, "--dtype", "float32", *options).code == 0
     assert asked == [("vllm", 64 + 8, pytest.approx(0.3))] * 3
     assert len({id(each) for each in closed}) == len(closed) == 3
-    # One that fails closes what is open.
+    # A run that fails closes its engines, too.
     asked.clear()
     closed.clear()
     failed = calibrate(pool, "--dtype", "float32", *options[:4], "--mode", "exact")
@@ -187,7 +190,7 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "code", "text"),
     [
         (("--mode", "exact"), "exact_impossible", "the calibrated mode"),
         (("--worker-engine", "llama"), "bad_engine", "there is no engine llama"),
@@ -196,13 +199,13 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
         (("--previous", str(tiny_folder())), "forgery_passes", "the forgery previous"),
     ],
 )
-def test_calibrate__what_cannot_be__is_one_line_and_leaves_the_file(
-    calibrate: Command, pool: Path, options: tuple[str, ...], code: str, told: str
+def test_calibrate__impossible_request__is_one_line_and_leaves_the_file(
+    calibrate: Command, pool: Path, options: tuple[str, ...], code: str, text: str
 ):
     answer = calibrate(pool, "--write", "--dtype", "float32", *options)
     assert answer.code == 1
     assert answer.err.startswith(f"covey: {code}: ")
-    assert told in answer.err
+    assert text in answer.err
     assert (answer.err.count("\n"), answer.out) == (1, "")
     assert pool.read_text() == POOL.read_text()
 
@@ -241,11 +244,11 @@ def test_calibrate__folder_without_a_model__leaves_the_file(calibrate: Command, 
     assert pool.read_text() == POOL.read_text()
 
 
-def test_calibrate__engine_that_cannot_be__is_told_before_a_model_is_loaded(calibrate: Command, pool: Path):
+def test_calibrate__unknown_engine__is_reported_before_a_model_is_loaded(calibrate: Command, pool: Path):
     answer = calibrate(pool, "--worker-engine", "none", model=pool.parent / "missing")
     assert answer.err.startswith("covey: bad_engine: ")
 
 
 def test_pool_file__shipped__has_no_thresholds_of_its_own():
-    """Or the tests above would compare with what was there before."""
+    """Otherwise the tests above would compare with thresholds that were already in the file."""
     assert "thresholds" not in tomlkit.parse(POOL.read_text()).unwrap()["params"]["verification"]

@@ -1,4 +1,4 @@
-"""Honest work is accepted, and every named cheat earns its reason: with the real model, real files, a real decoder."""
+"""Honest work is accepted and every named cheat earns its reason, with a real model, real files and a real decoder."""
 
 import dataclasses
 import time
@@ -39,7 +39,7 @@ def judge(work: Work, worker: Worker, tools: CheckTools, *, full: bool = True):
 
 
 @pytest.mark.parametrize("task", [7, 8, 9])
-def test_judge__honest_work__is_accepted_for_what_it_counts(worker: Worker, tools: CheckTools, task: int):
+def test_judge__honest_work__is_accepted_with_its_units(worker: Worker, tools: CheckTools, task: int):
     work = worker.work(make_task(task=task))
     judgement = judge(work, worker, tools)
     assert (judgement.decision, judgement.reason) == (Decision.ACCEPT, Reason.NONE)
@@ -47,7 +47,7 @@ def test_judge__honest_work__is_accepted_for_what_it_counts(worker: Worker, tool
 
 
 def test_judge__honest_siblings_with_equal_answers__are_accepted(worker: Worker, tools: CheckTools):
-    """Short answers often agree; equal tokens and equal proofs in two slots are no evidence."""
+    """Short answers often agree, so equal tokens and equal proofs in two slots are not evidence of a cheat."""
     for task in range(100, 140):
         work = worker.work(make_task(task=task))
         answers = [(row.group, row.tokens, row.proofs) for row in work.rollouts]
@@ -81,12 +81,14 @@ def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Chec
         ([], [], 0),
     ],
 )
-def test_count_live_groups__by_hand__is_those_whose_rewards_differ(groups: list[int], rewards: list[float], live: int):
+def test_count_live_groups__by_hand__counts_groups_whose_rewards_differ(
+    groups: list[int], rewards: list[float], live: int
+):
     assert count_live_groups(groups, rewards) == live
 
 
-def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: CheckTools):
-    """Counted from the file by hand; a rejection tells none."""
+def test_judge__accepted__reports_live_groups_drawn_or_not(worker: Worker, tools: CheckTools):
+    """The expected number is counted from the file by hand. A rejection reports none."""
     seen = set()
     for task in range(200, 230):
         work = worker.work(make_task(task=task))
@@ -105,13 +107,19 @@ def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: 
 
 @pytest.mark.parametrize("speck", [5e-324, 1e-300, 1e-10])
 @pytest.mark.parametrize("full", [True, False])
-def test_judge__speck_on_a_reward_of_nothing__is_rejected(speck: float, full: bool, worker: Worker, tools: CheckTools):
-    """Scaled by the group's spread, any difference would be an advantage."""
+def test_judge__tiny_difference_to_a_reward_of_zero__is_rejected(
+    speck: float, full: bool, worker: Worker, tools: CheckTools
+):
+    """Advantages are scaled by the group's spread, so any difference, however small, would become a large one."""
     work, _ = find(worker, lambda row: row.reward == 0)
     chosen = next(row for row in work.rollouts if row.reward == 0)
     lied = work.with_each(lambda row: {"reward": speck} if row == chosen else {})
-    found = judge(lied, worker, tools, full=full)
-    assert (found.decision, found.reason, found.details["recomputed"]) == (Decision.REJECT, Reason.REWARD, 0.0)
+    judgement = judge(lied, worker, tools, full=full)
+    assert (judgement.decision, judgement.reason, judgement.details["recomputed"]) == (
+        Decision.REJECT,
+        Reason.REWARD,
+        0.0,
+    )
 
 
 # -- cheats
@@ -123,7 +131,7 @@ def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tool
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
     assert (judgement.reason.severity is Severity.HARD) == (cheat.reason.name in HARD)
     assert judgement.units == 0
-    canonical.to_bytes(dict(judgement.details))  # finite numbers and texts only, or it raises
+    canonical.to_bytes(dict(judgement.details))  # raises unless all values are finite numbers or texts
 
 
 @pytest.mark.parametrize("cheat", FILES, ids=lambda c: c.__name__)
@@ -164,10 +172,10 @@ def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: CheckTo
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(position=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255))
-def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
+def test_judge__any_changed_byte__is_rejected_or_leaves_the_rows_unchanged(
     worker: Worker, tools: CheckTools, honest: Work, position: float, bits: int
 ):
-    """A file with one byte changed, signed for as it is: refused, or the same rows under another coat."""
+    """The file has one changed byte and a receipt that matches it. It is rejected, or it decodes to the same rows."""
     i = int(position * len(honest.file))
     file = honest.file[:i] + bytes([honest.file[i] ^ bits]) + honest.file[i + 1 :]
     claim = build_claim(work := honest.with_file(file), worker.sign(work))
@@ -202,9 +210,7 @@ def test_judge__engine_fails__is_unknown_and_neither_pays_nor_slashes(
     assert judgement.details == {"error": type(error).__name__}
 
 
-def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(
-    worker: Worker, tools: CheckTools, honest: Work
-):
+def test_judge__engine_answers_nan__is_rejected_not_accepted(worker: Worker, tools: CheckTools, honest: Work):
     class Lost(Broken):
         def replay(self, sequences, **rest: object):
             return [
@@ -235,8 +241,8 @@ def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools
     ("claimed", "limit", "cpu_seconds", "decision"),
     [
         (0.0, "", 2.4, Decision.REJECT),
-        (0.0, "", 2.5, Decision.UNKNOWN),  # a quarter of the worker's 10 s: its machine may be so much slower
-        (0.5, "", 30.0, Decision.REJECT),  # nobody's grade
+        (0.0, "", 2.5, Decision.UNKNOWN),  # a quarter of the worker's 10 s, because its machine may be that much slower
+        (0.5, "", 30.0, Decision.REJECT),  # no grader gives this reward
         (0.5, "sandbox_cpu", 40.0, Decision.UNKNOWN),
     ],
 )
@@ -244,23 +250,23 @@ def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
     worker: Worker, tools: CheckTools, claimed: float, limit: str, cpu_seconds: float, decision: Decision
 ):
     def grade(replies: Sequence[Reply]) -> list[Grade]:
-        found = [dataclasses.replace(each, cpu_seconds=cpu_seconds) for each in tools.grade(replies)]
-        place = next(i for i, each in enumerate(found) if each.reward > 0)
-        found[place] = dataclasses.replace(found[place], limit=limit, reward=0.0 if limit else found[place].reward)
-        return found
+        grades = [dataclasses.replace(grade, cpu_seconds=cpu_seconds) for grade in tools.grade(replies)]
+        first = next(i for i, grade in enumerate(grades) if grade.reward > 0)
+        grades[first] = dataclasses.replace(grades[first], limit=limit, reward=0.0 if limit else grades[first].reward)
+        return grades
 
     work, _ = find(worker, lambda row: row.reward > 0)
-    place = next(i for i, row in enumerate(work.rollouts) if row.reward > 0)
-    rows = [dataclasses.replace(row, reward=claimed) if i == place else row for i, row in enumerate(work.rollouts)]
+    first = next(i for i, row in enumerate(work.rollouts) if row.reward > 0)
+    rows = [dataclasses.replace(row, reward=claimed) if i == first else row for i, row in enumerate(work.rollouts)]
     judgement = judge(work.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
     assert judgement.decision is decision
     assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
 
 
-def test_judge__faked_work_under_a_reward_that_a_limit_explains__are_rejected(
+def test_judge__faked_work_with_a_reward_that_a_limit_explains__is_rejected(
     worker: Worker, tools: CheckTools, honest: Work
 ):
-    """An answer that ends its own grade must not keep the work from being replayed."""
+    """An answer that makes its grading hit a limit must not keep the work from being replayed."""
 
     def grade(replies: Sequence[Reply]) -> list[Grade]:
         return [dataclasses.replace(each, reward=7.0, limit="sandbox_cpu") for each in tools.grade(replies)]
@@ -300,7 +306,7 @@ def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Wo
 
 
 def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, decoder: Sandbox, worker: Worker):
-    """Five tokens in windows of one: five proofs a row, of which a budget for windows of 32 allows one."""
+    """Five tokens in windows of one take five proofs per row. A budget for windows of 32 would allow one."""
     params = make_model_params(verification={"audit_rate": 1.0, "proof_window": 1})
     short = Worker(worker.wallet, params, engine)
     work = short.work()
@@ -325,7 +331,7 @@ def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: 
 def test_judge__receipt_of_another_number_of_groups__is_not_a_task_of_the_pool(
     worker: Worker, engine, decoder: Sandbox, honest: Work
 ):
-    """Its budget of rows would follow from what the receipt says."""
+    """Otherwise the receipt could choose its own budget of rows."""
     for groups in (1, 4, 1 << 31):
         work = dataclasses.replace(honest, receipt=dataclasses.replace(honest.receipt, groups=groups))
         judgement = judge(work, worker, build_tools(worker.params, engine, decoder))

@@ -1,4 +1,4 @@
-"""A chat pool: the slots of a worker are those of its validator, with the model's own template and two end tokens."""
+"""A chat pool: worker and validator build the same slots, with the model's own template and two end tokens."""
 
 import dataclasses
 from pathlib import Path
@@ -39,10 +39,10 @@ def load(folder: Path) -> HuggingFaceEngine:
 
 @pytest.fixture(scope="module")
 def work(folder: Path, params: PoolParams) -> Work:
-    """What a worker hands in, whose completions are replaced by two tokens of which the second ends them."""
-    made = Worker(deploy.derive_wallet("test", "node"), params, load(folder)).work()
+    """Return a worker's submission in which each completion is two tokens, the second of which is an end token."""
+    work = Worker(deploy.derive_wallet("test", "node"), params, load(folder)).work()
     ends = [END_OF_TEXT, IM_END]
-    return made.with_each(
+    return work.with_each(
         lambda row: {
             "tokens": (70, ends[row.sibling % 2]),
             "logprobs": row.logprobs[:1] * 2,
@@ -54,7 +54,7 @@ def work(folder: Path, params: PoolParams) -> Work:
 
 @pytest.fixture(scope="module")
 def tools(folder: Path, params: PoolParams) -> CheckTools:
-    """A validator's, with an engine and an environment of its own."""
+    """Return a validator's tools with their own engine and environment."""
     environment = registry.load(DEMO)
     return CheckTools(
         params=params, domain=DOMAIN, engine=load(folder), environment=environment,
@@ -89,18 +89,18 @@ def test_checks__work_of_a_chat_model__passes_with_either_end_token(
 @pytest.mark.parametrize(
     "tokens", [(70, END_OF_TEXT, IM_END), (IM_END, 70, END_OF_TEXT), (70, 71)], ids=["two", "early", "none"]
 )
-def test_checks__end_token_where_none_may_be__is_a_false_end(
+def test_checks__misplaced_or_missing_end_token__is_a_false_end(
     work: Work, tools: CheckTools, tokens: tuple[int, ...]
 ) -> None:
     claim = build_claim(work.with_one(0, tokens=tokens, logprobs=(-1.0,) * len(tokens)))
-    found = check_termination(claim, tools)
-    assert found is not None
-    assert found.reason is Reason.FALSE_TERMINATION
+    judgement = check_termination(claim, tools)
+    assert judgement is not None
+    assert judgement.reason is Reason.FALSE_TERMINATION
 
 
 def test_checks__prompt_without_the_switch_for_thinking__is_a_wrong_prompt(work: Work, tools: CheckTools) -> None:
     raw = tools.params.model.model_copy(update={"chat_template_kwargs": {}})
     other = dataclasses.replace(tools, params=tools.params.model_copy(update={"model": raw}))
-    found = check_seeding(build_claim(work), other)
-    assert found is not None
-    assert found.reason is Reason.WRONG_PROMPT
+    judgement = check_seeding(build_claim(work), other)
+    assert judgement is not None
+    assert judgement.reason is Reason.WRONG_PROMPT

@@ -1,6 +1,6 @@
-"""Rows 7 to 10, 12 and 13 of the threats, in many tries each: other tasks, places and amounts, every one caught.
+"""Rows 7 to 10, 12 and 13 of docs/threats.md in many tries each, with other tasks, positions and amounts.
 
-A hundredth of the tries by default; COVEY_FULL=1 runs all of them.
+Every try must be caught. By default a hundredth of the tries runs; COVEY_FULL=1 runs all of them.
 """
 
 import os
@@ -27,7 +27,7 @@ def count_tries() -> int:
 @pytest.mark.parametrize("row", TRIED)
 def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: Worker, tools: CheckTools):
     cheats = [each for each in ROWS[row] if issubclass(each, Cheat)]
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for number in range(FIRST_TASK, FIRST_TASK + count_tries()):
         for cheat in cheats:
             trier = worker.at(number)
@@ -35,13 +35,13 @@ def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: 
             judgement = verdicts.judge(build_claim(work, trier.sign(work)), tools, full=True)
             assert judgement.units == 0
             key = (cheat.__name__, f"{judgement.decision.name} {judgement.reason.name}")
-            found[key] = found.get(key, 0) + 1
-    print(f"row {row}:", ", ".join(f"{name} {count}" for (name, _), count in found.items()))
-    assert found == {(cheat.__name__, f"REJECT {cheat.reason.name}"): count_tries() for cheat in cheats}
+            counts[key] = counts.get(key, 0) + 1
+    print(f"row {row}:", ", ".join(f"{name} {count}" for (name, _), count in counts.items()))
+    assert counts == {(cheat.__name__, f"REJECT {cheat.reason.name}"): count_tries() for cheat in cheats}
 
 
 def test_judge__copier_and_victim__only_the_copier_is_flagged(worker: Worker, tools: CheckTools):
-    """Whoever is judged first: the victim's own seeds are right, and the copier's are not."""
+    """The order of judging does not matter: the seeds are right for the victim and wrong for the copier."""
     copier = Worker(deploy.derive_wallet("test", "copier"), worker.params, worker.engine)
     for number in range(FIRST_TASK, FIRST_TASK + count_tries()):
         owner, thief = worker.at(number), copier.at(number)

@@ -1,4 +1,4 @@
-"""Distances given by hand against limits given by hand."""
+"""Hand-written distances against hand-written limits."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ def make(
     deviations: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0),
     finished: bool = False,
 ) -> RolloutDistances:
-    """A rollout of four tokens."""
+    """Build the distances of a rollout with four tokens."""
     return RolloutDistances(
         windows=windows,
         margins=np.array(margins, np.float32),
@@ -125,10 +125,10 @@ def test_compute_limit__by_hand__is_bernsteins():
     assert Pooled(mean=2e-5).compute_limit(1000, 1e-6) == pytest.approx(0.02)
 
 
-def test_compute_limit__bounded_items__is_passed_no_oftener_than_the_rate():
+def test_compute_limit__bounded_items__is_exceeded_at_most_at_the_rate():
     rng = np.random.default_rng(4)
     lost = rng.random((20_000, 200)) < 0.02  # a Bernoulli variable: variance p (1 - p), at most 1 - p above its mean
     limit = Pooled(mean=0.02, variance=0.0196, largest=0.98).compute_limit(200, 0.01)
     beyond = (lost.sum(axis=1) > limit).mean()
     assert beyond <= 0.01
-    assert (lost.sum(axis=1) > limit / 2).any()  # or the limit would be no limit
+    assert (lost.sum(axis=1) > limit / 2).any()  # otherwise the limit would be too wide to test anything

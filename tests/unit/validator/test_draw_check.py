@@ -1,4 +1,4 @@
-"""The draw of a submission is recomputed from the chain and the epoch's file, of which nothing is believed."""
+"""The draw of a submission is recomputed from the chain and the epoch's file, which is not trusted."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from validator.draw_check import MAX_EPOCHS, Draw, find_draw, read_time
 
 pytestmark = pytest.mark.unit
 PUBLISHED_AT, HEAD = 40, 70
-"""Blocks of the policy's publication and of the chain's head.  Block n has the time 1000 + n."""
+"""Blocks of the policy's publication and of the chain's head. Block n has the time 1000 + n."""
 DRAW_SECONDS = 24
 
 
@@ -33,7 +33,7 @@ def make_receipt(task: int) -> Receipt:
 
 
 def make_leaf(task: int, **changes: object) -> dict[str, object]:
-    """The leaf of a task as the epoch's file has it; countersigned at 1000 + task."""
+    """Return the leaf of a task as in the epoch's file, countersigned at 1000 + task."""
     receipt = make_receipt(task)
     values = {
         "receipt_hash": compute_struct_hash(receipt), "work_key": receipt.work_key, "node": receipt.node,
@@ -49,7 +49,7 @@ def compute_root(leaves: list[dict[str, object]]) -> Hash:
 
 
 def make_epoch(number: int, leaves: list[dict[str, object]], **changes: object) -> tuple[EpochHeader, bytes]:
-    """A header and its file."""
+    """Return the header of an epoch and its file."""
     data = canonical.to_bytes({"leaves": leaves})
     header = EpochHeader(
         pool=1, epoch=number, work_root=compute_root(leaves), reward_root=ZERO_HASH, leaf_count=len(leaves), units=9,
@@ -59,7 +59,7 @@ def make_epoch(number: int, leaves: list[dict[str, object]], **changes: object) 
 
 
 class Store:
-    """A pool's epochs on chain, 10 blocks apart from block 30 on, and their files."""
+    """A pool's epochs on chain, posted every 10 blocks from block 30, and their files."""
 
     def __init__(self, *epochs: tuple[EpochHeader, bytes]) -> None:
         self.files = {f"epochs/1/{header.data_hash}.json": data for header, data in epochs}
@@ -89,12 +89,12 @@ class Store:
         return asyncio.run(find_draw(history, make_receipt(task), rules=rules, read=self.read))
 
 
-def test_find_draw__tasks_of_an_epoch__are_due_as_the_later_blocks_hash_says():
+def test_find_draw__tasks_of_an_epoch__are_due_by_the_hash_of_a_later_block():
     store = Store(make_epoch(0, []), make_epoch(1, [make_leaf(task) for task in range(20)]))
-    found = [store.find(task) for task in range(20)]
+    draws = [store.find(task) for task in range(20)]
     hashes = [make_hash(f"b{DRAW_SECONDS + task}") for task in range(20)]
     due = [is_audited(compute_struct_hash(make_receipt(task)), hashes[task], 0.5) for task in range(20)]
-    assert found == [Draw(block_number=DRAW_SECONDS + task, is_due=is_due) for task, is_due in enumerate(due)]
+    assert draws == [Draw(block_number=DRAW_SECONDS + task, is_due=is_due) for task, is_due in enumerate(due)]
     assert set(due) == {True, False}
     assert [{store.find(task, rate).is_due for task in range(20)} for rate in (0.0, 1.0)] == [{False}, {True}]
 
@@ -103,10 +103,10 @@ def test_find_draw__epochs_before_the_policy__are_not_read():
     store = Store(make_epoch(0, [make_leaf(8)]), make_epoch(1, [make_leaf(1)]), make_epoch(2, [make_leaf(2)]))
     assert store.find(2) is not None
     assert [key in store.asked for key in store.files] == [False, True, True]
-    assert store.find(8) is None  # in an epoch that was posted before its policy
+    assert store.find(8) is None  # its epoch was posted before its policy
 
 
-def test_find_draw__file_that_is_not_public__is_passed_over():
+def test_find_draw__file_that_is_not_public__is_skipped():
     store = Store(*(make_epoch(i, [make_leaf(i)]) for i in range(3)))
     del store.files[f"epochs/1/{store.posted[1].header.data_hash}.json"]
     assert store.find(1) is None
@@ -120,7 +120,7 @@ def test_find_draw__drawing_block_does_not_exist_yet__is_unknown():
     assert store.find(last + 1) is None
 
 
-def test_find_draw__endless_chain__reads_so_many_epochs_and_no_more():
+def test_find_draw__many_epochs__reads_at_most_max_epochs():
     store = Store(*(make_epoch(i, [make_leaf(0, units=i)]) for i in range(MAX_EPOCHS + 9)))
     assert store.find(5) is None
     assert len(store.asked) == MAX_EPOCHS
@@ -146,8 +146,8 @@ TARGET = compute_struct_hash(make_receipt(1))
     ],
     ids=range(10),
 )
-def test_read_time__file_that_the_operator_made_up__is_refused(data: bytes, code: str):
-    """Also where the hash on chain is that of the file: the leaves must have the root."""
+def test_read_time__forged_file__is_refused(data: bytes, code: str):
+    """Even if the file has the hash on chain, its leaves must have the root on chain."""
     header, _ = make_epoch(0, LEAVES, data_hash=canonical.sha256(data))
     with pytest.raises(ProtocolError) as caught:
         read_time(data, header, TARGET)

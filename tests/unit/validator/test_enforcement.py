@@ -1,4 +1,4 @@
-"""A hard rejection goes to court only with a quorum's own signatures, and is executed only after the veto window."""
+"""A hard rejection goes to court only with signatures of a quorum, and is executed only after the veto window."""
 
 from types import SimpleNamespace
 
@@ -51,7 +51,7 @@ def enforce(
     bonds: tuple[int, ...] = (50, 50, 50),
     named: int = 3,
 ) -> list[tuple]:
-    """What was sent; the veto window of a known case ends at 100.  Validators need a bond of 50."""
+    """Return the calls that were sent. The veto window of a known case ends at 100. A validator needs a bond of 50."""
     sent: list[tuple] = []
     accusation = Accusation(
         receipt_hash=RECEIPT_HASH, pool=1, node=NODE.address, contributor=make_address("c")
@@ -79,10 +79,10 @@ def enforce(
 
 
 @pytest.mark.parametrize(("now", "span"), [(79, 1), (80, 2), (119, 2), (120, 3)])
-def test_enforce__quorum_of_signatures__proposes_once_a_span_under_a_key_that_names_the_receipt(now: int, span: int):
-    """The court may have taken from this contributor what it can within 40 s: then the next span is another chance."""
-    wanted = [wallet.address for wallet in VALIDATORS[:2]]
-    assert enforce(build_case(), now=now) == [(f"propose/{RECEIPT_HASH}/{span}", (wanted, 2))]
+def test_enforce__quorum_of_signatures__proposes_once_per_span_with_a_key_that_names_the_receipt(now: int, span: int):
+    """The court may have reached its cap for this contributor within 40 s, so the case is proposed in the next span."""
+    signers = [wallet.address for wallet in VALIDATORS[:2]]
+    assert enforce(build_case(), now=now) == [(f"propose/{RECEIPT_HASH}/{span}", (signers, 2))]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_enforce__quorum_of_signatures__proposes_once_a_span_under_a_key_that_na
         build_case([]),
         build_case(deadline=100),
     ],
-    ids=["one", "one twice", "no validator", "receipt of another", "signature missing", "exchanged", "none", "expired"],
+    ids=["one", "one twice", "not a validator", "other signer", "signature missing", "exchanged", "none", "expired"],
 )
 def test_enforce__what_the_court_would_refuse__proposes_nothing(case: HardCase):
     assert enforce(case) == []
@@ -107,7 +107,7 @@ def test_enforce__what_the_court_would_refuse__proposes_nothing(case: HardCase):
     ("bonds", "named", "spoken"), [((50, 49, 50), 3, (0, 2)), ((49, 50, 49), 3, ()), ((50, 50, 50), 2, (0, 1))]
 )
 def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], named: int, spoken: tuple[int, ...]):
-    """One verdict of a validator that has lost its bond or its seat would have the court refuse them all."""
+    """A single verdict of a validator without its bond or its seat would make the court refuse the whole proposal."""
     sent = enforce(build_case(VALIDATORS), bonds=bonds, named=named)
     assert [call for _, call in sent] == ([([VALIDATORS[i].address for i in spoken], 2)] if spoken else [])
 
@@ -117,8 +117,8 @@ def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], nam
     [(99, []), (100, ["execute"]), (99 + DAY, ["execute"]), (100 + DAY, ["lapse"]), (101 + DAY, ["lapse"])],
 )
 def test_enforce__case_that_is_locked__is_executed_after_the_veto_window_and_lapses_a_day_later(now: int, sent: list):
-    found = enforce(build_case(), state=OnChainCaseState.LOCKED, now=now)
-    assert [key for key, _ in found] == [f"{verb}/{RECEIPT_HASH}" for verb in sent]
+    calls = enforce(build_case(), state=OnChainCaseState.LOCKED, now=now)
+    assert [key for key, _ in calls] == [f"{verb}/{RECEIPT_HASH}" for verb in sent]
 
 
 @pytest.mark.parametrize("state", [OnChainCaseState.VETOED, OnChainCaseState.SLASHED, OnChainCaseState.LAPSED])

@@ -1,4 +1,4 @@
-"""What a validator writes down, and what an audit makes of it before it asks chain, store and relays."""
+"""Evidence bundles, and what an audit does with one before it reads chain, store and relays."""
 
 import asyncio
 import dataclasses
@@ -62,7 +62,7 @@ def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
 
 
 def count_live(work: Work) -> int:
-    """Groups in which one rollout has another reward than the first."""
+    """Return the number of groups in which a rollout has another reward than the first one."""
     first = {row.group: row.reward for row in work.rollouts if row.sibling == 0}
     return len({row.group for row in work.rollouts if row.reward != first[row.group]})
 
@@ -76,7 +76,7 @@ def make_report(
     )
 
 
-def test_build_bundle__judgement__holds_what_a_judge_needs(worker: Worker, honest: Work):
+def test_build_bundle__judgement__holds_everything_to_repeat_it(worker: Worker, honest: Work):
     order = make_order(honest, worker)
     bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE)
     assert (bundle.receipt.to_message(), bundle.signature) == (honest.receipt, order.signature)
@@ -94,7 +94,7 @@ def test_build_bundle__text_of_a_stranger__is_cut_and_made_utf8(worker: Worker, 
 
 
 class Closable(Wrapped):
-    """Counts how often it is closed."""
+    """An engine that counts how often it is closed."""
 
     closed = 0
 
@@ -127,7 +127,7 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
 def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
     worker: Worker, honest: Work, tmp_path: Path, full: bool, decision: Decision, reason: Reason
 ):
-    """Log-probabilities that the model did not give: the cheap checks of the bundle's validator accepted them."""
+    """The log-probabilities are not the model's, and the cheap checks of the bundle's validator accepted them."""
     cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 0.002 for p in row.logprobs)})
     judged = Judgement.accept(cheat.receipt.units, live_groups=count_live(cheat))
     bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE)
@@ -156,13 +156,13 @@ def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
     ],
     ids=range(6),
 )
-def test_show__draw__is_told_with_what_it_demands(worker, honest, capsys, full, draw, is_ignored, lines):
+def test_show__draw__is_printed_with_what_it_demands(worker, honest, capsys, full, draw, is_ignored, lines):
     report = make_report(honest, worker, Judgement.accept(40), Judgement.accept(40), full=full)
     report = dataclasses.replace(report, draw=draw)
     assert report.is_draw_ignored is is_ignored
-    told = describe(report)
-    assert told["full"] is full
-    assert told["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
+    described = describe(report)
+    assert described["full"] is full
+    assert described["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
     show(report, show_all=False)
     printed = capsys.readouterr().out.splitlines()[-3:]
     assert printed[0].startswith(lines[0])
@@ -203,7 +203,7 @@ def test_find_worst__rows__by_the_largest_share_of_a_limit():
         for i, changes in enumerate(
             [{}, {"exponent": 2}, {"margin": 3e-4}, {"mantissa_rest": math.nan}, {"logprob": 1e-3}, {"exponent": 3}]
         )
-    )  # shares: 0, 1/2, 3, none, 1, 3/4
+    )  # shares of the limit: 0, 1/2, 3, NaN, 1, 3/4
     assert [row.sibling for row in find_worst(rows, LIMITS, 10)] == [3, 2, 4, 5, 1, 0]
     assert [row.sibling for row in find_worst(rows, LIMITS, 2)] == [3, 2]
     exact = LIMITS.model_copy(update={"margin_max": 0.0})
@@ -224,7 +224,7 @@ def test_find_worst__rows__by_the_largest_share_of_a_limit():
     ],
     ids=range(8),
 )
-def test_report__verdicts__agree_in_all_that_is_counted(worker, honest, capsys, judgement, found, agrees):
+def test_report__verdicts__agree_if_all_compared_fields_do(worker, honest, capsys, judgement, found, agrees):
     row = dataclasses.replace(QUIET, margin=math.inf)
     report = make_report(honest, worker, judgement, found, row)
     elsewhere = report.bundle.engine.model_copy(update={"hardware": HOPPER})
@@ -243,7 +243,7 @@ def test_report__verdicts__agree_in_all_that_is_counted(worker, honest, capsys, 
     assert bundles < ours
 
 
-def test_show__text_of_a_stranger__reaches_no_terminal_as_a_command(worker, honest, capsys):
+def test_show__text_of_a_stranger__is_not_printed_as_a_terminal_command(worker, honest, capsys):
     judgement = Judgement.reject(Reason.SCHEMA, what="\x1b]0;x\x07[red]y[/red]")
     show(make_report(honest, worker, judgement, judgement), show_all=True)
     printed = capsys.readouterr().out
@@ -257,7 +257,7 @@ def read(config: AuditConfig, name: str) -> str:
     return caught.value.code
 
 
-def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Worker, honest: Work):
+def test_read_bundle__unreadable_bundle__is_refused_with_a_code(tmp_path: Path, worker: Worker, honest: Work):
     store = tmp_path / "store"
     config = AuditConfig(deployment=tmp_path / "d.json", storage=f"file://{store}", pool=1)
     digest = make_hash("bundle")
@@ -266,7 +266,7 @@ def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Work
     assert read(config, "0x12") == "bad_hash"
     assert read(config.model_copy(update={"pool": None}), digest) == "no_pool"
     assert read(config, digest) == "bad_store"
-    assert not store.exists(), "reading makes no folder"
+    assert not store.exists(), "reading must not create a folder"
     (store / "evidence/1").mkdir(parents=True)
     assert read(config, digest) == "missing"
     path = store / f"evidence/1/{digest}.json"
@@ -274,12 +274,12 @@ def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Work
     assert read(config, digest) == "digest_mismatch"
     path.write_bytes(b"x" * 65_537)
     assert read(config, digest) == "oversized"
-    assert asyncio.run(audit.read_bundle(config, str(path))) == b"x" * 65_537  # and no more of an endless file
+    assert asyncio.run(audit.read_bundle(config, str(path))) == b"x" * 65_537  # at most one byte over the limit is read
     path.write_bytes(b"x" * 99_999)
     assert len(asyncio.run(audit.read_bundle(config, str(path)))) == 65_537
 
 
-def test_describe_engine__interpreter__is_asked_of_vllm_alone() -> None:
+def test_describe_engine__interpreter__is_used_for_vllm_only() -> None:
     nobody = Path("/nonexistent/python")
     with pytest.raises(OperatorError, match=r"bad_device: /nonexistent/python"):
         describe_engine("vllm", dtype="float32", batch=1, device="cpu", interpreter=nobody)

@@ -1,4 +1,4 @@
-"""The validator's cycles: judge, commit, reveal; what is lost or cannot be fetched; and a crash between the two."""
+"""The validator's cycles: judge, commit, reveal, with lost messages, missing files and crashes between the steps."""
 
 import asyncio
 import dataclasses
@@ -51,7 +51,7 @@ def judging() -> FakeJudging:
 
 @pytest.fixture
 def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[..., Context]:
-    """The same disk, another process."""
+    """Return a function that builds a validator on the same disk, as a new process would."""
 
     async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()
@@ -78,8 +78,7 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             "clock": lambda: 1000.0,
         }
         values |= changes
-        given = values["tools"]
-        loader = PolicyLoader(given.engine, values["network"].policies, values["network"].params.model)
+        loader = PolicyLoader(values["tools"].engine, values["network"].policies, values["network"].params.model)
         return Context(**({"loader": loader} | values))
 
     return build
@@ -100,7 +99,7 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> JudgeOrder:
 
 
 async def take_turn(ctx: Context) -> CycleResult:
-    """One order, from the poll on."""
+    """Poll for one order and carry it out."""
     outcome = await loop.poll(ctx)
     return await loop.judge_next(ctx) if ctx.turns.held else outcome
 
@@ -117,7 +116,7 @@ async def test_take_turn__nothing_to_judge__is_idle(start):
     assert await take_turn(start()) is CycleResult.IDLE
 
 
-async def test_take_turn__order__commits_to_a_signed_verdict_and_shows_nothing(start, judging, order, honest: Work):
+async def test_take_turn__order__commits_to_a_signed_verdict_and_reveals_nothing(start, judging, order, honest: Work):
     ctx = start()
     judging.orders.append(order)
     assert await take_turn(ctx) is CycleResult.DONE
@@ -130,7 +129,7 @@ async def test_take_turn__order__commits_to_a_signed_verdict_and_shows_nothing(s
     assert judging.reveals == []
 
 
-async def test_take_turn__reveal_after_a_crash__shows_what_was_committed(start, judging, order):
+async def test_take_turn__reveal_after_a_crash__reveals_what_was_committed(start, judging, order):
     judging.orders.append(order)
     await take_turn(start())
     judging.orders.append(RevealOrder(judgement=3))
@@ -150,7 +149,7 @@ async def test_take_turn__salts__differ_and_verdicts_of_one_submission_cannot_be
     assert ctx.pending.find(3).salt != ctx.pending.find(4).salt
 
 
-async def test_take_turn__reveal_lost_on_the_way__is_shown_again(start, judging, order):
+async def test_take_turn__reveal_lost_on_the_way__is_kept_for_a_retry(start, judging, order):
     ctx = start()
     judging.orders.extend([order, RevealOrder(judgement=3)])
     await take_turn(ctx)
@@ -160,7 +159,7 @@ async def test_take_turn__reveal_lost_on_the_way__is_shown_again(start, judging,
     assert ctx.pending.find(3) is not None
 
 
-async def test_take_turn__reveal_of_what_is_lost__waits_before_it_asks_again(start, judging):
+async def test_take_turn__reveal_of_a_lost_verdict__waits_before_the_next_poll(start, judging):
     judging.orders.append(RevealOrder(judgement=99))
     assert await take_turn(start()) is CycleResult.RETRY
     assert judging.reveals == []
@@ -173,12 +172,12 @@ async def test_poll__while_another_turn_is_judged__takes_the_next_one_and_reveal
     judging.orders.extend([order.model_copy(update={"judgement": n}) for n in (4, 5)] + [RevealOrder(judgement=3)])
     for _ in range(3):
         assert await loop.poll(ctx) is CycleResult.DONE
-    assert [each.judgement for each in judging.reveals] == [3]
+    assert [request.judgement for request in judging.reveals] == [3]
     assert (ctx.turns.held, ctx.turns.free) == ((4, 5), 0)
-    assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "what it holds, and how many more it would take"
+    assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "turns that it holds, and number of further turns"
 
 
-async def test_judge_next__cheap_checks__come_before_replays_that_wait(start, judging, order):
+async def test_judge_next__cheap_checks__come_before_waiting_replays(start, judging, order):
     ctx = start()
     judging.orders.extend([order, order.model_copy(update={"judgement": 4, "full": False})])
     await loop.poll(ctx)
@@ -200,7 +199,7 @@ async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
     assert ctx.turns.free == 1
 
 
-async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, judging, order):
+async def test_judge_next__expired_turn__is_left_to_others(start, judging, order):
     now = 1000.0
     ctx = start(turns=HeldTurns(2, clock=lambda: now))
     judging.orders.append(order)
@@ -210,7 +209,7 @@ async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, jud
     assert (judging.commitments, ctx.turns.held) == ({}, ())
 
 
-async def test_judge_next__commitment_that_fails__gives_the_turn_up_to_be_offered_again(start, judging, order):
+async def test_judge_next__commitment_that_fails__releases_the_turn_to_be_offered_again(start, judging, order):
     ctx = start()
     judging.orders.append(order)
     judging.fail = fail("commit", TransientError("coordinator_unreachable", "gone"))
@@ -236,7 +235,7 @@ async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
 
 
 async def test_take_turn__work_of_another_pool__is_refused_and_nothing_signed(start, judging, order):
-    """By this pool's rules it would look like fraud, and the court of the other one would hear the verdict."""
+    """Under this pool's rules the work would look like fraud, and the other pool's court would hear the verdict."""
     foreign = order.receipt.model_copy(update={"pool": 2})
     judging.orders.append(order.model_copy(update={"receipt": foreign}))
     ctx = start()
@@ -249,7 +248,7 @@ async def test_take_turn__work_of_another_pool__is_refused_and_nothing_signed(st
 async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_it_again(
     start, order, tools: CheckTools
 ):
-    """Half of a policy may be in the engine then: nobody is judged by it."""
+    """After a failed load the engine may hold part of a policy, by which no work may be judged."""
 
     class Failing:
         policy_version = order.receipt.policy_version
@@ -268,7 +267,7 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
 
 
 async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(start, order, tools: CheckTools):
-    """Work of such a policy is nobody's fault: by the pool's rules it can neither be accepted nor rejected."""
+    """Nobody is to blame for work of such a policy: the pool's rules can neither accept nor reject it."""
     ctx = start()
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
     ctx.loader._params = model
@@ -277,7 +276,9 @@ async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(s
     assert ctx.loader.folder is None
 
 
-async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_was_checked_against(start, order):
+async def test_load_policy__chain_that_changes_meanwhile__loads_the_policy_that_the_order_was_checked_against(
+    start, order
+):
     asked: list[tuple[object, ...]] = []
 
     async def require(*policy: object, **_: object) -> Path:
@@ -290,8 +291,8 @@ async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_w
     assert asked == [(order.receipt.policy_version, order.manifest_hash)]
 
 
-async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(start, order, tmp_path: Path):
-    """Another policy of the same version: to judge by the old weights would be to slash the honest."""
+async def test_load_policy__reorganisation__loads_the_new_policy_and_no_policy_twice(start, order, tmp_path: Path):
+    """The new policy has the same version. Judging by the old weights would slash honest nodes."""
     loads: list[tuple[Path, int]] = []
     engine = SimpleNamespace(policy_version=None, tokenizer=None, end_tokens=frozenset({1}))
 
@@ -312,7 +313,7 @@ async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(
     assert loads == [(tmp_path / "old", order.receipt.policy_version), (tmp_path / "new", order.receipt.policy_version)]
 
 
-async def test_judge__coordinator_that_is_gone__is_tried_again_and_commits_to_nothing(start, judging, order):
+async def test_judge__unreachable_coordinator__is_retried_and_nothing_is_committed(start, judging, order):
     judging.orders.append(order)
     judging.fail = fail("get", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
@@ -329,10 +330,10 @@ async def test_take_turn__cheat__is_committed_with_its_reason_and_evidence(start
     await take_turn(ctx)
     request = ctx.pending.find(3)
     assert (request.verdict.outcome, request.verdict.reason) == (Decision.REJECT, Reason.LOGPROB)
-    shown = json.loads(request.evidence)
-    assert shown["details"]["deviation"] == pytest.approx(1.0, abs=1e-3)
-    assert (shown["decision"], shown["reason"], shown["full"]) == (2, 6, True)
-    assert shown["receipt"]["work_key"] == cheat.receipt.work_key
+    evidence = json.loads(request.evidence)
+    assert evidence["details"]["deviation"] == pytest.approx(1.0, abs=1e-3)
+    assert (evidence["decision"], evidence["reason"], evidence["full"]) == (2, 6, True)
+    assert evidence["receipt"]["work_key"] == cheat.receipt.work_key
     assert request.verdict.evidence_hash == "0x" + hashlib.sha256(request.evidence.encode()).hexdigest()
 
 
@@ -343,20 +344,20 @@ def test_pending__several__are_kept_apart(tmp_path: Path):
         pool=1, receipt_hash=make_hash("r"), work_key=make_hash("w"), validator=VALIDATOR.address, outcome=1, reason=0,
         severity=0, units=5, evidence_hash=make_hash("e"), deadline=2**62,
     )  # fmt: skip
-    made = [
+    requests = [
         RevealRequest(judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence=f"{i}")
         for i in (1, 12)
     ]
-    for request in made:
+    for request in requests:
         pending.add(request)
     pending.remove(12)
-    assert PendingReveals(tmp_path).find(1) == made[0]
+    assert PendingReveals(tmp_path).find(1) == requests[0]
     assert pending.find(12) is None
     pending.remove(12)
 
 
 def test_replay__distances__are_those_of_the_worst_token(worker: Worker, honest: Work, tools: CheckTools):
-    """Claims moved by hand, by known amounts: the distances must be these amounts."""
+    """Claims are changed by known amounts, which the distances must show."""
     row = honest.rollouts[0]
     moved = dataclasses.replace(row, logprobs=(row.logprobs[0] - 0.5, *row.logprobs[1:]))
     honest_one, moved_one = measure([row, moved], tools.engine, tools.params)

@@ -1,4 +1,4 @@
-"""The tiny model's engine, a coordinator in memory, and `start`, which builds the worker anew, as after a crash."""
+"""The tiny model's engine, an in-memory coordinator, and `start`, which rebuilds the worker as after a crash."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ def coordinator() -> FakeCoordinator:
 
 @pytest.fixture
 def start(engine: HuggingFaceEngine, coordinator: FakeCoordinator, tmp_path: Path) -> Callable[..., Context]:
-    """The same disk, another process."""
+    """Return a function that builds a worker on the same disk, as a new process would."""
 
     def start_with(**changes: object) -> Context:
         return build_context(**({"engine": engine, "coordinator": coordinator, "folder": tmp_path} | changes))

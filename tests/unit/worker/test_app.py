@@ -1,4 +1,4 @@
-"""The worker as it is composed: what its settings and the pool make of the engine."""
+"""The composed worker: how its settings and the pool's parameters configure the engine."""
 
 import asyncio
 import sys
@@ -41,7 +41,7 @@ while True:
 
 
 def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> VllmEngine:
-    """The worker's own, with a process that starts and then answers nothing."""
+    """Build the worker's own engine, with a process that starts and then never answers."""
     script = folder / "python"
     script.write_text(HANGING.format(python=sys.executable))
     script.chmod(0o755)
@@ -61,11 +61,11 @@ def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("lease_seconds", "call_seconds", "wanted"), [(0.2, 20.0, "0.4 s"), (60.0, 0.3, "0.3 s")], ids=["pool", "operator"]
+    ("lease_seconds", "call_seconds", "limit"), [(0.2, 20.0, "0.4 s"), (60.0, 0.3, "0.3 s")], ids=["pool", "operator"]
 )
-async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_is_room_again(
+async def test_build__engine_that_hangs__times_out_after_two_leases_and_there_is_room_again(
     start: Callable[..., context.Context], coordinator: FakeCoordinator, tmp_path: Path,
-    lease_seconds: float, call_seconds: float, wanted: str,
+    lease_seconds: float, call_seconds: float, limit: str,
 ):  # fmt: skip
     with build_engine(tmp_path, lease_seconds=lease_seconds, call_seconds=call_seconds) as engine:
         engine.load_policy(tiny_folder(), 0)
@@ -82,7 +82,7 @@ async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_
         assert not ctx.leases.has_room(0)
         now[0] = lease_seconds + 1
         loop.drop_overdue(ctx)
-        with pytest.raises(TransientError, match=f"vLLM took more than {wanted} for generate") as caught:
+        with pytest.raises(TransientError, match=f"vLLM took more than {limit} for generate") as caught:
             await working
         assert (caught.value.code, engine.process_id) == ("engine_timeout", None)
         assert (ctx.leases.working, ctx.leases.claimed) == ([], [])

@@ -1,4 +1,4 @@
-"""The worker's cycles beside each other: what they overlap, and how they end."""
+"""The worker's concurrent cycles: what they overlap, and how they end."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ Start = Callable[..., Context]
 async def test_run_stages__engine_that_takes_two__works_on_both_at_once(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """Each waits for the other in the middle of its generation: in turns this would wait for ever."""
+    """Each waits for the other in the middle of its generation: one after the other, they would wait for ever."""
     both = threading.Barrier(2, timeout=15)
     ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=2, ahead=0, lease_seconds=30.0))
     counting.on_batch = both.wait
@@ -36,10 +36,10 @@ async def test_run_stages__engine_that_takes_two__works_on_both_at_once(
     await wait_until(lambda: len(coordinator.answers) == 2)
     ctx.stop.set()
     await asyncio.wait_for(stages, 20)
-    wanted = {n: loop.roll_out(start(), make_task(task=n, lease=n)) for n in (1, 2)}
-    assert counting.batches == [len(wanted[1])] * 2
+    expected = {n: loop.roll_out(start(), make_task(task=n, lease=n)) for n in (1, 2)}
+    assert counting.batches == [len(expected[1])] * 2
     for receipt, _, _ in coordinator.sent:
-        assert receipt.units == sum(len(draft.completion.tokens) for draft in wanted[receipt.task])
+        assert receipt.units == sum(len(draft.completion.tokens) for draft in expected[receipt.task])
 
 
 async def test_run_stages__engine_without_memory__returns_all_leases_and_says_why(
@@ -57,7 +57,7 @@ async def test_run_stages__engine_without_memory__returns_all_leases_and_says_wh
     assert coordinator.sent == []
 
 
-async def test_run_stages__engine_that_only_dies__returns_its_lease_and_says_why(
+async def test_run_stages__engine_that_dies_every_time__returns_its_lease_and_says_why(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")] * 3))
@@ -70,7 +70,7 @@ async def test_run_stages__engine_that_only_dies__returns_its_lease_and_says_why
 async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the_other(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """The signing ends when all else has: its parcel lies on the disk, and its lease is not given away."""
+    """The signing ends last. Its submission is on the disk, and its lease is not returned."""
     signing, ending = threading.Event(), threading.Event()
     ctx, running = start(), asyncio.get_running_loop()
 
@@ -96,15 +96,15 @@ async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the
     assert ctx.submissions.list_unsent() == [1]
 
 
-async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_sealed_all_the_same(
+async def test_run_stages__coordinator_that_does_not_answer__later_tasks_are_still_signed(
     start: Start, coordinator: FakeCoordinator
 ):
     ctx = start(leases=LeaseQueue(together=2, ahead=1, lease_seconds=30.0, generation_seconds=1.0))
     submit, going = coordinator.submit, asyncio.Event()
 
-    async def hang(*parcel: object) -> object:
+    async def hang(*submission: object) -> object:
         await going.wait()
-        return await submit(*parcel)
+        return await submit(*submission)
 
     coordinator.submit = hang
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
@@ -117,7 +117,7 @@ async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_
     await asyncio.wait_for(stages, 20)
 
 
-async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
+async def test_run_stages__stop_signal_with_held_leases__submits_all_of_them(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start(engine=(counting := Counting(engine)))
@@ -139,14 +139,14 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
-    assert [parcel.receipt.lease for parcel in ctx.submissions.list()] == [9]
+    assert [submission.receipt.lease for submission in ctx.submissions.list()] == [9]
 
 
 @pytest.mark.parametrize("together", [1, 2])
-async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_over(
+async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_expires(
     start: Start, coordinator: FakeCoordinator, engine, together: int
 ):
-    """With one place no cycle is left to see it: the engine is full."""
+    """With room for one task the engine is full, so no `work` cycle is left to notice that the lease expired."""
     closed = threading.Event()
 
     class Hanging(Counting):
@@ -179,13 +179,13 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
     assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
-async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
+async def test_run_stages__engine_busy__earlier_work_is_submitted_meanwhile(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """The second batch ends only when the first submission has come: in turns this would wait for ever."""
+    """The second batch ends only when the first submission has arrived: one after the other, both would hang."""
     sent = threading.Event()
     ctx = start(engine=(counting := Counting(engine)))
-    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was handed in")
+    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was submitted")
     coordinator.fail = lambda moment: sent.set()
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     stages = asyncio.create_task(run_stages(ctx))
@@ -196,7 +196,7 @@ async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
 
 
 def publish_another(ctx: Context) -> None:
-    """The chain names policy 1; work of policy 0 may still be handed in."""
+    """Let the chain name policy 1. Work of policy 0 may still be submitted."""
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
@@ -204,7 +204,7 @@ def publish_another(ctx: Context) -> None:
 async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """The batch ends only when the policy is there: fetched with the next lease, this would wait for ever."""
+    """The batch ends only when the new policy is fetched: if the next lease fetched it, both would wait for ever."""
     fetched = threading.Event()
     ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=1, ahead=0, lease_seconds=30.0))
     counting.on_batch = lambda: fetched.wait(15) or pytest.fail("nothing was fetched")
@@ -226,10 +226,10 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
 
 
 @pytest.mark.parametrize("in_engine", [0, None])
-async def test_run_stages__policy_that_is_slow_to_come__only_older_leases_are_served_and_a_stop_does_not_wait_for_it(
+async def test_run_stages__slow_download_of_a_policy__only_older_leases_are_served_and_a_stop_does_not_wait_for_it(
     start: Start, coordinator: FakeCoordinator, engine, in_engine: int | None
 ):
-    """A lease of the new one would run out during the download; an engine without any begins with what is there."""
+    """A lease of the new policy would expire during the download. An engine without a policy loads an older one."""
 
     class Holding(Counting):
         policy_version = in_engine
@@ -279,7 +279,7 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
     assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
-async def test_run_stages__policy_that_has_come__is_told_at_once_and_its_lease_is_served(
+async def test_run_stages__policy_that_was_fetched__is_reported_at_once_and_its_lease_is_served(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start(engine=Counting(engine))

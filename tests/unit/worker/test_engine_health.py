@@ -1,4 +1,4 @@
-"""Failures of the engine are counted over a lease and in a row, each once."""
+"""Engine failures are counted per lease and consecutively, and each counts once."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_record_failure__of_another_kind__counts_nothing() -> None:
     assert EngineHealth().record_failure("wrong_policy", hold(begun=1.0, deaths=1)) == (1, 0)
 
 
-def test_record_failure__one_hang_with_others_in_the_engine__counts_once_and_is_nobodys_death() -> None:
+def test_record_failure__hang_with_other_tasks_in_the_engine__counts_once_and_is_not_a_death() -> None:
     now = [0.0]
     health = EngineHealth(clock=lambda: now[0])
     totals = []
@@ -36,7 +36,7 @@ def test_record_failure__one_hang_with_others_in_the_engine__counts_once_and_is_
     assert totals == [[1, 1, 0], [2, 2, 0]]
 
 
-def test_record_success__after_a_hang__begins_again() -> None:
+def test_record_success__after_a_hang__resets_the_count() -> None:
     now = [0.0]
     health = EngineHealth(clock=lambda: now[0])
     now[0] = 5.0

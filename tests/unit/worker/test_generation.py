@@ -1,4 +1,4 @@
-"""What a worker decides: slots follow from the task, the receipt from the file, and a false promise is refused."""
+"""Slots follow from the task, and the same slots give the same file."""
 
 import pytest
 from eth_utils.crypto import keccak
@@ -22,12 +22,12 @@ def worker(engine: HuggingFaceEngine) -> Worker:
 
 
 def seed_by_hand(*values: int | str) -> int:
-    """keccak of the ABI words of beacon, pool, version, node, task, group[, sibling], cut to 63 bits."""
+    """Return keccak of the ABI words of beacon, pool, version, node, task, group[, sibling], cut to 63 bits."""
     words = [bytes.fromhex(v[2:]).rjust(32, b"\0") if isinstance(v, str) else v.to_bytes(32, "big") for v in values]
     return int.from_bytes(keccak(b"".join(words)), "big") >> 193
 
 
-def test_build_slots__task__means_these_seeds_and_prompts_in_this_order(worker: Worker, engine: HuggingFaceEngine):
+def test_build_slots__task__determines_seeds_and_prompts_in_order(worker: Worker, engine: HuggingFaceEngine):
     slots = generation.build_slots(
         make_task(policy_version=Step(3)),
         worker.params,
@@ -51,7 +51,7 @@ def test_build_slots__task__means_these_seeds_and_prompts_in_this_order(worker: 
 @pytest.mark.parametrize(
     "changes", [{"task": 8}, {"policy_version": 1}, {"manifest_hash": make_hash("other")}, {"lease": 10}]
 )
-def test_build_slots__another_task_version_or_manifest__has_other_seeds_and_another_lease_has_not(
+def test_build_slots__another_task_version_or_manifest__changes_the_seeds_but_another_lease_does_not(
     worker: Worker, changes: dict[str, object]
 ):
     def seeds(task) -> set[int]:
@@ -81,5 +81,5 @@ def test_build_slots__prompt_beyond_the_limit__is_refused(worker: Worker):
 
 
 def test_roll_out__twice__gives_the_same_file(worker: Worker):
-    """So that a lost file is no excuse, and a repeated run repeats."""
+    """A worker that lost its file can generate the same one again."""
     assert worker.work().file == worker.work().file

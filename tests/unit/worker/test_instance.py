@@ -1,4 +1,4 @@
-"""A worker has one name in one home, whatever is started how often."""
+"""A worker keeps one name per home, however often it is started."""
 
 import re
 import stat
@@ -24,7 +24,7 @@ def test_load_instance__new_home__is_random_kept_and_readable_by_its_owner_only(
 
 
 @pytest.mark.parametrize("content", [b"", b"no name", b"\xff" * 32, b"0" * 33])
-def test_load_instance__file_that_holds_none__says_what_to_do(tmp_path: Path, content: bytes):
+def test_load_instance__file_without_an_instance__says_what_to_do(tmp_path: Path, content: bytes):
     (tmp_path / "instance").write_bytes(content)
     with pytest.raises(OperatorError, match=r"bad_instance: .*Remove .*instance"):
         load_instance(tmp_path)

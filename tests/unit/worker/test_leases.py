@@ -1,4 +1,4 @@
-"""Leases that a worker cannot serve: they go back or are forgotten, and nothing is generated for them."""
+"""Leases that a worker cannot serve: they are returned or forgotten, and nothing is generated for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,12 +41,12 @@ async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
         await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
     assert await loop.claim(ctx) is CycleResult.IDLE
-    await name_newest(2)  # a newer one may be better
+    await name_newest(2)  # a newer policy may be accepted
     assert await loop.claim(ctx) is CycleResult.DONE
     assert [claim["cached_version"] for claim in coordinator.claims] == [1, 0, 2]
 
 
-async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
+async def test_work__older_policy_that_the_engine_refused__returns_the_lease_without_loading(
     start: Start, coordinator: FakeCoordinator
 ):
     tried = []
@@ -70,10 +70,10 @@ async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
     assert (coordinator.returned, tried) == ([(1, 1), (2, 2)], [0])
 
 
-async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
+async def test_work__policy_that_is_too_stale_to_submit__returns_the_lease(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """As a lease that was resumed after a long night."""
+    """This happens to a lease that is collected again long after it was assigned."""
     ctx = start()
 
     coordinator.orders.append(make_task())
@@ -86,7 +86,7 @@ async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
 
 
 @pytest.mark.parametrize(("now", "batches"), [(1999.0, [8]), (2000.5, [])])
-async def test_work__lease_that_comes_again_after_its_deadline__is_dropped(
+async def test_work__lease_collected_again_after_its_deadline__is_dropped(
     start: Start, coordinator: FakeCoordinator, engine, now: float, batches: list[int]
 ):
     ctx = start(engine=(counting := Counting(engine)))
@@ -97,7 +97,7 @@ async def test_work__lease_that_comes_again_after_its_deadline__is_dropped(
     assert counting.batches == batches
 
 
-async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
+async def test_work__engine_that_does_not_start__lease_expires_and_is_forgotten(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     now = [0.0]
@@ -112,7 +112,7 @@ async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
     assert (leases.ids, coordinator.sent) == ([], [])
 
 
-async def test_work__policy_that_the_engine_refuses__lease_goes_back(
+async def test_work__policy_that_the_engine_refuses__returns_the_lease(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start(engine=Counting(engine, fails=[ProtocolError("policy_mismatch", "another architecture")]))
@@ -124,7 +124,9 @@ async def test_work__policy_that_the_engine_refuses__lease_goes_back(
     assert ctx.leases.ids == []
 
 
-async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(start: Start, coordinator: FakeCoordinator):
+async def test_work__more_groups_than_the_pools_tasks_have__returns_the_lease(
+    start: Start, coordinator: FakeCoordinator
+):
     ctx = start()
     coordinator.orders.append(make_task(groups=ctx.network.params.groups_per_task + 1))
     await loop.claim(ctx)
@@ -134,7 +136,7 @@ async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(star
 
 
 async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coordinator: FakeCoordinator):
-    """A lease that comes with the first policy would run out while that is downloaded and the engine starts."""
+    """A lease assigned with the first policy would expire while that is downloaded and the engine starts."""
     ctx = start()
     ctx.policies.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 0
@@ -143,7 +145,7 @@ async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coo
     assert coordinator.claims == []
 
 
-async def test_claim__lease_that_was_given_up__is_named_and_does_not_come_again(
+async def test_claim__lease_that_was_released__is_named_and_not_assigned_again(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     now = [0.0]
@@ -156,7 +158,7 @@ async def test_claim__lease_that_was_given_up__is_named_and_does_not_come_again(
     assert [claim["holding"] for claim in coordinator.claims] == [[], [9]]
 
 
-async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_the_disk(
+async def test_fetch__restart_while_the_newest_is_slow__continues_with_policies_on_the_disk(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start()
@@ -176,7 +178,7 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     assert await asyncio.wait_for(fetching, 10) is CycleResult.IDLE
 
 
-async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start: Start):
+async def test_fetch__policy_with_a_false_manifest__is_not_requested_again(start: Start):
     ctx, asked = start(), list[int]()
     ctx.network.contracts.policies.steps_of = lambda pool: 2
 
@@ -191,7 +193,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
     assert (asked, ctx.policies.newest) == ([1], 0)
 
 
-async def test_fetch__reorganisation_that_undoes_a_policy__names_it_no_more(start: Start):
+async def test_fetch__reorganisation_that_removes_a_policy__no_longer_names_it(start: Start):
     ctx = start()
     for steps, newest in ((2, 1), (1, 0), (2, 1)):
         ctx.network.contracts.policies.steps_of = lambda pool, steps=steps: steps
@@ -199,10 +201,10 @@ async def test_fetch__reorganisation_that_undoes_a_policy__names_it_no_more(star
         assert ctx.policies.newest == newest
 
 
-async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is_returned(
+async def test_return_leases__coordinator_that_is_away__the_lease_is_assigned_again_and_returned(
     start: Start, coordinator: FakeCoordinator
 ):
-    """Unreturned it would fill a place until it runs out."""
+    """A lease that is not returned would occupy a slot until it expires."""
     ctx, return_task = start(), coordinator.return_task
 
     async def fail(task: int, lease: int) -> None:
@@ -218,7 +220,9 @@ async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is
     assert await loop.claim(ctx) is CycleResult.IDLE
 
 
-async def test_give_back__more_leases_than_are_remembered__returns_them_all(start: Start, coordinator: FakeCoordinator):
+async def test_return_leases__more_leases_than_are_remembered__returns_them_all(
+    start: Start, coordinator: FakeCoordinator
+):
     ctx, asked = start(), list[int]()
 
     async def fail(task: int, lease: int) -> None:
@@ -231,10 +235,10 @@ async def test_give_back__more_leases_than_are_remembered__returns_them_all(star
     assert list(ctx.leases.gone) == []
 
 
-async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest_instead(
+async def test_claim__engine_that_loads_an_older_policy__does_not_load_the_newest_instead(
     start: Start, coordinator: FakeCoordinator
 ):
-    """While a policy is loaded in place the engine has none."""
+    """The engine has no policy while it loads one in place."""
 
     class Loading:
         policy_version = None
@@ -249,7 +253,7 @@ async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest
     assert await loop.claim(ctx) is CycleResult.DONE
 
 
-async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_checked_against(
+async def test_work__chain_that_changes_meanwhile__loads_the_policy_that_the_lease_was_checked_against(
     start: Start, coordinator: FakeCoordinator
 ):
     ctx, asked = start(), list[tuple[object, ...]]()
@@ -266,8 +270,8 @@ async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_chec
     assert asked == [(order.policy_version, order.manifest_hash)]
 
 
-async def test_load_policy__that_failed__the_one_before_is_loaded_again(start: Start, tmp_path: Path):
-    """The engine may hold half of either, whatever version it names."""
+async def test_load_policy__after_a_failure__loads_the_previous_one_again(start: Start, tmp_path: Path):
+    """After a failed load the engine may hold parts of both policies, whatever version it reports."""
     folders, loads = [tmp_path / "new", tmp_path / "old"], list[str]()
 
     class Failing:

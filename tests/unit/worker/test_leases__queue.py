@@ -1,4 +1,4 @@
-"""What is in hand, by hand: room, what the engine takes, leases that run out."""
+"""The lease queue against values worked out by hand: room, moves to the engine, expired leases."""
 
 import pytest
 
@@ -30,9 +30,9 @@ def take(queue: LeaseQueue) -> int | None:
         (1, 2, 9.9, 0, 0, False),
         (3, 0, 9.9, 0, 0, False),
         (0, 1, 10.0, 0, 0, True),  # the engine takes two
-        (0, 2, 10.0, 0, 0, False),  # three tasks do not fit into a lease: none waits
+        (0, 2, 10.0, 0, 0, False),  # three tasks do not fit into a lease, so none is claimed ahead
         (0, 0, 0.0, 1, 1, True),
-        (0, 0, 0.0, 1, 2, False),  # more waits to be sent than the engine makes at once
+        (0, 0, 0.0, 1, 2, False),  # more submissions are unsent than the engine generates at once
     ],
 )
 def test_has_room__by_hand(claimed: int, working: int, seconds: float, made: int, unsent: int, room: bool) -> None:
@@ -55,7 +55,7 @@ def test_take__tasks_of_two_policies__are_not_in_the_engine_together() -> None:
 
 
 def test_take__two_policies_of_one_version__are_not_in_the_engine_together() -> None:
-    """A reorganisation came between them: the engine has room for the weights of one."""
+    """A reorganisation came between them, and the engine holds the weights of one policy only."""
     queue = build(1)
     queue.hold(make_task(task=2, lease=2, manifest_hash="0x" + "ab" * 32), seconds=30.0)
     assert [take(queue), take(queue)] == [1, None]
@@ -82,7 +82,7 @@ def test_release__lease_that_the_engine_works_on__keeps_its_place_until_that_is_
     assert order is not None
     queue.release([order])
     assert queue.ids == [2, 3]
-    assert not queue.has_room(0)  # two of three places wait, and the engine is busy with the third
+    assert not queue.has_room(0)  # two leases wait, and the engine is busy with the third
     queue.requeue(order, deaths=1) if end == "requeue" else queue.finish(order, ())
     assert (queue.ids, queue.generated) == ([2, 3], [])
 
@@ -92,7 +92,7 @@ def test_has_room__first_task_or_a_slow_one__claims_nothing_ahead() -> None:
     queue = LeaseQueue(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
     assert queue.has_room(0)
     queue.hold(make_task(task=1, lease=1), seconds=30.0)
-    assert not queue.has_room(0)  # nobody knows how long a task takes
+    assert not queue.has_room(0)  # it is not yet known how long a task takes
     order = queue.take()
     assert order is not None
     now[0] = 2.0
@@ -102,7 +102,7 @@ def test_has_room__first_task_or_a_slow_one__claims_nothing_ahead() -> None:
     assert take(queue) == 2
     now[0] = 11.9
     assert queue.has_room(0)
-    now[0] = 12.1  # this one is slow: another would not be done in time
+    now[0] = 12.1  # this task is slow: another one would not finish in time
     assert not queue.has_room(0)
 
 
@@ -120,7 +120,7 @@ def test_drop_overdue__lease_of_30_seconds__is_forgotten_after_them() -> None:
 @pytest.mark.parametrize(
     ("seconds", "dropped"), [(30.0, []), (90.0, []), (24.0, []), (20.0, [1]), (0.0, [1]), (-9.0, [1])]
 )
-def test_drop_overdue__lease_that_comes_again_after_a_crash__lasts_as_long_as_is_left(
+def test_drop_overdue__lease_collected_again_after_a_crash__lasts_for_its_remaining_time(
     seconds: float, dropped: list[int]
 ) -> None:
     now = [100.0]

@@ -1,4 +1,4 @@
-"""The worker's cycles against a coordinator in memory: once honest, and once for every way to be interrupted."""
+"""The worker's cycles against an in-memory coordinator: one honest run, and one for each kind of interruption."""
 
 import asyncio
 import threading
@@ -60,7 +60,7 @@ async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
     later = start(clock=lambda: 90_000.0)
     assert await take_turn(later) is CycleResult.IDLE
     first, second = coordinator.sent
-    assert first == second, "receipt, signature and file: unchanged, so it is no equivocation"
+    assert first == second, "receipt, signature and file are unchanged, so this is not an equivocation"
     assert list(later.submissions.list()) == []
 
 
@@ -79,15 +79,17 @@ async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
     assert len(coordinator.answers) == 1
 
 
-async def test_turn__lease_given_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
-    """A second receipt for a slot with another file would be equivocation, whoever's fault it was."""
+async def test_turn__lease_assigned_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
+    """A second receipt for a lease with another file would be equivocation, even if the coordinator caused it."""
     coordinator.orders.extend([make_task(), make_task()])
     assert await take_turn(start()) is CycleResult.DONE
     assert await take_turn(start()) is CycleResult.RETRY
     assert len(coordinator.sent) == 1
 
 
-async def test_turn__unsent_parcel__goes_before_a_new_task_is_claimed(start: Start, coordinator: FakeCoordinator):
+async def test_turn__unsent_submission__is_sent_before_a_new_task_is_claimed(
+    start: Start, coordinator: FakeCoordinator
+):
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
@@ -96,7 +98,9 @@ async def test_turn__unsent_parcel__goes_before_a_new_task_is_claimed(start: Sta
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9, 9, 10]
 
 
-async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start, coordinator: FakeCoordinator):
+async def test_turn__final_refusal__drops_the_submission_and_the_worker_continues(
+    start: Start, coordinator: FakeCoordinator
+):
     ctx = start()
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", ProtocolError("lease_expired", "late", status=409))
@@ -107,15 +111,15 @@ async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start,
 
 
 @pytest.mark.parametrize("signed_at", [1000 - 24, 1000 + 3601])
-async def test_turn__countersignature_of_another_time__is_not_accepted(
+async def test_turn__countersignature_with_an_unfair_date__is_not_accepted(
     start: Start, coordinator: FakeCoordinator, signed_at: int
 ):
-    """The pool draws 24 s later: dated back by as much, the draw would have been known."""
+    """The pool draws 24 s after the signature, so a coordinator that dates it 24 s back would know the draw."""
     ctx = start()
     coordinator.orders.append(make_task())
     coordinator.signed_at = signed_at
     await take_turn(ctx)
-    assert list(ctx.submissions._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
+    assert list(ctx.submissions._root.joinpath("sent").iterdir()) == [], "a promise with such a date must not be kept"
     assert list(ctx.submissions.list()) == []
 
 
@@ -160,7 +164,7 @@ async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_goo
 
 
 async def test_load_policy__another_policy_of_the_same_version__is_loaded(start: Start, tmp_path):
-    """As after a reorganisation: work of the other one would be a cheat's."""
+    """A reorganisation may replace a policy, and work of the replaced one would look like fraud."""
     loaded, folders = [], [tmp_path / "first", tmp_path / "first", tmp_path / "second"]
 
     class Recording:
@@ -181,7 +185,7 @@ async def test_load_policy__another_policy_of_the_same_version__is_loaded(start:
     assert loaded == ["first", "second"]
 
 
-# -- what happens beside each other
+# -- concurrent cycles
 
 
 async def test_claim__engine_busy__holds_one_lease_ahead_and_asks_for_no_third(
@@ -203,7 +207,7 @@ async def test_load_policy__two_tasks_of_a_new_policy__load_it_once(start: Start
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append(version)
-            time.sleep(0.05)  # long enough that the other call comes in between
+            time.sleep(0.05)  # long enough for the other calls to start meanwhile
             self.policy_version = version
 
     ctx = start(engine=Slow())
@@ -231,7 +235,7 @@ async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, co
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9]
 
 
-async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
+async def test_work__engine_dies_three_times_over_a_task__ends_the_worker(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")] * 3))
@@ -240,16 +244,16 @@ async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
     for _ in range(2):
         with pytest.raises(TransientError):
             await loop.work(ctx)
-    with pytest.raises(OperatorError, match="3 times, at last over task 7: killed") as caught:
+    with pytest.raises(OperatorError, match="3 times, most recently over task 7: killed") as caught:
         await loop.work(ctx)
     assert caught.value.code == "engine_died"
-    assert ctx.leases.ids == [9]  # given back by who ends the worker
+    assert ctx.leases.ids == [9]  # `run_stages` returns it when the worker ends
 
 
-async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
+async def test_work__engine_hangs_at_three_consecutive_tasks__ends_the_worker(
     start: Start, coordinator: FakeCoordinator, engine
 ):
-    """Each lease is over by then: without an end the worker would drop one after the other."""
+    """Each hang outlasts its lease, so a worker that did not stop would drop one lease after the other."""
     now, hang = [0.0], TransientError("engine_timeout", "no answer")
     leases = LeaseQueue(together=1, ahead=0, lease_seconds=30.0, clock=lambda: now[0])
     fails = [hang, hang, None, hang, hang, hang]
@@ -275,20 +279,22 @@ async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
         except OperatorError as error:
             outcomes.append(error.message.partition(".")[0])
     hung = "engine_timeout"
-    assert outcomes == [hung, hung, CycleResult.DONE, hung, hung, "3 times, at last over task 5: no answer"]
+    assert outcomes == [hung, hung, CycleResult.DONE, hung, hung, "3 times, most recently over task 5: no answer"]
 
 
-async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(start: Start, coordinator: FakeCoordinator):
+async def test_sign_next__lease_that_was_signed_meanwhile__is_never_signed_again(
+    start: Start, coordinator: FakeCoordinator
+):
     ctx = start()
     coordinator.orders.append(make_task())
     await take_turn(ctx)
-    ctx.leases.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
+    ctx.leases.hold(make_task(), seconds=30.0)  # as if assigned again while its submission was being signed
     assert await loop.work(ctx) is CycleResult.DONE
     assert await loop.sign_next(ctx) is CycleResult.DONE
     assert (list(ctx.submissions.list()), ctx.leases.ids, len(coordinator.sent)) == ([], [], 1)
 
 
-async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
+async def test_sign_next__grader_that_refuses__returns_the_lease_and_signs_the_next(
     start: Start, coordinator: FakeCoordinator
 ):
     refusals = [ProtocolError("malformed_grading", "no")]
@@ -311,7 +317,7 @@ async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
 
 
-async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more(
+async def test_send_heartbeat__held_leases__are_counted_with_room_for_one_more(
     start: Start, coordinator: FakeCoordinator
 ):
     ctx = start()
@@ -323,7 +329,7 @@ async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more
     assert coordinator.heartbeats == [{"free_slots": slots, "cached_version": 0} for slots in (1, 2, 2)]
 
 
-async def test_another_worker_with_the_key__is_heard__ends_this_one_with_advice(
+async def test_another_worker_with_the_key__ends_this_one_with_advice(
     start: Start, coordinator: FakeCoordinator, tmp_path: Path
 ):
     """A restart in the same home is the same worker; a home on another machine is not."""
@@ -333,14 +339,14 @@ async def test_another_worker_with_the_key__is_heard__ends_this_one_with_advice(
     (tmp_path / "elsewhere").mkdir()
     other = start(folder=tmp_path / "elsewhere")
     for cycle in (loop.claim, loop.send_heartbeat):
-        with pytest.raises(OperatorError, match=r"another_instance: .* was heard .*Or give this machine a key"):
+        with pytest.raises(OperatorError, match=r"another_instance: .* was heard .*or give this machine its own key"):
             await cycle(other)
 
 
 async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_is_asked_for(
     start: Start, coordinator: FakeCoordinator
 ):
-    """Or the start of an engine would run on the first lease's clock."""
+    """Otherwise the start of the engine would use up the first lease's time."""
     loaded: list[tuple[int, int]] = []
 
     class Starting:

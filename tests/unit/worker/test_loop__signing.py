@@ -1,4 +1,4 @@
-"""What is sealed and what is not: work of a policy that the chain holds, on a disk that has room."""
+"""A worker signs only work of a policy that the chain holds, and only while its disk has room."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Start = Callable[..., Context]
 
 
 async def make_one(start: Start, coordinator: FakeCoordinator) -> Context:
-    """A worker whose engine is done with a task."""
+    """Build a worker whose engine has finished one task."""
     ctx = start()
     coordinator.orders.append(make_task())
     await loop.claim(ctx)
@@ -25,10 +25,10 @@ async def make_one(start: Start, coordinator: FakeCoordinator) -> Context:
     return ctx
 
 
-async def test_seal__chain_that_was_reorganised_meanwhile__signs_nothing_and_returns_the_lease(
+async def test_sign_next__chain_that_was_reorganised_meanwhile__signs_nothing_and_returns_the_lease(
     start: Start, coordinator: FakeCoordinator
 ):
-    """Judged by the policy that the chain holds now, honest work of the other one would be fraud."""
+    """Judged by the policy that the chain holds now, honest work of the replaced one would look like fraud."""
     ctx = await make_one(start, coordinator)
     ctx.network.policies.get_manifest_hash = lambda version: "0x" + "ab" * 32
     with pytest.raises(ProtocolError, match="wrong_manifest"):
@@ -37,7 +37,7 @@ async def test_seal__chain_that_was_reorganised_meanwhile__signs_nothing_and_ret
 
 
 @pytest.mark.parametrize("moment", ["add", "close"])
-async def test_seal__full_disk__says_so_keeps_the_lease_and_goes_on_when_there_is_room(
+async def test_sign_next__full_disk__raises_keeps_the_lease_and_continues_when_there_is_room(
     start: Start, coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
     ctx = await make_one(start, coordinator)

@@ -1,4 +1,4 @@
-"""The newest policy is one that is on the disk and that the engine takes."""
+"""The newest policy is the newest one that is on the disk and that the engine accepts."""
 
 import pytest
 

@@ -79,17 +79,17 @@ def test_require_promise__for_another_receipt__is_refused(receipt: messages.Rece
 
 @pytest.mark.parametrize(("first", "last"), [(1050, 1100), (950, 999 - receipts.MOST_AHEAD_SECONDS)])
 def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
-    """The date decides which later block draws the audit: it must not be chosen."""
+    """The date decides which later block draws the audit, so the coordinator must not be free to choose it."""
     assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"
 
 
 @pytest.mark.parametrize(
     ("latest", "is_fair"), [(0, False), (2, False), (3, True), (133, True), (134, False), (1 << 62, False)]
 )
-def test_require_promise__epoch_long_past_or_far_away__is_refused(
+def test_require_promise__epoch_in_the_past_or_too_far_ahead__is_refused(
     receipt: messages.Receipt, latest: int, is_fair: bool
 ):
-    """Three epochs when it was first sent, five when the answer came: 3 to 5 + 128 can be held and challenged."""
+    """With three epochs when it was signed and five when the answer came, promises of 3 to 5 + 128 are fair."""
     answer = answer_to(receipt, latest_epoch=latest)
     if is_fair:
         assert require(answer, receipt).latest_epoch == latest
@@ -97,7 +97,7 @@ def test_require_promise__epoch_long_past_or_far_away__is_refused(
         assert code_of(answer, receipt) == "bad_countersignature"
 
 
-def test_require_promise__not_the_operators__is_refused(receipt: messages.Receipt):
+def test_require_promise__signed_by_another_key__is_refused(receipt: messages.Receipt):
     stranger = deploy.derive_wallet("test", "stranger")
     assert code_of(answer_to(receipt, signer=stranger), receipt) == "bad_countersignature"
     altered = answer_to(receipt).model_copy(update={"latest_epoch": 99})

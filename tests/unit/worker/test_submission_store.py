@@ -1,4 +1,4 @@
-"""A signed receipt survives every crash from the moment that it is kept, and goes out unchanged."""
+"""A signed receipt survives every crash once it is stored, and is sent unchanged."""
 
 import dataclasses
 import json
@@ -26,22 +26,22 @@ def make_submission(task: int, lease: int, file: bytes = b"rows") -> SignedSubmi
     return SignedSubmission(receipt=receipt, signature=SIGNATURE, file=file, first=ChainMoment(time=41, epochs=3))
 
 
-def test_add__parcel__is_found_by_another_process_as_it_was(tmp_path: Path):
+def test_add__submission__is_read_unchanged_by_another_process(tmp_path: Path):
     submission = make_submission(7, 9, bytes(range(256)))
     SubmissionStore(tmp_path).add(submission)
     again = SubmissionStore(tmp_path)
     assert list(again.list()) == [submission]
 
 
-def test_list__several__come_by_lease_not_by_name(tmp_path: Path):
+def test_list__several__are_ordered_by_lease_not_by_name(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     for task, lease in ((3, 10), (20, 9), (1, 111)):
         store.add(make_submission(task, lease))
     assert [submission.receipt.lease for submission in store.list()] == [9, 10, 111]
 
 
-def test_list__crash_before_the_receipt_was_kept__counts_for_nothing(tmp_path: Path):
-    """The file comes first: without its receipt nothing was signed that anybody could have seen."""
+def test_list__crash_before_the_receipt_was_stored__lists_nothing(tmp_path: Path):
+    """The file is written first: without its receipt nobody can have seen a signature."""
     store = SubmissionStore(tmp_path)
     (tmp_path / "7-9.parquet").write_bytes(b"rows")
     (tmp_path / ".7-9.json.abcd1234").write_bytes(b'{"receipt"')
@@ -50,7 +50,7 @@ def test_list__crash_before_the_receipt_was_kept__counts_for_nothing(tmp_path: P
     assert [submission.file for submission in store.list()] == [b"other rows"]
 
 
-def test_add__again__is_the_same(tmp_path: Path):
+def test_add__again__lists_it_once(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     store.add(make_submission(7, 9))
     store.add(make_submission(7, 9))
@@ -73,7 +73,7 @@ def test_close__countersigned__keeps_receipt_and_promise_as_evidence(tmp_path: P
     }
 
 
-def test_has_signed__pending_sent_or_refused__is_known_and_nothing_else(tmp_path: Path):
+def test_has_signed__only_pending_sent_or_refused_leases(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     for task, answer in ((7, ANSWER), (8, None)):
         store.add(make_submission(task, task + 2))
@@ -112,14 +112,14 @@ def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):
     assert store.list_refused() == list(range(44, 300))
 
 
-def test_list_refused__draft_of_a_process_that_was_killed__is_none(tmp_path: Path):
+def test_list_refused__draft_of_a_process_that_was_killed__is_skipped(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     (tmp_path / "refused" / "9").touch()
     (tmp_path / "refused" / ".10.abcd").touch()
     assert store.list_refused() == [9]
 
 
-def test_read_kept__sent_and_waiting__have_the_receipt_and_the_promise_that_there_is(tmp_path: Path):
+def test_read_kept__sent_or_pending__has_the_receipt_and_any_promise(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     submission = make_submission(7, 9)
     store.add(submission)

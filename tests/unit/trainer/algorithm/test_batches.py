@@ -50,8 +50,8 @@ def test_build_samples__unreplayed__claims_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_build_samples__reward_that_is_no_number__is_refused(reward: float) -> None:
-    with pytest.raises(ProtocolError, match="no number"):
+def test_build_samples__nan_or_inf_reward__is_refused(reward: float) -> None:
+    with pytest.raises(ProtocolError, match="NaN or Inf"):
         build_samples([build_work(1, [[0, reward]])], group_size=2, advantage="grpo")
 
 
@@ -83,7 +83,7 @@ def test_split_updates__five_groups_for_two__are_dealt_out_whole() -> None:
     assert len(split_updates(samples[:2], group_size=2, updates=4)) == 1
 
 
-def test_build_batch__dead_samples__leave_but_their_tokens_count() -> None:
+def test_build_batch__dead_samples__are_left_out_but_their_tokens_count() -> None:
     samples = [build_sample([2], [5, 6, 1]), build_sample([2], [1], advantage=0.0), build_sample([2], [5] * 4)]
     batch = build_batch(samples, normaliser="tokens", constant=8, keep_all=False)
     assert batch == Batch(samples=(samples[0], samples[2]), weights=(1 / 8, 1 / 8), tokens=8)
@@ -93,7 +93,7 @@ def test_build_batch__dead_samples__leave_but_their_tokens_count() -> None:
     )
 
 
-def test_build_batch__truncated_completions__bear_no_loss_where_they_are_masked() -> None:
+def test_build_batch__truncated_completions__bear_no_loss_if_masked() -> None:
     cut = build_sample([2], [5] * 8, finished=False)
     samples = [build_sample([2], [5, 6, 1]), cut, build_sample([2], [1], advantage=0.0)]
     masked = build_batch(samples, normaliser="tokens", constant=8, keep_all=False, mask_truncated=True)
@@ -112,7 +112,7 @@ def test_build_samples__truncated_completion__counts_in_the_advantages_of_its_gr
     assert (first.advantage, second.advantage) == pytest.approx((-1, 1), rel=1e-5)
 
 
-def test_fill_old__two_versions__each_asked_once_and_claims_kept() -> None:
+def test_fill_old__two_versions__each_recomputed_once_and_claims_kept() -> None:
     samples = [
         build_sample([2], [1], old=None, policy_version=Step(4)),
         build_sample([2], [1], old=(-3.0,)),

@@ -1,4 +1,4 @@
-"""A batch of a pool with the online filter: more groups than a step wants, dead ones among them."""
+"""A batch of a pool with the online filter: more groups than a step needs, some of them dead."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def build_work(task: int, *groups: tuple[float, float]) -> AcceptedWork:
 
 
 def test_keep_live__live_and_dead_groups__only_live_ones_are_dealt_out_and_count() -> None:
-    """Four tasks, eight groups; live are 1/0, 3/0, 3/1 and 4/0, dealt in turn to two updates."""
+    """Of the eight groups of four tasks 1/0, 3/0, 3/1 and 4/0 are live. They are dealt in turn to two updates."""
     works = [
         build_work(1, (1, 0), (1, 1)), build_work(2, (0, 0), (1, 1)), build_work(3, (0, 1), (1, 0)),
         build_work(4, (1, 0), (0, 0)),

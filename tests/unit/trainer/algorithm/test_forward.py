@@ -1,4 +1,4 @@
-"""Packed rows through a model: borders of samples, refusals, and the choice of attention."""
+"""Forward passes of packed rows: borders of samples, refused models, and the choice of attention."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def build_llama(**changes: Any) -> PreTrainedModel:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 1000), st.booleans())
-def test_predict__samples_in_two_rows__are_those_of_each_alone(
+def test_predict__samples_in_two_rows__equal_those_of_each_alone(
     base: PreTrainedModel, n: int, seed: int, is_shared: bool
 ) -> None:
     samples = build_samples(n, seed)
@@ -56,18 +56,18 @@ def test_predict__samples_in_two_rows__are_those_of_each_alone(
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_predict__temperature__is_of_the_policy_that_samples(base: PreTrainedModel, temperature: float) -> None:
+def test_predict__temperature__is_that_of_the_sampling_policy(base: PreTrainedModel, temperature: float) -> None:
     (sample,) = build_samples(1)
     rows = build_rows([sample], [0.0], [[0]], is_shared=False)
     logprobs, entropy = predict(base, rows, replace(SHAPE, temperature=temperature))
     tokens = torch.tensor([[*sample.prompt, *sample.tokens]])
     logits = base(input_ids=tokens).logits[0, len(sample.prompt) - 1 : -1]
-    wanted = torch.log_softmax(logits / temperature, dim=-1)
-    torch.testing.assert_close(logprobs, wanted.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0])
-    torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(dim=-1))
+    expected = torch.log_softmax(logits / temperature, dim=-1)
+    torch.testing.assert_close(logprobs, expected.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(expected.exp() * expected).sum(dim=-1))
 
 
-def test_predict__flash_attention__is_told_of_borders_by_positions_alone(base: PreTrainedModel) -> None:
+def test_predict__flash_attention__gets_borders_from_positions_alone(base: PreTrainedModel) -> None:
     rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
 
     def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
@@ -96,7 +96,7 @@ def test_predict__flash_attention__is_told_of_borders_by_positions_alone(base: P
         ("cuda", True, "bfloat16", "flash_attention_2"),
     ],
 )
-def test_choose_attention__package_and_gpu__take_both(
+def test_choose_attention__flash_attention__needs_gpu_package_and_half_precision(
     monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, dtype: str, chosen: str | None
 ) -> None:
     asked: list[str] = []
@@ -106,18 +106,18 @@ def test_choose_attention__package_and_gpu__take_both(
     assert asked == ([chosen] if chosen else [])
 
 
-def test_share_samples__attention_that_knows_no_families__takes_a_row_at_a_time() -> None:
+def test_share_samples__attention_without_families__takes_one_row_at_a_time() -> None:
     samples, shape = build_samples(9), replace(SHAPE, seq_len=24, micro_batch_size=4)
     windows = build_llama()
     assert max(map(len, share_samples(windows, samples, shape))) > 1
     windows.set_attn_implementation("eager")
-    assert {len(part) for part in share_samples(windows, samples, shape)} == {1}
+    assert {len(batch) for batch in share_samples(windows, samples, shape)} == {1}
 
 
-def test_predict__layers_that_hand_no_families_on__give_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict__layers_that_do_not_pass_families_on__give_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_llama()
     read = model.model.forward
-    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"families": None})))
+    monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"families": None})))
     rows = build_rows(build_samples(2), [0.0] * 2, [[0, 1]], is_shared=True)
     rows = replace(rows, tokens=rows.tokens % 40, targets=rows.targets % 40)
     assert predict(model, rows, SHAPE)[0].isnan().all()
@@ -145,16 +145,16 @@ def test_require_supported__head_with_a_bias__is_refused() -> None:
 def test_require_supported__attention_across_borders__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_llama(initializer_range=1.0)
     read = model.model.forward
-    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"position_ids": None})))
     with pytest.raises(OperatorError, match="unsupported_model"):
         require_supported(model)
 
 
-def test_require_supported__siblings_that_see_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_supported__siblings_that_attend_to_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_llama(initializer_range=1.0)
     read = model.model.forward
     alone = {"attention_mask": None, "families": None}
-    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | alone)))
+    monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | alone)))
     with pytest.raises(OperatorError, match="unsupported_model"):
         require_supported(model)
 
@@ -169,10 +169,10 @@ def test_require_borders__kernels_that_lose_them__are_refused(
     require_borders(predictor)
     monkeypatch.setattr(forward, "shares_prefixes", lambda model: False)
     require_borders(predictor)
-    if spread < 0.1:  # next to nothing follows from what a token sees
+    if spread < 0.1:  # the context of a token then has almost no effect
         return
     read = model.model.forward
-    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"position_ids": None})))
     with pytest.raises(OperatorError, match="unsupported_model: LlamaForCausalLM mixes packed samples"):
         require_borders(predictor)
 

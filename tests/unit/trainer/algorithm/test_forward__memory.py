@@ -1,4 +1,4 @@
-"""Memory that runs out in an update, and layers that are computed again to save it."""
+"""Updates that run out of memory, and activation checkpointing, which saves it."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -28,10 +28,10 @@ def base() -> PreTrainedModel:
 
 
 @contextmanager
-def watch_layers(model: PreTrainedModel, tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` whenever a layer's matrix is multiplied with."""
+def watch_layers(model: PreTrainedModel, on_call: Callable[[], None]) -> Iterator[None]:
+    """Call `on_call` whenever one of a layer's matrices is applied."""
     layer = model.get_submodule("model.layers.0.mlp.gate_proj")
-    handle = layer.register_forward_hook(lambda *_: tell())
+    handle = layer.register_forward_hook(lambda *_: on_call())
     yield
     handle.remove()
 
@@ -70,7 +70,7 @@ def test_learn__another_failure__is_not_called_a_lack_of_memory(base: PreTrained
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_recompute_activations__update__gradients_are_those_without(base: PreTrainedModel, dtype: str) -> None:
+def test_recompute_activations__update__gives_the_same_gradients(base: PreTrainedModel, dtype: str) -> None:
     shape, batch = replace(SHAPE, compute_dtype=dtype), build_batch(build_samples())
     kept = build_learner(base, objective=DECOUPLED, shape=shape)
     lean = build_learner(base, objective=DECOUPLED, shape=shape)
@@ -82,7 +82,7 @@ def test_recompute_activations__update__gradients_are_those_without(base: PreTra
 
 def test_recompute_activations__layers__are_computed_twice_and_keep_less(base: PreTrainedModel) -> None:
     def measure(model: PreTrainedModel) -> tuple[int, int]:
-        """Calls of a layer's matrix, and bytes that the forward pass keeps."""
+        """Return the number of calls of a layer's matrix and the bytes that the forward pass keeps."""
         calls, kept, ids = [], [], torch.randint(0, 259, (4, 64))
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ def test_recompute_activations__model_without_such_layers__is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_set", [True, False])
-def test_build_learner__activation_checkpointing__is_what_the_setting_says(
+def test_build_learner__activation_checkpointing__follows_the_setting(
     build_harness: Callable[..., Any], is_set: bool
 ) -> None:
     harness = build_harness(activation_checkpointing=is_set, threads=1)

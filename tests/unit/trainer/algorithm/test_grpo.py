@@ -47,7 +47,7 @@ def test_compute_advantages__equal_rewards__are_exactly_zero(kind: str, reward: 
 
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
-def test_compute_advantages__reward_that_is_no_number__does_not_pass_for_a_dead_group(kind: str, reward: float) -> None:
+def test_compute_advantages__nan_or_inf_reward__is_not_a_dead_group(kind: str, reward: float) -> None:
     assert compute_advantages(tensor(1, reward, 0)[None], kind).isnan().any()  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ def test_compute_loss__three_tokens__is_the_weighted_sum_by_hand() -> None:
 
 
 def test_compute_loss__decoupled_on_the_starting_policy__is_policy_gradient_with_capped_weights() -> None:
-    # pi_prox is the policy itself: the value is w A and the slope too, whatever the ratio to the one that sampled is
+    # pi_prox is the policy itself, so value and slope are w A, whatever the ratio to the policy that sampled
     old, weight = tensor(-1.5, 0.3, -9.0), [math.exp(0.5), math.exp(-0.8), 5.0]
     loss, slope, sums = compute(DECOUPLED, old=old)
     by_hand = [-0.25 * weight[0], 0.25 * weight[1], -0.5 * 2 * weight[2]]
@@ -84,20 +84,20 @@ def test_compute_loss__decoupled_and_recomputed_old__is_the_two_sided_one() -> N
 
 @pytest.mark.parametrize("objective", [PLAIN, DECOUPLED])
 @pytest.mark.parametrize("gap", [800.0, -800.0])
-def test_compute_loss__ratio_that_overflows__has_a_gradient_that_is_a_number(objective: Objective, gap: float) -> None:
+def test_compute_loss__ratio_that_overflows__has_a_finite_gradient(objective: Objective, gap: float) -> None:
     loss, slope, _ = compute(objective, old=tensor(-1.0 - gap, -0.5 - gap, -2.0 - gap))
     assert math.isfinite(loss)
     assert bool(slope.isfinite().all())
 
 
 def draw_policies(*names: str) -> dict[str, torch.Tensor]:
-    """Log-probabilities of policies over six tokens, float64 [6]."""
+    """Draw log-probabilities of policies over six tokens, float64 [6]."""
     draw = torch.Generator().manual_seed(0)
     return {name: torch.randn(6, generator=draw, dtype=torch.float64).log_softmax(dim=0) for name in names}
 
 
 def compute_divergence_slope(objective: Objective, logits: torch.Tensor, **policies: torch.Tensor) -> torch.Tensor:
-    """Exact gradient of the expected loss by the logits: each token counts as often as it is sampled."""
+    """Return the exact gradient of the expected loss by the logits. Each token counts with its probability."""
     live = logits.clone().requires_grad_()
     zero = torch.zeros_like(logits)
     loss, _ = compute_loss(
@@ -115,12 +115,12 @@ def compute_slope_of(divergence: Callable[[torch.Tensor], torch.Tensor], logits:
 
 
 @pytest.mark.parametrize("objective", [PLAIN, DECOUPLED])
-@pytest.mark.parametrize("given", [(), ("old",), ("old", "proximal")], ids="-".join)
+@pytest.mark.parametrize("others", [(), ("old",), ("old", "proximal")], ids="-".join)
 def test_compute_loss__corrected_divergence__has_the_gradient_of_the_reverse_kl(
-    objective: Objective, given: tuple[str, ...]
+    objective: Objective, others: tuple[str, ...]
 ) -> None:
-    """Enumerated over the vocabulary, on samples of the policy itself and of an older one."""
-    policies = draw_policies("policy", "reference", *given)
+    """The expectation is enumerated over the vocabulary, on samples of the policy itself or of an older one."""
+    policies = draw_policies("policy", "reference", *others)
     logits, reference = policies.pop("policy"), policies["reference"]
     slope = compute_divergence_slope(replace(objective, kl=1.0, cap=1e9), logits, **policies)
     expected = compute_slope_of(lambda p: (p.exp() * (p - reference)).sum(), logits)
@@ -140,7 +140,7 @@ def test_compute_loss__plain_divergence__has_the_gradient_of_the_forward_kl() ->
 
 
 def test_compute_loss__corrected_divergence__is_weighted_no_more_than_the_cap_allows() -> None:
-    """pi_prox / pi_behave is e^2, e^0.5 and 1; of a cap of 5 the first keeps 5."""
+    """pi_prox / pi_behave is e^2, e^0.5 and 1. With a cap of 5 the first becomes 5."""
     at = {"old": tensor(-3.0, -1.0, -2.0), "proximal": tensor(-1.0, -0.5, -2.0), "advantages": tensor(0.0, 0.0, 0.0)}
     loss, _, sums = compute(replace(DECOUPLED, kl=0.1), **at)
     by_hand = [0.0, math.exp(0.5) * (math.exp(-0.5) + 0.5 - 1), math.e - 1 - 1]
@@ -150,8 +150,8 @@ def test_compute_loss__corrected_divergence__is_weighted_no_more_than_the_cap_al
     assert far == pytest.approx(0.1 * 0.25 * 5 * (math.e - 1 - 1))
 
 
-def test_compute_loss__one_update_on_stale_samples__tells_how_far_the_sampling_policy_is() -> None:
-    """Nothing is clipped, as the policy is the one that the step starts from; two of three ratios are outside."""
+def test_compute_loss__one_update_on_stale_samples__measures_the_distance_from_the_sampling_policy() -> None:
+    """Nothing is clipped, because the step starts from this policy, although two of three ratios are outside."""
     gaps = [0.1, 0.3, -1.0]
     old = tensor(*(logprob - gap for logprob, gap in zip((-1.0, -0.5, -2.0), gaps, strict=True)))
     for objective in (PLAIN, DECOUPLED):
@@ -163,8 +163,8 @@ def test_compute_loss__one_update_on_stale_samples__tells_how_far_the_sampling_p
     assert sums.clipped == 0
 
 
-def test_compute_loss__mismatch_of_a_last_bit__is_no_rounding_noise() -> None:
-    """In float32 exp(d) - d - 1 of so small a d is a multiple of 6e-8, or negative."""
+def test_compute_loss__mismatch_of_a_last_bit__is_not_rounding_noise() -> None:
+    """In float32 exp(d) - d - 1 of such small d would be a multiple of 6e-8, or negative."""
     logprobs = torch.tensor([-1.0, -1.0, -1.0])
     old = logprobs + torch.tensor([2.0**-20, -(2.0**-20), 2.0**-21])
     values = {"logprobs": logprobs, "old": old, "advantages": logprobs, "weights": logprobs, "entropy": logprobs}
@@ -173,7 +173,7 @@ def test_compute_loss__mismatch_of_a_last_bit__is_no_rounding_noise() -> None:
 
 
 def compute_token(objective: Objective, logprob: float, at: dict[str, float]) -> float:
-    """Loss of one token in plain floats; the importance weight does not follow `logprob`."""
+    """Return the loss of one token in plain floats. The importance weight does not depend on `logprob`."""
     if objective.kind == "two_sided":
         ratio, importance = math.exp(logprob - at["old"]), 1.0
     else:

@@ -40,7 +40,7 @@ def base() -> PreTrainedModel:
 def compute_unpacked(
     model: PreTrainedModel, batch: Batch, objective: Objective, temperature: float = 1.0
 ) -> tuple[float, dict[str, Any]]:
-    """Loss, as the formulas are written, and statistics, token by token; leaves gradients in `model`."""
+    """Compute loss and statistics token by token, as the formulas are written. Gradients are left in `model`."""
     total = torch.zeros(())
     clipped = ratios = entropies = 0.0
     gaps: list[float] = []
@@ -78,7 +78,7 @@ def compute_unpacked(
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED])
-def test_update__packed_rows__loss_gradient_and_statistics_are_those_of_single_samples(
+def test_update__packed_rows__loss_gradient_and_statistics_equal_those_of_single_samples(
     base: PreTrainedModel, objective: Objective, temperature: float
 ) -> None:
     batch, alone = build_batch(build_samples()), copy.deepcopy(base)
@@ -123,8 +123,8 @@ def test_learn__later_update_without_a_live_sample__is_left_out(base: PreTrained
     assert learner.learn([]) == []
 
 
-def test_learn__step_is_over__its_gradients_are_freed(base: PreTrainedModel) -> None:
-    """What recomputes, evaluates and exports between two steps finds 4 bytes a weight free."""
+def test_learn__after_a_step__gradients_are_freed(base: PreTrainedModel) -> None:
+    """Recomputation, evaluation and export between two steps can use the 4 bytes per weight."""
     learner = build_learner(base, objective=DECOUPLED)
     (found,) = learner.learn([build_batch(build_samples())])
     assert found.gradient_norm > 0
@@ -138,7 +138,7 @@ def test_update__masters__move_as_adamw_by_hand(base: PreTrainedModel) -> None:
     for name, after in learner.model.named_parameters():
         grad = after.grad
         assert grad is not None
-        # the first step of AdamW: both moments are unbiased to g and g^2, so it moves by lr * sign(g) after the decay
+        # In the first step of AdamW the unbiased moments are g and g^2, so it moves by lr * sign(g) after the decay.
         expected = before[name] * (1 - 1e-3 * 0.1) - 1e-3 * grad / (grad.abs() + 1e-8)
         torch.testing.assert_close(after.detach(), expected.detach(), rtol=1e-4, atol=1e-6)
 
@@ -178,7 +178,7 @@ def test_update__no_sample_alive__changes_nothing(base: PreTrainedModel) -> None
 
 
 @pytest.mark.parametrize("advantage", [float("nan"), float("inf")])
-def test_update__gradient_that_is_no_number__stops_before_the_step(base: PreTrainedModel, advantage: float) -> None:
+def test_update__nan_or_inf_gradient__stops_before_the_step(base: PreTrainedModel, advantage: float) -> None:
     learner = build_learner(base)
     sample = replace(build_samples(1)[0], advantage=advantage)
     with pytest.raises(OperatorError, match="diverged"):
@@ -196,7 +196,7 @@ def test_update__same_batches_twice__equal_bits(base: PreTrainedModel) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_restore__after_one_of_three_updates__goes_on_with_equal_bits(base: PreTrainedModel) -> None:
+def test_restore__after_one_of_three_updates__continues_with_equal_bits(base: PreTrainedModel) -> None:
     batches = [build_batch(build_samples(seed=seed)) for seed in range(3)]
     straight = build_learner(base, optimiser=replace(OPTIMISER, warm_up=3))
     straight.update(batches[0])
@@ -208,7 +208,7 @@ def test_restore__after_one_of_three_updates__goes_on_with_equal_bits(base: PreT
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_get_optimizer_tensors__fresh_and_used__one_pair_a_parameter(base: PreTrainedModel) -> None:
+def test_get_optimizer_tensors__fresh_and_used__one_pair_per_parameter(base: PreTrainedModel) -> None:
     learner = build_learner(base)
     assert learner.get_optimizer_tensors() == {}
     learner.update(build_batch(build_samples(2)))
@@ -224,7 +224,7 @@ def test_compute__ragged_samples__are_the_engines_log_probabilities_in_order(bas
     scratch = copy.deepcopy(base)
     with torch.no_grad():
         for parameter in scratch.parameters():
-            parameter.fill_(7.0)  # what the scratch model held before does not matter
+            parameter.fill_(7.0)  # previous weights of the scratch model must not matter
     found = Recomputer(scratch, SHAPE).compute(tiny_folder(), samples)
     for ours, theirs in zip(found, replays, strict=True):
         assert ours == pytest.approx(theirs.logprobs.tolist(), abs=2e-5)

@@ -1,4 +1,4 @@
-"""The whole path from samples to loss and gradients in float64: what is left of a difference is no rounding."""
+"""The whole path from samples to loss and gradients in float64, so that no difference can be rounding."""
 
 import copy
 from dataclasses import replace
@@ -26,7 +26,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
 
 
 def round_sample(sample: Sample) -> Sample:
-    """Rows hold float32: numbers that it holds exactly, and whose differences it holds, too."""
+    """Round a sample's values so that float32, which rows hold, represents them and their differences exactly."""
     columns = {
         name: tuple(round(value * 1024) / 1024 for value in getattr(sample, name))
         for name in ("old", "proximal", "reference")
@@ -36,7 +36,10 @@ def round_sample(sample: Sample) -> Sample:
 
 @torch.no_grad()
 def draw_near(sample: Sample, model: PreTrainedModel) -> Sample:
-    """Policies as alike as those of a few steps: far apart, e^(log-ratio) is so large that float32 keeps less of it."""
+    """Give a sample policies as similar as those of a few steps.
+
+    If they were far apart, e^(log-ratio) would be so large that float32 loses precision.
+    """
     logits = model(input_ids=torch.tensor([[*sample.prompt, *sample.tokens]])).logits[0, len(sample.prompt) - 1 : -1]
     own = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
     noise = torch.linspace(-0.3, 0.3, len(own))
@@ -45,7 +48,7 @@ def draw_near(sample: Sample, model: PreTrainedModel) -> Sample:
 
 
 def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objective: Objective) -> Tensor:
-    """Loss of one sample, from its logits, as the formulas are written."""
+    """Return the loss of one sample from its logits, as the formulas are written."""
     ids = torch.tensor([[*sample.prompt, *sample.tokens]])
     logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
     assert logits.dtype is torch.float64
@@ -66,7 +69,7 @@ def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objecti
 
 
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED], ids=["plain", "regularised", "decoupled"])
-def test_update__float64__loss_and_gradients_are_those_of_dense_logits_one_sample_at_a_time(
+def test_update__float64__loss_and_gradients_equal_those_of_dense_logits_one_sample_at_a_time(
     base: PreTrainedModel, objective: Objective
 ) -> None:
     samples, alone = [round_sample(each) for each in build_samples()], copy.deepcopy(base)

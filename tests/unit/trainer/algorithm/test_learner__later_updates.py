@@ -1,4 +1,4 @@
-"""Later updates of a step, and samples without `old`: they look back to the masters that the step starts from."""
+"""Later updates of a step, and samples without `old`, use the policy of the masters with which the step starts."""
 
 import copy
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_learn__samples_without_old__look_back_to_the_starting_masters(
     base = copy.deepcopy(base)
     with torch.no_grad():
         for parameter in base.parameters():
-            parameter.mul_(1 + 2**-12)  # no number in bfloat16
+            parameter.mul_(1 + 2**-12)  # not representable in bfloat16
     batches = [build_batch(build_samples(seed=seed)) for seed in (0, 1)]
     starting = [compute_logprobs(Predictor(base, SHAPE), batch.samples) for batch in batches]
     learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
@@ -73,8 +73,8 @@ def test_learn__samples_without_old__look_back_to_the_starting_masters(
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_learn__temperature__is_of_all_policies_that_are_compared(base: PreTrainedModel, temperature: float) -> None:
-    """Samples that the model itself drew, by logits that are divided by hand: all ratios start at 1."""
+def test_learn__temperature__applies_to_all_compared_policies(base: PreTrainedModel, temperature: float) -> None:
+    """The samples have log-probabilities of the model itself, from logits divided by hand, so all ratios start at 1."""
     shape = replace(SHAPE, temperature=temperature)
     batches = [forget_old(build_batch(build_samples(seed=seed))) for seed in (0, 1)]
     drawn = [give_old(batch, [read_off(base, each, temperature) for each in batch.samples]) for batch in batches]
@@ -92,13 +92,13 @@ def test_learn__temperature__is_of_all_policies_that_are_compared(base: PreTrain
 
 @torch.no_grad()
 def read_off(model: PreTrainedModel, sample: Sample, temperature: float) -> tuple[float, ...]:
-    """log p of its completion, from the model's own logits."""
+    """Return log p of a sample's completion from the model's own logits."""
     logits = model(input_ids=torch.tensor([[*sample.prompt, *sample.tokens]])).logits[0, len(sample.prompt) - 1 : -1]
     logprobs = torch.log_softmax(logits / temperature, dim=-1)
     return tuple(logprobs.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0].tolist())
 
 
 def give_old(batch: Batch, values: list[tuple[float, ...]]) -> Batch:
-    """With these log-probabilities under the policy that sampled, and under the starting one."""
+    """Return the batch with `values` as log-probabilities under the policy that sampled and under the starting one."""
     pairs = zip(batch.samples, values, strict=True)
     return replace(batch, samples=tuple(replace(sample, old=each, proximal=each) for sample, each in pairs))

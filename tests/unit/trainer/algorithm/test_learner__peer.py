@@ -24,7 +24,7 @@ OBJECTIVE = replace(TWO_SIDED, epsilon=SETTINGS["epsilon"], delta=SETTINGS["delt
 
 @pytest.fixture(scope="module")
 def base() -> PreTrainedModel:
-    assert hash_model() == VECTORS["model"], "the tiny model is another one: run python -m tests.vectors.losses"
+    assert hash_model() == VECTORS["model"], "the tiny model has changed: run python -m tests.vectors.losses"
     return load_model(tiny_folder(), "float32")
 
 

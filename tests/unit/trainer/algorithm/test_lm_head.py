@@ -21,7 +21,7 @@ Pair = tuple[Tensor, Tensor]
 
 @pytest.fixture(autouse=True)
 def _many_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ragged last tiles both ways."""
+    """Use small tiles, so that the last tiles are ragged in both dimensions."""
     monkeypatch.setattr(lm_head, "CPU_TILE", (5, 7))
 
 
@@ -37,10 +37,10 @@ def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> Pair:
     return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(dim=-1)
 
 
-def differentiate(compute: Callable[..., Pair], given: tuple[Tensor, Tensor, Tensor], **options: Any) -> list[Tensor]:
-    """Outputs, then gradients of a sum with uneven factors of both outputs."""
-    hidden, weight = (each.detach().clone().requires_grad_() for each in given[:2])
-    logprobs, entropy = compute(hidden, weight, given[2], **options)
+def differentiate(compute: Callable[..., Pair], inputs: tuple[Tensor, Tensor, Tensor], **options: Any) -> list[Tensor]:
+    """Return the outputs, then the gradients of a sum with uneven factors of both outputs."""
+    hidden, weight = (each.detach().clone().requires_grad_() for each in inputs[:2])
+    logprobs, entropy = compute(hidden, weight, inputs[2], **options)
     factors = torch.linspace(-1, 1, len(hidden))
     torch.autograd.backward((factors * logprobs + (0.5 - factors) * entropy).sum())
     assert hidden.grad is not None
@@ -49,31 +49,31 @@ def differentiate(compute: Callable[..., Pair], given: tuple[Tensor, Tensor, Ten
 
 
 @pytest.mark.parametrize(("n", "vocabulary"), [(1, 1), (1, 40), (5, 7), (13, 23), (6, 300)])
-def test_compute_head__float32__outputs_and_gradients_are_the_dense_ones(n: int, vocabulary: int) -> None:
-    """The dense ones in float64, as those in float32 are wrong by as much as ours; logits up to 5."""
-    given = draw(n, vocabulary, scale=0.5)
-    exact = (given[0].double(), given[1].double(), given[2])
+def test_compute_head__float32__outputs_and_gradients_equal_the_dense_ones(n: int, vocabulary: int) -> None:
+    """Dense results are computed in float64, because in float32 they would be as inexact. Logits are up to 5."""
+    inputs = draw(n, vocabulary, scale=0.5)
+    exact = (inputs[0].double(), inputs[1].double(), inputs[2])
     for ours, theirs in zip(
-        differentiate(compute_head, given, dtype=torch.float32), differentiate(compute_dense, exact), strict=True
+        differentiate(compute_head, inputs, dtype=torch.float32), differentiate(compute_dense, exact), strict=True
     ):
         assert float((ours.double() - theirs).abs().max()) < 1e-6 * max(1.0, float(theirs.abs().max()))
 
 
 def test_compute_head__bfloat16__is_within_a_hundredth_of_float32_on_the_same_values() -> None:
-    given = draw(13, 23)
-    hidden, weight = given[0].bfloat16(), given[1].bfloat16()
-    found = differentiate(compute_head, (hidden, weight, given[2]), dtype=torch.bfloat16)
+    inputs = draw(13, 23)
+    hidden, weight = inputs[0].bfloat16(), inputs[1].bfloat16()
+    found = differentiate(compute_head, (hidden, weight, inputs[2]), dtype=torch.bfloat16)
     assert [each.dtype for each in found] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
     for ours, theirs in zip(
-        found, differentiate(compute_dense, (hidden.float(), weight.float(), given[2])), strict=True
+        found, differentiate(compute_dense, (hidden.float(), weight.float(), inputs[2])), strict=True
     ):
         assert float((ours.float() - theirs).norm() / theirs.norm()) < 1e-2
 
 
 def test_compute_head__float32_masters_in_bfloat16__gradients_arrive_in_float32() -> None:
-    given = draw(13, 23)
-    rounded = (given[0].bfloat16().float(), given[1].bfloat16().float(), given[2])
-    found = differentiate(compute_head, given, dtype=torch.bfloat16)
+    inputs = draw(13, 23)
+    rounded = (inputs[0].bfloat16().float(), inputs[1].bfloat16().float(), inputs[2])
+    found = differentiate(compute_head, inputs, dtype=torch.bfloat16)
     assert {each.dtype for each in found} == {torch.float32}
     for ours, theirs in zip(found, differentiate(compute_dense, rounded), strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-2
@@ -102,22 +102,22 @@ def test_compute_head__uniform_and_certain__entropy_is_log_v_and_zero() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
-def test_compute_head__flat_and_steep_logits__stay_numbers(scale: float) -> None:
-    # logits to several thousands, which no exponential survives without the running maximum
-    given = draw(11, 29, scale=scale)
+def test_compute_head__flat_and_steep_logits__stay_finite(scale: float) -> None:
+    # Logits reach several thousands, whose exponentials overflow without the running maximum.
+    inputs = draw(11, 29, scale=scale)
     for ours, theirs in zip(
-        differentiate(compute_head, given, dtype=torch.float32), differentiate(compute_dense, given), strict=True
+        differentiate(compute_head, inputs, dtype=torch.float32), differentiate(compute_dense, inputs), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_compute_head__log_probability_alone__its_gradient_is_not_that_of_both() -> None:
-    given = draw(13, 23)
+def test_compute_head__log_probability_alone__has_its_own_gradient() -> None:
+    inputs = draw(13, 23)
     grads = []
     for compute in (compute_head, compute_dense):
-        hidden = given[0].clone().requires_grad_()
+        hidden = inputs[0].clone().requires_grad_()
         options = {"dtype": torch.float32} if compute is compute_head else {}
-        torch.autograd.backward(compute(hidden, given[1], given[2], **options)[0].sum())
+        torch.autograd.backward(compute(hidden, inputs[1], inputs[2], **options)[0].sum())
         grads.append(hidden.grad)
     torch.testing.assert_close(grads[0], grads[1])
 

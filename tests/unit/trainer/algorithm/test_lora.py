@@ -1,4 +1,4 @@
-"""Adapters that learn beside frozen weights, are published merged and come back from a checkpoint."""
+"""Adapters are trained next to frozen weights, published merged and restored from a checkpoint."""
 
 import copy
 import sys
@@ -24,7 +24,7 @@ from trainer.factories import build_learner as build_from_settings
 
 pytestmark = pytest.mark.unit
 LAYERS = 2 * 7
-"""The tiny model has two, of four matrices of attention and three of the MLP."""
+"""The tiny model has two layers, each with four matrices of attention and three of the MLP."""
 
 
 def build_adapted(rank: int = 4, alpha: float = 8.0, targets: tuple[str, ...] = (), seed: int = 0) -> PreTrainedModel:
@@ -45,7 +45,7 @@ def read_policy(learner: Learner, folder: Path, step: int = 0) -> bytes:
     ).read_bytes()
 
 
-def test_add_adapters__before_learning__policy_is_the_base_models_byte_for_byte(tmp_path: Path) -> None:
+def test_add_adapters__before_learning__policy_equals_the_base_models_byte_for_byte(tmp_path: Path) -> None:
     policy = read_policy(build_learner(build_adapted()), tmp_path)
     assert policy == (tiny_folder() / "model.safetensors").read_bytes()
 
@@ -99,12 +99,12 @@ def test_export_policy__adapters__loads_wherever_the_base_model_does(tmp_path: P
         assert torch.equal(ours, theirs)
 
 
-def test_restore__adapters__go_on_with_equal_bits(tmp_path: Path) -> None:
+def test_restore__adapters__continue_with_equal_bits(tmp_path: Path) -> None:
     straight, checkpoints = build_learner(build_adapted()), Checkpoints(tmp_path / "checkpoints", keep=1)
     teach(straight, 0, 1)
     checkpoints.save(straight, Step(2), {})
     teach(straight, 2, 3)
-    resumed = build_learner(build_adapted(seed=1))  # what fresh adapters hold does not matter
+    resumed = build_learner(build_adapted(seed=1))  # values of fresh adapters must not matter
     state = checkpoints.restore(resumed)
     assert state is not None
     assert (state.step, resumed.updates) == (2, 2)
@@ -154,9 +154,9 @@ def test_add_adapters__unknown_layer__is_refused() -> None:
         build_adapted(targets=("qq_proj",))
 
 
-def test_recompute_activations__adapters__gradients_are_those_without() -> None:
+def test_recompute_activations__adapters__give_the_same_gradients() -> None:
     kept = build_learner(build_adapted())
-    teach(kept, 0)  # until then every B is 0, and no gradient reaches A
+    teach(kept, 0)  # before this every B is 0, so no gradient reaches A
     lean = build_learner(copy.deepcopy(kept.model))
     recompute_activations(lean.model)
     kept.update(build_batch(build_samples(seed=1)))
@@ -166,7 +166,7 @@ def test_recompute_activations__adapters__gradients_are_those_without() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
 
 
-def test_build_learner__lora_settings__reach_their_places(build_harness: Callable[..., Any]) -> None:
+def test_build_learner__lora_settings__are_applied(build_harness: Callable[..., Any]) -> None:
     settings = {"lora_rank": 3, "lora_alpha": 6.0, "lora_targets": ("v_proj", "o_proj"), "threads": 1}
     harness = build_harness(**settings)
     learner, _ = build_from_settings(harness.config, harness.params)

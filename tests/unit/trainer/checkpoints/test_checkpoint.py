@@ -1,4 +1,4 @@
-"""Folders that are whole or not there, and a learner that comes back as it was."""
+"""Folders are complete or absent, and a learner is restored exactly as it was."""
 
 import copy
 import shutil
@@ -48,7 +48,7 @@ def test_restore__nothing_saved__is_none(learner: Learner, tmp_path: Path) -> No
     assert Checkpoints(tmp_path, keep=2).restore(learner) is None
 
 
-def test_restore__after_more_updates__brings_weights_and_moments_back(learner: Learner, tmp_path: Path) -> None:
+def test_restore__after_more_updates__restores_weights_and_moments(learner: Learner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     teach(learner, 71)
     checkpoints.save(learner, Step(1), {"loss": 0.5, "tokens": 2})
@@ -73,7 +73,7 @@ def test_restore__step_0__has_a_fresh_optimizer(learner: Learner, tmp_path: Path
     assert learner.get_optimizer_tensors() == {}
 
 
-def test_save__more_than_kept__newest_stay(learner: Learner, tmp_path: Path) -> None:
+def test_save__more_than_kept__keeps_the_newest(learner: Learner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (8, 9, 10, 11):
         checkpoints.save(learner, Step(step), {})
@@ -84,8 +84,10 @@ def test_save__more_than_kept__newest_stay(learner: Learner, tmp_path: Path) -> 
 
 
 def add_parameter(learner: Learner, reached: Sequence[bool]) -> Learner:
-    """A learner of the same model with one more parameter, which only the updates that `reached` names depend on; and
-    one less that learns."""
+    """Build a learner of the same model with one more parameter, and with one frozen parameter.
+
+    Update i depends on the added parameter if `reached[i]`.
+    """
     model, turns = copy.deepcopy(learner.model), iter(reached)
     model.extra = torch.nn.Parameter(torch.ones(3))
     model.get_input_embeddings().weight.requires_grad_(False)
@@ -101,7 +103,7 @@ def add_parameter(learner: Learner, reached: Sequence[bool]) -> Learner:
 
 
 @pytest.mark.parametrize("reached", [(False, False, False), (False, True, True), (True, False, True)])
-def test_restore__parameters_without_gradient__go_on_with_equal_bits(
+def test_restore__parameters_without_gradient__continue_with_equal_bits(
     learner: Learner, tmp_path: Path, reached: tuple[bool, ...]
 ) -> None:
     checkpoints, straight, resumed = (
@@ -121,7 +123,7 @@ def test_restore__parameters_without_gradient__go_on_with_equal_bits(
 
 
 def flip(path: Path) -> None:
-    """The lowest bit of the last byte: of a tensor, a bit of its last exponent."""
+    """Flip the lowest bit of the last byte. In a tensor this is a bit of the last value's exponent."""
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
@@ -135,7 +137,7 @@ def count_other_updates(path: Path) -> None:
 
 
 def restore(learner: Learner, folder: Path) -> None:
-    """What rank 0 does; the others call `load_state`."""
+    """Restore as rank 0 does. The other ranks call `load_state`."""
     Checkpoints(folder.parent, keep=2).restore(learner)
 
 
@@ -157,14 +159,14 @@ def test_restore__damage__is_refused_before_anything_changes(
     with pytest.raises(OperatorError, match=rf"bad_checkpoint: .*{name}.*Resume with .*, or remove the folder"):
         restore(learner, folder)
     assert learner.updates == 2
-    for kept, found in zip(before, (learner.model.state_dict(), learner.get_optimizer_tensors()), strict=True):
-        assert kept.keys() == found.keys()
-        assert all(torch.equal(kept[each], found[each]) for each in kept)
+    for kept, after in zip(before, (learner.model.state_dict(), learner.get_optimizer_tensors()), strict=True):
+        assert kept.keys() == after.keys()
+        assert all(torch.equal(kept[name], after[name]) for name in kept)
 
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
-def test_restore__saved_as_nonsense__says_what_to_do(
+def test_restore__file_of_nonsense__says_what_to_do(
     learner: Learner, tmp_path: Path, name: str, content: bytes
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
@@ -185,14 +187,14 @@ def test_restore__digests_are_nonsense__is_refused(learner: Learner, tmp_path: P
         checkpoints.restore(learner)
 
 
-def test_restore__value_that_is_no_number__is_refused(learner: Learner, tmp_path: Path) -> None:
+def test_restore__nan__is_refused(learner: Learner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(learner, Step(1), {})
     tensors = load_file(tmp_path / "1" / "masters.safetensors")
     tensors["model.norm.weight"][3] = float("nan")
     save_file(tensors, tmp_path / "1" / "masters.safetensors")
     write_digests(tmp_path / "1")
-    with pytest.raises(OperatorError, match=r"bad_checkpoint: .* no numbers"):
+    with pytest.raises(OperatorError, match=r"bad_checkpoint: .* NaN or Inf"):
         checkpoints.restore(learner)
     assert all(bool(parameter.isfinite().all()) for parameter in learner.model.parameters())
 
@@ -230,7 +232,7 @@ def test_add__killed_while_the_old_folder_is_removed__never_looks_whole(
     assert StepFolders(tmp_path).list_steps() == []
 
 
-def test_add__folder_stands_there__is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_add__existing_folder__is_replaced_as_a_whole(tmp_path: Path) -> None:
     folders = StepFolders(tmp_path)
     folders.add(Step(1), lambda folder: (folder / "old").touch())
     folders.add(Step(1), lambda folder: (folder / "new").touch())

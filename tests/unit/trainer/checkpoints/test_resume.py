@@ -11,11 +11,11 @@ RESUMABLE = {
     (0, 0): {0, 1}, (0, 5): {5, 6}, (1, 0): {0, 1}, (1, 1): {1, 2}, (1, 5): {4, 5, 6}, (2, 1): {1, 2},
     (2, 5): {3, 4, 5, 6},
 }  # fmt: skip
-"""Numbers of policies on chain with which a state goes on, by max_staleness and step."""
+"""Numbers of policies on chain with which a trainer may resume, by max_staleness and step."""
 
 
 @pytest.mark.parametrize(("max_staleness", "step"), RESUMABLE)
-def test_require_resumable__any_number_on_chain__goes_on_where_a_crash_could_leave_it(
+def test_require_resumable__any_number_on_chain__is_accepted_if_a_crash_could_leave_it(
     max_staleness: int, step: int
 ) -> None:
     for published in range(9):

@@ -42,8 +42,8 @@ def build_item(file: bytes, **changes: Any) -> BatchItem:
 
 
 def read(file: bytes, item: BatchItem | None = None, **changes: Any) -> Any:
-    given = {"vocabulary": 259, "decode": codec.decode_framed} | changes
-    return read_work(item or build_item(file), file, PARAMS, **given)
+    options = {"vocabulary": 259, "decode": codec.decode_framed} | changes
+    return read_work(item or build_item(file), file, PARAMS, **options)
 
 
 @pytest.mark.parametrize(("version", "is_fine"), [(5, True), (4, True), (3, False), (6, False)])

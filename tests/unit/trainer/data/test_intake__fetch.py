@@ -1,4 +1,4 @@
-"""Files of a batch that are lost, wrong or refused, and a coordinator that is away."""
+"""Files of a batch that are lost, wrong or refused, and a coordinator that is unreachable."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ Find = Callable[[list[str]], Exception | None]
 
 
 def refuse(harness: Any, monkeypatch: pytest.MonkeyPatch, find: Find) -> list[str]:
-    """From now on `find` is given all links that were asked for, this one last, and what it finds is raised."""
+    """From now on raise the error that `find` returns for the links requested so far, the current one last."""
     original, seen = harness.coordinator.get_object, list[str]()
 
     async def get_object(url: str, *, max_bytes: int) -> bytes:
@@ -33,7 +33,7 @@ def refuse(harness: Any, monkeypatch: pytest.MonkeyPatch, find: Find) -> list[st
 
 
 def change_orders(harness: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[BatchOrder], BatchOrder]) -> None:
-    """From now on each order is changed; one for a step that was ordered before fails the test."""
+    """From now on change each order. A second claim for the same step fails the test."""
     original = harness.coordinator.claim_batch
 
     async def claim_batch(step: Step, *, wait_seconds: float) -> BatchOrder | None:
@@ -48,7 +48,7 @@ def build_refusal(status: int) -> ProtocolError:
     return ProtocolError("bad_answer", f"status {status} without an error body", status=status)
 
 
-def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
+def test_cycle__file_with_another_hash__is_left_out_and_learning_continues(
     build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness(steps=1)
@@ -64,21 +64,21 @@ def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
     assert [line["batch/left_out"] for line in harness.read_metrics() if line["event"] == "update"] == [1]
 
 
-@pytest.mark.parametrize("code", ["missing", "bad_answer"])  # of a folder's store, of another one
-def test_cycle__file_that_the_store_has_lost__is_left_out_and_learning_goes_on(
+@pytest.mark.parametrize("code", ["missing", "bad_answer"])  # the code of a folder's store, and of other stores
+def test_cycle__file_that_the_store_has_lost__is_left_out_and_learning_continues(
     code: str, build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness(steps=1)
     gone = ProtocolError(code, "gone", status=404)
-    refuse(harness, monkeypatch, lambda seen: gone if seen[-1] == seen[0] else None)  # whenever it is asked for
+    refuse(harness, monkeypatch, lambda seen: gone if seen[-1] == seen[0] else None)  # at every request for it
     harness.run()
-    assert harness.coordinator.claims == [0] * 3  # the first brings the other file
+    assert harness.coordinator.claims == [0] * 3  # the first order brings the other file
     assert len(harness.chain.hashes) == 2
     (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
 
 
-def test_cycle__link_that_has_run_out__is_asked_for_anew(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycle__expired_link__is_requested_again(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = build_harness(steps=1)
     expired = ProtocolError("bad_link", "the link has expired", status=403)
     refuse(harness, monkeypatch, lambda seen: expired if len(seen) == 1 else None)
@@ -102,19 +102,19 @@ def test_cycle__file_that_comes_with_the_third_order__is_learned_from(
     assert (update["batch/left_out"], update["batch/samples"]) == (0, 32)
 
 
-def test_cycle__file_that_is_refused_in_three_orders__is_left_out_and_learning_goes_on(
+def test_cycle__file_that_is_refused_in_three_orders__is_left_out_and_learning_continues(
     build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness(steps=1)
 
     def find(seen: list[str]) -> Exception | None:
-        assert len(harness.coordinator.claims) < 9  # it ends in a failure, not never
+        assert len(harness.coordinator.claims) < 9  # fails instead of running for ever
         return build_refusal(403) if seen[-1] == seen[0] else None
 
     seen = refuse(harness, monkeypatch, find)
     harness.run()
     assert harness.coordinator.claims == [0] * 3
-    assert sorted(map(seen.count, set(seen))) == [1, 3]  # what was had is not fetched again
+    assert sorted(map(seen.count, set(seen))) == [1, 3]  # a file that arrived is not fetched again
     assert len(harness.chain.hashes) == 2
     (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
@@ -132,7 +132,7 @@ def test_cycle__one_file_is_lost_and_the_store_refuses_the_others__they_are_wait
 
     refuse(harness, monkeypatch, find)
     harness.run()
-    assert harness.coordinator.claims == [0] * 7  # the fifth brings the others
+    assert harness.coordinator.claims == [0] * 7  # the fifth order brings the others
     (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
 
@@ -161,7 +161,7 @@ def test_cycle__store_that_refuses_or_has_nothing__is_waited_for(
     assert (update["batch/left_out"], update["batch/samples"]) == (0, 32)
 
 
-def test_cycle__coordinator_away__is_tried_again(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycle__unreachable_coordinator__is_retried(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = build_harness(steps=1)
     away = TransientError("coordinator_unreachable", "gone")
     refuse(harness, monkeypatch, lambda seen: away if len(seen) in {1, 3} else None)
@@ -169,8 +169,8 @@ def test_cycle__coordinator_away__is_tried_again(build_harness: Build, monkeypat
     assert len(harness.chain.hashes) == 2
 
 
-@pytest.mark.parametrize("version", [0, 3])  # step 2 takes policy 1 at the oldest
-def test_cycle__item_of_a_policy_that_is_too_old_or_to_come__is_left_out_and_learning_goes_on(
+@pytest.mark.parametrize("version", [0, 3])  # policy 1 is the oldest for step 2
+def test_cycle__item_of_a_policy_that_is_stale_or_later__is_left_out_and_learning_continues(
     version: int, build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = build_harness(steps=3)

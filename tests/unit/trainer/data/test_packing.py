@@ -1,4 +1,4 @@
-"""From samples to rows: families, first fit, equal shares of the ranks, what each token sees."""
+"""From samples to rows: families, first fit, equal shares of the ranks, and attended tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,23 +25,24 @@ def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, *
 
 
 def build_families(lengths: Sequence[int], crossover: int) -> list[PrefixTree]:
-    """One sample each."""
+    """Build families of one sample each."""
     return [PrefixTree(samples=(i,), tokens=n, seen=n**2, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
 
 
-def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
+def test_group__equal_prompts__share_a_copy_up_to_the_length_of_a_row() -> None:
     samples = [build_sample([2, 7], [6, 8, 1]), build_sample([3], [4, 4, 1]), *[build_sample([2, 7], [5, 6, 1])] * 2]
     samples.append(build_sample([2, 7], [6, 9, 1]))
     families = group(samples, seq_len=6, crossover=4, is_shared=True)
-    # In order 5 6, 5 6, 6 8, 6 9: 2 + 2 tokens and twice none, then 2 more; the last would add the 9 alone, a seventh.
-    # Seen: 2 x 2, then 4 x 4 less 2 x 2 for each of two branches
+    # In order 5 6, 5 6, 6 8, 6 9: the first feeds 2 + 2 tokens, the second none, the third 2 more. The last would add
+    # the 9 alone, as a seventh token.
+    # Seen: 2 x 2 for the prompt, then 4 x 4 minus 2 x 2 for each of two branches.
     assert families == [
         PrefixTree(samples=(2, 3, 0), tokens=6, seen=28, cost=6 + (4 + 12 + 12) / 4),
         PrefixTree(samples=(4,), tokens=4, seen=16, cost=4 + 16 / 4),
         PrefixTree(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
     ]
     (whole,) = group([samples[i] for i in (0, 2, 3, 4)], seq_len=7, crossover=4, is_shared=True)
-    # the 9 sees 4 tokens, as 4 x 4 less 3 x 3 says
+    # the 9 attends to 4 tokens, which adds 4 x 4 minus 3 x 3
     assert whole == PrefixTree(samples=(1, 2, 0, 3), tokens=7, seen=35, cost=7 + 35 / 4)
     alone = group(samples, seq_len=6, crossover=4, is_shared=False)
     assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,), (4,)]
@@ -67,7 +68,7 @@ def test_pack__any_lengths__none_lost_cut_or_doubled(lengths: list[int]) -> None
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     totals = [sum(lengths[i] for i in row) for row in rows]
     assert all(total <= 50 for total in totals)
-    # first fit: of two rows, the later one's longest did not fit into the earlier when it came
+    # First fit: of two rows, the longest of the later one did not fit into the earlier one.
     assert sum(total <= 25 for total in totals) <= 1
 
 
@@ -88,7 +89,7 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     assert rows.reference.tolist() == [-0.5, -0.25, -1, -2, -3, -4]
 
 
-def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other() -> None:
+def test_build_rows__siblings__follow_one_prompt_and_do_not_attend_to_each_other() -> None:
     samples = [build_sample([2, 7], [5, 1]), build_sample([2, 7], [6, 4, 1]), build_sample([2], [9])]
     rows = build_rows(samples, [1.0] * 3, [[0, 1, 2]], is_shared=True)
     assert rows.tokens.tolist() == [2, 7, 5, 6, 4, 2]
@@ -101,7 +102,7 @@ def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other
     assert alone.ends.tolist() == [3, 3, 3, 7, 7, 7, 7, 8]
 
 
-def test_build_rows__siblings_that_begin_alike__part_where_they_differ() -> None:
+def test_build_rows__siblings_that_begin_alike__branch_where_they_differ() -> None:
     samples = [build_sample([2], tokens) for tokens in ([5, 6, 7, 1], [5, 6, 8, 1], [5, 6, 8, 1], [5, 9])]
     rows = build_rows(samples, [1.0] * 4, [[0, 1, 2, 3]], is_shared=True)
     assert rows.tokens.tolist() == [2, 5, 6, 7, 8]  # the last token of a sample predicts nothing
@@ -112,15 +113,15 @@ def test_build_rows__siblings_that_begin_alike__part_where_they_differ() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 1), min_size=1, max_size=5)), max_size=9))
-def test_build_rows__any_families__each_token_sees_its_own_past_once(drawn: list[tuple[int, list[int]]]) -> None:
+def test_build_rows__any_families__each_token_attends_to_its_own_past_once(drawn: list[tuple[int, list[int]]]) -> None:
     samples = [build_sample([prompt] * 2, tokens) for prompt, tokens in drawn]
     families = group(samples, seq_len=100, crossover=4, is_shared=True)
     order = [i for family in families for i in family.samples]
     rows = build_rows(samples, [1.0] * len(samples), [order], is_shared=True)
     tokens, ends = rows.tokens.tolist(), rows.ends.tolist()
     pasts = [tuple(tokens[j] for j in range(i + 1) if i < ends[j]) for i in range(len(tokens))]
-    wanted = [(*samples[i].prompt, *samples[i].tokens[:k]) for i in order for k in range(len(samples[i].tokens))]
-    assert [pasts[place] for place in rows.places.tolist()] == wanted
+    expected = [(*samples[i].prompt, *samples[i].tokens[:k]) for i in order for k in range(len(samples[i].tokens))]
+    assert [pasts[place] for place in rows.places.tolist()] == expected
     assert rows.positions.tolist() == [len(past) - 1 for past in pasts]
     if samples:
         assert len(set(pasts)) == len(pasts) == sum(family.tokens for family in families)
@@ -132,7 +133,7 @@ def test_build_rows__row_without_samples__is_one_token_without_loss(is_shared: b
     rows = build_rows([], [], [[]], is_shared=is_shared)
     assert (rows.tokens.tolist(), rows.positions.tolist(), rows.ends.tolist()) == ([0], [0], [1])
     assert (rows.places.tolist(), rows.weights.tolist()) == ([], [])
-    for optional in (rows.old, rows.proximal, rows.reference):  # of all its samples
+    for optional in (rows.old, rows.proximal, rows.reference):  # all of no samples have them
         assert optional is not None
         assert optional.tolist() == []
 
@@ -148,7 +149,7 @@ def test_build_rows__optional_column__is_of_all_samples_or_of_none(name: str) ->
 
 
 def test_share__by_hand__balances_cost_and_not_tokens() -> None:
-    # with crossover 4 the costs are 24, 8, 15, 8, 3: 8 + 2 tokens cost as much as the other 6 + 4 + 4
+    # With crossover 4 the costs are 24, 8, 15, 8 and 3, so 8 + 2 tokens cost about as much as the other 6 + 4 + 4.
     shares = share(build_families([8, 4, 6, 4, 2], 4), ranks=2, seq_len=10, micro_batch_size=1)
     assert shares == [[[[0, 4]], [[]]], [[[2, 1]], [[3]]]]
 
@@ -175,11 +176,11 @@ def test_share__family_longer_than_a_row__makes_rows_as_long_as_itself() -> None
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 5), st.integers(1, 4))
 def test_share__any_families__none_lost_and_work_is_even(lengths: list[int], ranks: int, rows: int) -> None:
     shares = share(build_families(lengths, 30), ranks=ranks, seq_len=50, micro_batch_size=rows)
-    taken = [[i for part in each for row in part for i in row] for each in shares]
-    assert sorted(i for each in taken for i in each) == list(range(len(lengths)))
-    assert len({len(each) for each in shares}) == 1
-    assert all(0 < len(part) <= rows for each in shares for part in each)
-    work = [sum(lengths[i] + lengths[i] ** 2 / 30 for i in each) for each in taken]
-    most = max((length + length**2 / 30 for length in lengths), default=0)
-    # the fullest rank was the emptiest when its last family came
-    assert max(work) - min(work) <= most + 1e-9
+    taken = [[i for batch in batches for row in batch for i in row] for batches in shares]
+    assert sorted(i for indices in taken for i in indices) == list(range(len(lengths)))
+    assert len({len(batches) for batches in shares}) == 1
+    assert all(0 < len(batch) <= rows for batches in shares for batch in batches)
+    work = [sum(lengths[i] + lengths[i] ** 2 / 30 for i in indices) for indices in taken]
+    largest = max((length + length**2 / 30 for length in lengths), default=0)
+    # The rank with most work had least when it got its last family.
+    assert max(work) - min(work) <= largest + 1e-9

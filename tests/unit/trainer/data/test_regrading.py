@@ -1,4 +1,4 @@
-"""Work that one validator alone accepted: invented rewards, prompts and ends move nothing."""
+"""Invented rewards, prompts and ends have no effect in work that a single validator accepted."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Forge = Callable[[Rollout], Rollout]
 def train(
     harness: TrainerHarness, forge: Forge | None = None, *, replayed: bool = False
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """Published policies and `update` lines of a trainer whose batches hold what `forge` makes of honest rows."""
+    """Return policies and `update` lines of a trainer whose batches hold honest rows changed by `forge`."""
     harness.coordinator.replayed = replayed
     if forge is not None:
         harness.coordinator.forge = forge
@@ -34,7 +34,7 @@ def train(
 
 
 def invent_reward(row: Rollout) -> Rollout:
-    """Odd siblings are the ones that the cheat wants learnt."""
+    """Reward the odd siblings, which the cheat wants to reinforce."""
     return replace(row, reward=float(row.sibling % 2))
 
 
@@ -51,14 +51,18 @@ def invent_seed(row: Rollout) -> Rollout:
 
 
 def test_cycle__invented_rewards_that_nobody_replayed__teach_nothing(build_harness: Build) -> None:
-    honest, told = train(build_harness())
+    honest, lines = train(build_harness())
     forged, updates = train(build_harness(), invent_reward)
     assert forged == honest
     rewards = ("reward/mean", "policy/loss", "optim/grad_norm", "batch/left_out", "batch/live_share")
-    assert [[line[name] for name in rewards] for line in updates] == [[line[name] for name in rewards] for line in told]
-    assert [line["batch/regraded"] for line in told] == [0, 0]
+    assert [[line[name] for name in rewards] for line in updates] == [
+        [line[name] for name in rewards] for line in lines
+    ]
+    assert [line["batch/regraded"] for line in lines] == [0, 0]
     assert min(line["batch/regraded"] for line in updates) > 0
-    assert train(build_harness(), invent_reward, replayed=True)[0] != honest  # a quorum's word is taken
+    assert (
+        train(build_harness(), invent_reward, replayed=True)[0] != honest
+    )  # rewards that a quorum confirmed are trusted
 
 
 def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_harness: Build) -> None:
@@ -66,25 +70,25 @@ def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_harn
     with capture_logs() as logs:
         _, (update,) = train(harness, invent_reward)
     wrong = {}
-    for (_, task), made in harness.coordinator.made.items():
-        wrong[task] = sum(invent_reward(row).reward != row.reward for row in made if task < 2)
-    told = {log["task"]: log["rollouts"] for log in logs if log["event"] == "rewards differ from the recomputed"}
-    assert told == {task: count for task, count in wrong.items() if count}
-    assert update["batch/regraded"] == sum(told.values()) > 0
+    for (_, task), rows in harness.coordinator.made.items():
+        wrong[task] = sum(invent_reward(row).reward != row.reward for row in rows if task < 2)
+    logged = {log["task"]: log["rollouts"] for log in logs if log["event"] == "rewards differ from the recomputed"}
+    assert logged == {task: count for task, count in wrong.items() if count}
+    assert update["batch/regraded"] == sum(logged.values()) > 0
 
 
 @pytest.mark.parametrize(
     ("forge", "reason"),
     [(invent_prompt, "wrong_prompt"), (invent_seed, "wrong_seed"), (invent_end, "false_termination")],
 )
-def test_cycle__row_that_is_not_of_its_slot__its_submission_is_left_out_and_learning_goes_on(
+def test_cycle__row_that_does_not_fit_its_slot__its_submission_is_left_out_and_learning_continues(
     forge: Forge, reason: str, build_harness: Build
 ) -> None:
     harness, spared = build_harness(), {0}
 
     def forge_others(row: Rollout) -> Rollout:
-        """All tasks but the first, which is known by the seeds of its rows."""
-        seeds = {each.seed for (_, task), made in harness.coordinator.made.items() for each in made if task in spared}
+        """Forge the rows of all tasks but the first, whose rows are recognised by their seeds."""
+        seeds = {each.seed for (_, task), rows in harness.coordinator.made.items() for each in rows if task in spared}
         return row if row.seed in seeds else forge(row)
 
     with capture_logs() as logs:
@@ -95,7 +99,7 @@ def test_cycle__row_that_is_not_of_its_slot__its_submission_is_left_out_and_lear
     assert sorted(left_out) == [(task, reason) for task in (1, 2, 3)]
 
 
-def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_harness: Build) -> None:
+def test_regrade__sandboxed_grader__is_called_once_per_task(build_harness: Build) -> None:
     harness, asked = build_harness(steps=0), list[int]()
     harness.run()
     order = asyncio.run(harness.coordinator.claim_batch(0, wait_seconds=0))
@@ -110,15 +114,15 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_harness: Buil
             asked.append(len(replies))
             return grade(replies)
 
-        found = replace(regrader, grade=count).regrade(item, work)
-    assert found is not None
-    assert found.rollouts == tuple(rows)
-    assert found.regraded == sum(one.reward != other.reward for one, other in zip(rows, claimed, strict=True)) > 0
+        regraded = replace(regrader, grade=count).regrade(item, work)
+    assert regraded is not None
+    assert regraded.rollouts == tuple(rows)
+    assert regraded.regraded == sum(one.reward != other.reward for one, other in zip(rows, claimed, strict=True)) > 0
     assert asked == [len(rows)]
 
 
 def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_harness: Build) -> None:
-    """As for the validator: what ends every attempt to grade it is to blame itself."""
+    """As with the validator, an answer that ends every attempt to grade it is itself to blame."""
     harness = build_harness(steps=1)
     with open_grading(load(DEMO), factory="tests.fakes.dying:build") as dying:
         harness.grade = dying

@@ -1,4 +1,4 @@
-"""Orders as bytes: everything comes back to the bit, and no object is ever unpickled."""
+"""Commands as bytes: a decoded command equals the encoded one to the bit."""
 
 import random
 from dataclasses import replace
@@ -36,18 +36,18 @@ def draw_samples(draw: st.DrawFn) -> Sample:
 
 @given(st.lists(st.lists(draw_samples(), max_size=4), max_size=3), st.text())
 @settings(max_examples=60, deadline=None)
-def test_decode_order__any_batches__are_those_that_were_encoded(parts: list[list[Sample]], text: str) -> None:
+def test_decode_order__any_batches__equal_the_encoded_ones(drawn: list[list[Sample]], text: str) -> None:
     rng = random.Random(0)
     batches = tuple(
-        Batch(samples=tuple(part), weights=tuple(rng.random() for _ in part), tokens=rng.randrange(10**12))
-        for part in parts
+        Batch(samples=tuple(samples), weights=tuple(rng.random() for _ in samples), tokens=rng.randrange(10**12))
+        for samples in drawn
     )
     order = RankCommand(verb=Verb.LEARN, text=text, batches=batches)
     assert decode_order(encode_order(order)) == order
 
 
 @pytest.mark.parametrize("verb", list(Verb))
-def test_decode_order__each_verb__comes_back(verb: Verb) -> None:
+def test_decode_order__each_verb__is_decoded(verb: Verb) -> None:
     assert decode_order(encode_order(RankCommand(verb=verb, text="/a/.7"))) == RankCommand(verb=verb, text="/a/.7")
 
 

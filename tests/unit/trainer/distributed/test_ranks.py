@@ -1,4 +1,4 @@
-"""Two ranks with shards of the model learn what one process learns; checkpoints and policies are the same for both."""
+"""Two ranks with shards of the model learn the same as one process, and write the same checkpoints and policies."""
 
 import json
 import multiprocessing
@@ -42,16 +42,18 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass
 class Alone:
-    """What one process makes of a case."""
+    """The results of one process for a case: its tensors, its metrics and its folder."""
 
     tensors: Tensors
-    said: list[dict[str, float]]
+    metrics: list[dict[str, float]]
     folder: Path
 
 
 def run_ranks(folder: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
+    context.set_forkserver_preload(
+        ["covey.local.preload"]
+    )  # as in the tests of networks, because a process has one server
     children = [context.Process(target=main, args=(rank, folder)) for rank in range(RANKS)]
     try:
         for child in children:
@@ -81,8 +83,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
         if case not in known:
             folder = tmp_path_factory.mktemp(case)
             learner = build_case(case)
-            said = run(learner, Checkpoints(folder / "checkpoints", keep=1), StepFolders(folder / "exports"))
-            known[case] = Alone(gather(learner), said, folder)
+            metrics = run(learner, Checkpoints(folder / "checkpoints", keep=1), StepFolders(folder / "exports"))
+            known[case] = Alone(gather(learner), metrics, folder)
         return known[case]
 
     return make
@@ -90,7 +92,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory, alone: Callable[[str], Alone]) -> Path:
-    """Of two ranks that keep the newest checkpoint, which one process wrote, and resume from it."""
+    """Return the folder of two ranks that resume from the newest checkpoint, which one process wrote."""
     folder = tmp_path_factory.mktemp("resumed")
     for case in CASES:
         shutil.copytree(alone(case).folder / "checkpoints" / "1", folder / case / "checkpoints" / "2")
@@ -99,28 +101,33 @@ def resumed(tmp_path_factory: pytest.TempPathFactory, alone: Callable[[str], Alo
 
 
 def read(ranks: Path, rank: int, prefix: str) -> Tensors:
-    found = load_file(ranks / f"{rank}.safetensors")
-    return {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
+    tensors = load_file(ranks / f"{rank}.safetensors")
+    return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
 
 
 def get_tolerance(case: str, name: str) -> float:
-    """Of a value of a master or a gradient.  In bfloat16 other rows round otherwise: an update moves a master by 1e-3,
-    and the largest gradients, 2e-2, are the embedding's: those of one process are 5.5e-4 from float32's, too."""
+    """Return the absolute tolerance of a value of a master or a gradient.
+
+    In bfloat16 other rows round differently. An update moves a master by 1e-3. The largest gradients, up to 2e-2, are
+    the embedding's, and those of a single process differ as much from float32.
+    """
     if case == "rough":
         return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
     return 1e-6
 
 
-def assert_near(found: Tensors, wanted: Tensors, case: str) -> None:
-    for name, tensor in wanted.items():
+def assert_near(actual: Tensors, expected: Tensors, case: str) -> None:
+    for name, tensor in expected.items():
         atol = get_tolerance(case, name)
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}")
+        torch.testing.assert_close(
+            actual[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}"
+        )
 
 
-def compute_gap(found: Tensors, wanted: Tensors) -> float:
-    """How far all gradients together are from those that are wanted, as a share of these."""
-    names = [name for name in wanted if name.endswith(".grad")]
-    ours, theirs = (torch.cat([tensors[name].flatten() for name in names]) for tensors in (found, wanted))
+def compute_gap(actual: Tensors, expected: Tensors) -> float:
+    """Return the distance of all gradients together from the expected ones, relative to their norm."""
+    names = [name for name in expected if name.endswith(".grad")]
+    ours, theirs = (torch.cat([tensors[name].flatten() for name in names]) for tensors in (actual, expected))
     return float((ours - theirs).norm() / theirs.norm())
 
 
@@ -133,20 +140,20 @@ def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
     tensors = read(ranks, 0, f"{case}/")
     assert_near(tensors, expected.tensors, case)
     assert compute_gap(tensors, expected.tensors) < (0.03 if case == "rough" else 1e-5)
-    said = json.loads((ranks / "0.json").read_text())[case]
-    assert len(said) == len(SIZES)
-    for found, wanted in zip(said, expected.said, strict=True):
-        assert found == pytest.approx(wanted, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
-        assert found["kl"] > 0
-        assert found["gradient_norm"] > SMOOTH.clip  # it was clipped
+    metrics = json.loads((ranks / "0.json").read_text())[case]
+    assert len(metrics) == len(SIZES)
+    for ours, theirs in zip(metrics, expected.metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
+        assert ours["kl"] > 0
+        assert ours["gradient_norm"] > SMOOTH.clip  # it was clipped
 
 
 def test_learn__two_ranks_without_old__look_back_as_one_does(ranks: Path) -> None:
-    found = json.loads((ranks / "0.json").read_text())["back"]
-    for each, wanted in zip(found, look_back(build_case(CASES[0])), strict=True):
-        assert each == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-    assert found[0]["ratio_mean"] == 1
-    assert abs(found[1]["ratio_mean"] - 1) > 1e-3
+    metrics = json.loads((ranks / "0.json").read_text())["back"]
+    for ours, theirs in zip(metrics, look_back(build_case(CASES[0])), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    assert metrics[0]["ratio_mean"] == 1
+    assert abs(metrics[1]["ratio_mean"] - 1) > 1e-3
 
 
 def test_learn__two_ranks_in_bfloat16__compute_in_it(ranks: Path) -> None:
@@ -157,17 +164,17 @@ def test_learn__two_ranks_in_bfloat16__compute_in_it(ranks: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_restore__checkpoint_of_two_ranks__goes_on_at_two_as_if_nothing_was(ranks: Path, case: str) -> None:
-    found = read(ranks, 0, f"{case}/")
-    parts = sorted(path.name for path in (ranks / case / "checkpoints" / "1").glob("*.safetensors"))
-    assert parts == [f"shard-0000{rank}-model-0000{file}-of-00002.safetensors" for rank in (1, 2) for file in (1, 2)]
-    resumed = {name: each for name, each in found.items() if name.startswith("resumed/")}
-    assert len(resumed) == len(found) / 2
-    assert all(torch.equal(each, found[name.removeprefix("resumed/")]) for name, each in resumed.items())
+def test_restore__checkpoint_of_two_ranks__continues_on_two_with_equal_bits(ranks: Path, case: str) -> None:
+    tensors = read(ranks, 0, f"{case}/")
+    names = sorted(path.name for path in (ranks / case / "checkpoints" / "1").glob("*.safetensors"))
+    assert names == [f"shard-0000{rank}-model-0000{file}-of-00002.safetensors" for rank in (1, 2) for file in (1, 2)]
+    resumed = {name: each for name, each in tensors.items() if name.startswith("resumed/")}
+    assert len(resumed) == len(tensors) / 2
+    assert all(torch.equal(each, tensors[name.removeprefix("resumed/")]) for name, each in resumed.items())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
+def test_restore__checkpoint_of_two_ranks__continues_on_one(
     ranks: Path, alone: Callable[[str], Alone], case: str
 ) -> None:
     learner = build_case(case)
@@ -177,11 +184,11 @@ def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_restore__checkpoint_of_one__goes_on_at_two(resumed: Path, alone: Callable[[str], Alone], case: str) -> None:
+def test_restore__checkpoint_of_one__continues_on_two(resumed: Path, alone: Callable[[str], Alone], case: str) -> None:
     kept = sorted(
         f"{path.parent.name}/{path.stem}" for path in (resumed / case / "checkpoints").glob("*/*.safetensors")
     )
-    assert kept == ["2/masters", "2/optimizer"]  # not what the two have written themselves
+    assert kept == ["2/masters", "2/optimizer"]  # written by the single process, not by the two ranks
     assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, case)
 
 
@@ -217,10 +224,10 @@ def test_export_policy__two_ranks__loads_and_is_that_of_one(
     folders = [ranks / case / "exports" / "2", alone(case).folder / "exports" / "2"]
     names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
     assert names[0] == names[1]
-    found, wanted = (AutoModelForCausalLM.from_pretrained(each, dtype="float32").state_dict() for each in folders)
-    assert found.keys() == wanted.keys()
-    for name in wanted:  # a last bit of bfloat16 may round the other way
-        torch.testing.assert_close(found[name], wanted[name], rtol=2**-7, atol=get_tolerance(case, name))
+    ours, theirs = (AutoModelForCausalLM.from_pretrained(each, dtype="float32").state_dict() for each in folders)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:  # the last bit of bfloat16 may round the other way
+        torch.testing.assert_close(ours[name], theirs[name], rtol=2**-7, atol=get_tolerance(case, name))
 
 
 def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp_path: Path) -> None:
@@ -232,15 +239,15 @@ def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp
         require_whole(masters | moments, tmp_path)
 
 
-def test_save__disk_of_one_rank_is_full__rank_0_says_so_and_the_last_good_state_stands(ranks: Path) -> None:
+def test_save__disk_of_one_rank_is_full__rank_0_raises_and_the_last_good_state_is_kept(ranks: Path) -> None:
     assert json.loads((ranks / "0.json").read_text())["full"] == "disk_full"
     assert [path.name for path in (ranks / "tied" / "checkpoints").iterdir()] == ["1"]
 
 
 def test_recompute__two_ranks__is_under_the_policy_that_rank_0_read(ranks: Path, tmp_path: Path) -> None:
     expected = build_recomputer().compute(write_policy(tmp_path / "policy"), build_samples(3))
-    found = read(ranks, 0, "recomputed")[""].tolist()
-    assert found == pytest.approx([value for each in expected for value in each], abs=1e-5)
+    recomputed = read(ranks, 0, "recomputed")[""].tolist()
+    assert recomputed == pytest.approx([value for each in expected for value in each], abs=1e-5)
 
 
 def test_compute_head__weight_in_shards__gradient_is_the_sum_over_ranks(ranks: Path) -> None:
@@ -254,8 +261,8 @@ def test_compute_head__weight_in_shards__gradient_is_the_sum_over_ranks(ranks: P
 def test_open_ranks__without_torchrun__is_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with open_ranks("cuda", seconds=1.0) as found:
-        assert (found.rank, found.device, found.is_shared) == (0, "cuda", False)
+    with open_ranks("cuda", seconds=1.0) as ranks:
+        assert (ranks.rank, ranks.device, ranks.is_shared) == (0, "cuda", False)
     assert not torch.distributed.is_initialized()
 
 

@@ -1,4 +1,4 @@
-"""A rank that is gone, and that the news of it never stand in the place of what failed first."""
+"""A lost rank is reported, but its loss never hides the error that came first."""
 
 import asyncio
 from typing import Any, cast
@@ -16,13 +16,13 @@ CLOSED = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]
 
 @pytest.fixture
 def ranks() -> Ranks:
-    """Rank 0 of several."""
+    """Return rank 0 of several ranks."""
     return Ranks(mesh=cast(Any, object()))
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Verb]:
-    """What the others are told."""
+    """Return the verbs that are sent to the other ranks."""
     verbs: list[Verb] = []
     monkeypatch.setattr(module, "_send", lambda order: verbs.append(order.verb))
     return verbs
@@ -30,7 +30,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Verb]:
 
 @pytest.fixture
 def _lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are gone, which the first beat finds."""
+    """Make the first heartbeat find that the other ranks are gone."""
 
     def fail(order: RankCommand) -> None:
         raise RuntimeError(CLOSED)
@@ -53,7 +53,7 @@ def run(ranks: Ranks, error: OperatorError | None) -> None:
 
 
 @pytest.mark.usefixtures("_lost")
-def test_lead__a_rank_is_lost__says_so_at_the_end(ranks: Ranks) -> None:
+def test_lead__a_rank_is_lost__raises_at_the_end(ranks: Ranks) -> None:
     with pytest.raises(OperatorError, match="rank_lost"):
         run(ranks, None)
 
@@ -64,9 +64,7 @@ def test_lead__this_rank_failed_while_another_was_lost__its_own_error_is_raised(
         run(ranks, OperatorError("disk_full", "no room", fix="Free space"))
 
 
-def test_beat__after_a_step_that_failed_here__sends_nothing_into_what_the_others_still_do(
-    ranks: Ranks, sent: list[Verb]
-) -> None:
+def test_beat__after_a_command_that_failed_here__sends_nothing(ranks: Ranks, sent: list[Verb]) -> None:
     with ranks.together(RankCommand(verb=Verb.GATHER)):
         ranks.beat()
     ranks.beat()

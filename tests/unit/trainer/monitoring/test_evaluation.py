@@ -1,4 +1,4 @@
-"""Common noise, honest means, and a background that neither loses nor doubles a step."""
+"""Common sampling noise, exact means, and a background that neither loses nor repeats a step."""
 
 import asyncio
 from pathlib import Path
@@ -76,7 +76,7 @@ async def test_background__several_steps__run_in_order_once_each() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-async def test_stop__one_under_way__is_finished_and_the_others_forgotten() -> None:
+async def test_stop__current_evaluation__is_finished_and_the_others_forgotten() -> None:
     seen: list[int] = []
     begun, go = asyncio.Event(), Flag()
     running = asyncio.get_running_loop()
@@ -95,16 +95,16 @@ async def test_stop__one_under_way__is_finished_and_the_others_forgotten() -> No
     assert seen == [0]
 
 
-async def test_background__evaluation_raises__is_told_and_finish_raises_it() -> None:
-    told = asyncio.Event()
+async def test_background__evaluation_raises__is_reported_and_finish_raises_it() -> None:
+    reported = asyncio.Event()
 
     def fail(step: Step) -> None:
         raise ValueError("no grader")
 
-    background = Background(evaluate=fail, on_failure=told.set)
+    background = Background(evaluate=fail, on_failure=reported.set)
     with capture_logs() as logs:
         background.add(Step(0))
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(reported.wait(), 10)
     with pytest.raises(ValueError, match="no grader"):
         await background.finish()
     assert [(line["step"], line["without"]) for line in logs] == [(0, "evaluation_every = 0")]
@@ -127,7 +127,7 @@ async def test_add__after_one_that_failed__neither_repeats_nor_hides_it() -> Non
     assert seen == [0, -1]
 
 
-async def test_background__policy_is_refused__is_told_once_and_the_next_one_evaluated() -> None:
+async def test_background__policy_is_refused__is_logged_once_and_the_next_one_evaluated() -> None:
     seen: list[int] = []
 
     def refuse(step: Step) -> None:

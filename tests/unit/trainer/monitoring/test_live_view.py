@@ -1,4 +1,4 @@
-"""What a spectator of the trainer sees, on a terminal and in a file."""
+"""The trainer's output, on a terminal and in a file."""
 
 import io
 import sys
@@ -23,7 +23,7 @@ def test_format_line__update__is_the_main_numbers() -> None:
     assert format_line("update", 12, {"reward/mean": 1.0}) == "step   12  reward 1.000"
 
 
-def test_format_line__evaluation__says_of_how_many() -> None:
+def test_format_line__evaluation__names_the_number_of_completions() -> None:
     line = format_line("evaluation", 3, {"reward": 0.6125, "n": 512})
     assert line == "step    3  evaluated: reward 0.613 on 512 held-out completions"
 
@@ -37,7 +37,7 @@ def test_show_training__a_file__gets_nothing_and_the_log_gets_the_lines() -> Non
     assert [(log["event"], log["step"], log["reward/mean"]) for log in logs] == [("updated", 0, 0.5312)]
 
 
-def test_show_training__a_terminal__has_a_line_a_step_and_a_bar_of_policies() -> None:
+def test_show_training__a_terminal__has_one_line_per_step_and_a_bar_of_policies() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=160)
     with capture_logs() as logs, show_training(console, steps=4) as sink:
@@ -50,12 +50,12 @@ def test_show_training__a_terminal__has_a_line_a_step_and_a_bar_of_policies() ->
     assert shown.count(LINE) == 1
     assert shown.count("evaluated: reward 0.500") == 1
     assert "alarm" not in shown
-    assert "policy 3 is out" in shown
+    assert "policy 3 is published" in shown
     assert "3/4" in shown
     assert logs == []
 
 
-def test_show_training__an_error__puts_the_streams_back() -> None:
+def test_show_training__an_error__restores_the_streams() -> None:
     before = sys.stdout, sys.stderr
     console = Console(file=io.StringIO(), force_terminal=True)
 

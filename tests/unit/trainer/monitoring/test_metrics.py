@@ -1,4 +1,4 @@
-"""Lines that are whole and stand once."""
+"""Lines of metrics are complete, and each is written once."""
 
 import json
 import sys
@@ -48,7 +48,7 @@ def test_metrics__torn_last_line__is_cut_off_and_written_again(tmp_path: Path, t
     assert path.read_text() == '{"event": "policy", "step": 0}\n{"event": "update", "step": 4}\n'
 
 
-def test_record__what_is_no_number__is_refused(tmp_path: Path) -> None:
+def test_record__nan__is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         TrainingMetrics(tmp_path / "metrics.jsonl").record("update", 0, {"loss": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
@@ -122,27 +122,27 @@ def test_record__killed_between_alarm_and_update__repeats_the_update_alone(tmp_p
     assert path.read_text() == whole
 
 
-def test_record__steps_that_trained_on_nothing__are_no_part_of_a_series(tmp_path: Path) -> None:
+def test_record__steps_that_trained_on_nothing__are_not_part_of_a_series(tmp_path: Path) -> None:
     metrics = TrainingMetrics(tmp_path / "metrics.jsonl", alarms=RULES)
     for step, norm in enumerate([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]):
         metrics.record("update", step, build_update(norm))
     assert [line["event"] for line in read(tmp_path / "metrics.jsonl")] == ["update"] * 9
 
 
-def test_record__sinks__are_told_of_new_lines_only(tmp_path: Path) -> None:
-    told: list[Any] = []
+def test_record__sinks__receive_new_lines_only(tmp_path: Path) -> None:
+    received: list[Any] = []
     path = tmp_path / "metrics.jsonl"
     TrainingMetrics(path).record("policy", 0, {"time": 1.0})
-    metrics = TrainingMetrics(path, alarms=RULES, sinks=[lambda *line: told.append(line)])
+    metrics = TrainingMetrics(path, alarms=RULES, sinks=[lambda *line: received.append(line)])
     metrics.record("policy", 0, {"time": 1.0})
     for step in range(5):
         metrics.record("update", step, build_update(NORMS[step]))
-    assert [(event, step) for event, step, _ in told] == [
+    assert [(event, step) for event, step, _ in received] == [
         *(("update", i) for i in range(4)),
         ("alarm", 4),
         ("update", 4),
     ]
-    assert told[0][2] == build_update(1.0)
+    assert received[0][2] == build_update(1.0)
 
 
 def test_log_line__update__is_its_main_numbers() -> None:
@@ -163,11 +163,11 @@ def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path
     write("update", 4, {"reward/mean": 0.5})
     write("evaluation", 4, {"reward": 0.75, "n": 512})
     write("policy", 4, {"manifest_hash": "0x1", "time": 1.0})
-    found = EventAccumulator(str(tmp_path))
-    found.Reload()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
     scalars = {
-        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in found.Tensors(tag)]
-        for tag in found.Tags()["tensors"]
+        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
     }
     assert scalars == {
         "reward/mean": [(3, 0.25), (4, 0.5)], "staleness_mean": [(3, 1.5)],

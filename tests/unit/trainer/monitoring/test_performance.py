@@ -1,4 +1,4 @@
-"""Throughput, idle time and floating-point operations, by hand."""
+"""Throughput, idle time and floating-point operations, against values worked out by hand."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ REPORT = {
 
 
 def build_family(lengths: list[tuple[int, int]]) -> PrefixTree:
-    """Siblings of so many prompt and completion tokens; the last token of a completion is not read."""
+    """Build siblings with the given numbers of prompt and completion tokens. The last completion token is not fed."""
     samples = [
         Sample(
             id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=i), policy_version=Step(0), prompt=(3,) * prompt,
@@ -60,7 +60,7 @@ def test_build_performance__four_devices__each_has_a_quarter_of_the_use() -> Non
 
 
 SIZE = ModelSize(token=6000, prediction=600, layers=2, width=8)
-"""Of 1000 parameters in the layers and 100 in the head, all of which learn."""
+"""Size of a model with 1000 parameters in the layers and 100 in the head, all of which are trained."""
 
 
 def test_compute_flops__two_sequences__by_hand() -> None:
@@ -70,8 +70,8 @@ def test_compute_flops__two_sequences__by_hand() -> None:
     assert compute_flops([], SIZE, predictions=0) == 0.0
 
 
-def test_compute_flops__siblings_behind_one_prompt__do_not_see_each_other() -> None:
-    """Two of 3 + 3 tokens: two sequences of 6 but for the prompt, which is computed once; each predicts 4."""
+def test_compute_flops__siblings_with_one_prompt__do_not_attend_to_each_other() -> None:
+    """Two siblings feed 3 + 3 tokens each and predict 4 each. They cost two sequences of 6, minus one prompt of 3."""
     found = compute_flops([build_family([(3, 4), (3, 4)])], SIZE, predictions=8)
     assert found == 6 * 1000 * 9 + 6 * 100 * 8 + 6 * 2 * 8 * (36 + 36 - 9)
 
@@ -80,18 +80,18 @@ HEAD = 259 * 96
 
 
 def test_measure_model__shipped_model__head_once_and_embedding_not() -> None:
-    """Tied, so its one matrix counts as the head: all parameters do."""
+    """Head and embedding are tied, so their single matrix counts as the head, and every parameter counts once."""
     model = load_model(tiny_folder(), "float32")
     count = sum(p.numel() for p in model.parameters())
     tied = measure_model(model)
     assert tied == ModelSize(token=6 * (count - HEAD), prediction=6 * HEAD, layers=2, width=96)
     head = model.get_output_embeddings()
     head.weight = type(head.weight)(head.weight.detach().clone())
-    assert measure_model(model) == tied  # another 259 x 96 in all, of which the embedding is left out
+    assert measure_model(model) == tied  # untied, the embedding is another 259 x 96, which is left out
 
 
 def test_measure_model__adapters__frozen_weights_have_no_gradient_of_their_own() -> None:
-    """Rank 2 at both layers' queries: 2 x 96 down and, as the heads are 96 wide in all, 96 x 2 up."""
+    """Adapters of rank 2 at the queries of both layers are 2 x 96 down and, with heads 96 wide in all, 96 x 2 up."""
     model = load_model(tiny_folder(), "float32")
     count = sum(p.numel() for p in model.parameters())
     add_adapters(model, rank=2, alpha=4.0, targets=("q_proj",), seed=0)

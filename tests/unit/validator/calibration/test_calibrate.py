@@ -1,4 +1,4 @@
-"""Thresholds from distances given by hand, and from honest work of the tiny model; what is refused."""
+"""Thresholds from hand-written distances and from honest work of the tiny model, and proposals that are refused."""
 
 import dataclasses
 import random
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.unit
 BF16 = "bfloat16"
 PAIR = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
 Change = Callable[[list[Completion]], list[Completion]]
-"""Of completions with all their states."""
+"""Function that changes completions, given with all their states."""
 
 
 def make_distances(
@@ -59,7 +59,7 @@ def make_distances(
 
 
 def make_params(dtype: str, **verification: Any) -> PoolParams:
-    """Sixteen rollouts of up to five tokens."""
+    """Return parameters with sixteen rollouts of up to five tokens per submission."""
     return make_model_params(
         groups_per_task=4,
         groups_per_step=16,
@@ -75,7 +75,7 @@ def load_engine(dtype: str = "float32", batch: int = 64, folder: Path | None = N
     return engine
 
 
-def test_propose__by_hand__is_three_times_the_farthest_and_what_adds_up_with_one_item_more():
+def test_propose__by_hand__is_three_times_the_largest_and_sums_include_one_added_item():
     first = make_distances([2, 0], [0.5, 0.1], [0, 0.3, 0, 0], [0.01, 0.03, 0, 0])
     second = make_distances([1], [0.3], [0, 0], [0.02, 0])
     found = propose([[first], [second]], false_reject_rate=1e-5)
@@ -121,7 +121,7 @@ class Calibrated:
     validator: Engine
 
     def judge(self, worker: Engine, *, seed: int, temperature: float = 1.0, seed_offset: int = 0) -> Breach | None:
-        """Fresh work of `worker`, claimed as honest work of the pool."""
+        """Judge fresh work of `worker`, claimed as honest work of the pool."""
         requests = draw_requests(self.params, seed)
         moved = [dataclasses.replace(each, seed=each.seed + seed_offset) for each in requests]
         completions = worker.generate(moved, temperature=temperature, capture=build_capture(self.rules))
@@ -131,7 +131,7 @@ class Calibrated:
 
 
 def draw_requests(params: PoolParams, seed: int) -> list[GenerationRequest]:
-    """A submission of prompts and seeds that no calibration here has seen."""
+    """Return a submission of prompts and seeds that no calibration here has seen."""
     environment, tokenizer, rng = load(DEMO), build_tokenizer(), random.Random(seed)
     texts = [environment.prompt(rng.getrandbits(62)).text for _ in range(params.groups_per_task)]
     prompts = [tuple(encode_prompt(tokenizer, text, format=RAW)) for text in texts for _ in range(params.group_size)]
@@ -169,7 +169,7 @@ def test_propose__bfloat16__rejects_coarse_weights(bf16: Calibrated):
 @pytest.mark.parametrize(
     "changes", [{"temperature": 0.5}, {"temperature": 0.01}, {"temperature": 2.0}, {"seed_offset": 1}]
 )
-def test_propose__bfloat16__rejects_tokens_that_were_sampled_otherwise(bf16: Calibrated, changes: dict[str, Any]):
+def test_propose__bfloat16__rejects_tokens_that_were_sampled_differently(bf16: Calibrated, changes: dict[str, Any]):
     for seed in range(301, 304):
         breach = bf16.judge(load_engine(BF16), seed=seed, **changes)
         assert breach.reason in {Reason.TOKEN_MARGIN, Reason.FALSE_TERMINATION}
@@ -181,7 +181,7 @@ def run(dtype: str, worker: Engine, validator: Engine, *, count: int = 4, **chan
     return calibrate(params, load(DEMO), worker, validator, submissions=count, false_reject_rate=1e-6, **changes)
 
 
-def test_calibrate__float32__proposes_what_a_pool_accepts_and_counts_what_it_saw():
+def test_calibrate__float32__proposes_lawful_thresholds_and_counts_its_work():
     progress: list[int] = []
     found = run("float32", load_engine(), load_engine(batch=5), on_progress=progress.append)
     assert progress == [1, 2, 3, 4, 5, 6]
@@ -203,7 +203,7 @@ def test_calibrate__exact_mode_where_decoding_differs_from_prefill__is_impossibl
 
 
 class Replaying(Wrapped):
-    """An engine that claims what its own replay says: what one of the same build does in decoding and prefill."""
+    """An engine that claims the results of its own replay, like one whose decoding equals its prefill."""
 
     def __init__(self, engine: Engine, change: Change = lambda completions: completions) -> None:
         super().__init__(engine)
@@ -212,16 +212,16 @@ class Replaying(Wrapped):
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        made = super().generate(requests, temperature=temperature)
+        completions = super().generate(requests, temperature=temperature)
         claims = [
-            ReplayRequest(prompt=request.prompt, tokens=each.tokens, seed=request.seed)
-            for request, each in zip(requests, made, strict=True)
+            ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
+            for request, completion in zip(requests, completions, strict=True)
         ]
         replays = self.replay(claims, temperature=temperature, capture=EVERYTHING)
         changed = self.change(
             [
-                dataclasses.replace(each, tops=replay.tops, logprobs=tuple(replay.logprobs.tolist()))
-                for each, replay in zip(made, replays, strict=True)
+                dataclasses.replace(completion, tops=replay.tops, logprobs=tuple(replay.logprobs.tolist()))
+                for completion, replay in zip(completions, replays, strict=True)
             ]
         )
         assert capture is not None
@@ -230,7 +230,7 @@ class Replaying(Wrapped):
 
 
 def flip_bit(completions: list[Completion], *, bit: int = 0) -> list[Completion]:
-    """One bit of the largest value of the last completion."""
+    """Flip one bit of the largest value of the last completion."""
     bits = join(completions[-1].tops)
     bits.reshape(-1)[compute_top(bits.reshape(-1), 1)] ^= 1 << bit
     return [*completions[:-1], with_states(completions[-1], bits)]
@@ -251,7 +251,7 @@ def with_states(completion: Completion, bits: Bits) -> Completion:
 
 
 def test_calibrate__equal_bit_for_bit__opens_the_exact_mode_which_voids_any_difference():
-    # No token of the tiny model stands between two near ones here: decoding and prefill choose the same.
+    # No token of the tiny model is a near tie here, so decoding and prefill choose the same tokens.
     found = run("float32", Replaying(load_engine()), load_engine(), mode="exact")
     assert (found.is_identical, found.verification.mode) == (True, "exact")
     exact = Calibrated(make_params("float32", mode="exact"), found.verification, load_engine())
@@ -286,8 +286,8 @@ def test_calibrate__thresholds_that_let_a_forgery_pass__are_refused(monkeypatch:
         run("float32", load_engine(), load_engine())
 
 
-def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[CalibrationSample], bf16: Calibrated):
-    """None that passed of none that was tried says nothing."""
+def test_try_forgeries__without_a_window_for_one__is_refused(honest_bf16: list[CalibrationSample], bf16: Calibrated):
+    """A forgery that was tried on no window proves nothing by not passing."""
     one = dataclasses.replace(honest_bf16[0], rollouts=honest_bf16[0].rollouts[:1])
     with pytest.raises(OperatorError, match="too_few_windows"):
         try_forgeries([one], bf16.params, bf16.rules.thresholds, validator=bf16.validator)
@@ -301,7 +301,7 @@ def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
     save_policy(build_model(9), build_tokenizer(), tmp_path, BF16)
     other = load_engine(BF16, folder=tmp_path)
     tried = try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=other)
-    # Only windows of the same length can be compared: an untrained model seldom ends within five tokens.
+    # Only windows of the same length can be compared, and an untrained model seldom ends within five tokens.
     assert 0 < tried["previous"] <= 8 * 16
     with pytest.raises(OperatorError, match=r"forgery_passes: .* the forgery previous passes on 128 of 128 windows"):
         try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=load_engine(BF16))

@@ -1,4 +1,4 @@
-"""Every forgery is a well-formed proof, and none passes; plain TOPLOC would let one pass."""
+"""Every forgery is a well-formed proof, and none passes. Plain TOPLOC would let one pass."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ Honest = tuple[list[Bits], Thresholds]
 
 @pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=NEEDS_BFLOAT16)])
 def honest(request: pytest.FixtureRequest) -> Honest:
-    """Windows of the tiny model's work, and the limits of its number format."""
+    """Return windows of the tiny model's work, and the limits of its number format."""
     torch.set_num_threads(1)
     params = make_model_params(
         model={"max_prompt_tokens": 64, "max_completion_tokens": 5, "compute_dtype": request.param},
@@ -39,14 +39,14 @@ def honest(request: pytest.FixtureRequest) -> Honest:
 
 
 def draw_gaussian(seed: int, rows: int = 32, hidden: int = 2048) -> Bits:
-    """uint16[rows, hidden]: bfloat16 bits of independent normal values."""
+    """Return bfloat16 bits of independent normal values, uint16[rows, hidden]."""
     values = torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, hidden), np.float32))
     return values.to(torch.bfloat16).view(torch.uint16).numpy()
 
 
 @pytest.mark.parametrize("name", FORGERS)
 @pytest.mark.parametrize(("rows", "hidden"), [(32, 96), (1, 96), (1, 7), (2, 64)])
-def test_forgers__any_window__give_what_parses(name: str, rows: int, hidden: int):
+def test_forgers__any_window__give_a_proof_that_parses(name: str, rows: int, hidden: int):
     k = compute_k(rows, hidden)
     for seed in range(5):
         proof = FORGERS[name](draw_gaussian(seed, rows, hidden), np.random.default_rng(seed))
@@ -86,15 +86,15 @@ def test_forgers__other_windows_of_the_tiny_model__never_pass(honest: Honest):
         assert not any(tried)
 
 
-def test_count_passes__limits_without_meaning__let_them_pass(honest: Honest):
-    """Or the test above would hold for a count that is always zero."""
+def test_count_passes__meaningless_limits__let_forgeries_pass(honest: Honest):
+    """Otherwise the test above would also hold for a count that is always zero."""
     wide = Thresholds(exponent_max=127, mantissa_mean_max=127, logprob=None)
     passed = count_passes(honest[0][:40], wide, np.random.default_rng(0))
     assert any(passed["constant"])
     assert any(passed["profile"])
 
 
-def test_count_passes__windows_that_are_equal__are_no_forgeries():
+def test_count_passes__equal_windows__are_not_forgeries():
     same, other = draw_gaussian(1, 2, 64), draw_gaussian(2, 2, 64)
     passed = count_passes([same, same.copy()], Thresholds(), np.random.default_rng(0))
     assert passed == {name: [] for name in FORGERS}
@@ -103,7 +103,8 @@ def test_count_passes__windows_that_are_equal__are_no_forgeries():
 
 
 def test_forge_channels__model_with_outlier_channels__passes_by_its_modulus_alone():
-    """Sixteen channels of one usual value each, as large models have: an index modulo the hidden size is a channel."""
+    """Windows have sixteen channels of one typical value each, as in large models. An index modulo the hidden size is a
+    channel."""
     hidden, channels = 3584, np.arange(16) * 200
 
     def draw(seed: int) -> Bits:
@@ -115,14 +116,14 @@ def test_forge_channels__model_with_outlier_channels__passes_by_its_modulus_alon
     wide = Thresholds(exponent_max=21, mantissa_mean_max=2.25)
     forged = [forge_channels(draw(seed), np.random.default_rng(0)) for seed in range(6)]
     distances = [compare(proof, draw(100 + seed)) for seed, proof in enumerate(forged)]
-    assert all(is_within(wide, each) for each in distances)  # or the rule of the modulus would stop nothing
+    assert all(is_within(wide, each) for each in distances)  # otherwise the rule of the modulus would stop nothing
     assert all(parse(proof, 128).modulus == hidden for proof in forged)
     passed = count_passes([draw(seed) for seed in range(6)], wide, np.random.default_rng(0))
     assert not any(passed["channels"])
 
 
 def test_forge_constant__gaussian_windows__passes_plain_toploc_and_not_ours():
-    """The paper's limits are 38 exponents, mantissa mean 10 and median 8, and it leaves the sign out."""
+    """The paper's limits are 38 exponents, mantissa mean 10 and median 8. It ignores the sign."""
     plain = ours = with_sign = 0
     for seed in range(20):
         window = draw_gaussian(1000 + seed, hidden=8192)
