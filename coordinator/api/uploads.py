@@ -44,8 +44,8 @@ def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
     """Hand in a signed receipt; the answer is the operator's countersignature.
 
     A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
-    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of `stake_check.require_stake`
-    and `submissions.require_new`.
+    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of
+    `stake_check.require_stake` and `submissions.require_new`.
     """
     receipt = body.receipt.to_message()
     if receipt.node != node or receipt.pool != ctx.config.pool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import IO
 
+import covey
 from covey.chain.json_rpc import ChainClient
 from covey.errors import OperatorError, TransientError
 from covey.runtime.http import find_free_ports, listen
@@ -53,7 +54,7 @@ def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) ->
         if os.access(configured, os.X_OK):
             return configured
         raise OperatorError("no_anvil", f"{configured} is no program", fix="Correct the setting COVEY_ANVIL")
-    for root in (*roots, Path.cwd(), Path(__file__).resolve().parent.parent):
+    for root in (*roots, Path.cwd(), Path(covey.__file__).resolve().parent.parent):
         for package in _PACKAGES:
             # The native binary: the npm wrapper would leave it running when it is stopped itself.
             binary = root / "node_modules" / "@foundry-rs" / f"anvil-{package}" / "bin" / "anvil"

@@ -153,6 +153,15 @@ def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
             anvil.stop()
 
 
+def test_find_anvil__from_another_folder__is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "node_modules").is_dir():
+        pytest.skip("this checkout has no node_modules")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert find_anvil().is_relative_to(root.joinpath("node_modules").resolve())
+
+
 def test_find_anvil__configured_but_missing__stops_with_advice(tmp_path: Path):
     with pytest.raises(OperatorError) as caught:
         find_anvil(configured=tmp_path / "anvil")
