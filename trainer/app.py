@@ -54,14 +54,13 @@ def build(
     """
     from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
-    from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
-    from trainer.checkpoints.resume import build_lost_policy, build_lost_reference, require_resumable
+    from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
+    from trainer.checkpoints.resume import restore
     from trainer.distributed.ranks import ALONE
     from trainer.factories import build_evaluator, build_learner, build_regrader, get_source
     from trainer.monitoring.evaluation import Background, explain_evaluation
     from trainer.monitoring.metrics import TrainingMetrics
     from trainer.monitoring.performance import complete_report
-    from trainer.publisher import require_policy
 
     if network.terms.trainer != network.wallet.address:
         raise OperatorError(
@@ -76,24 +75,10 @@ def build(
     require_policy_format(tokenizer, load_end_tokens(source, tokenizer), network.params.model)
     checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
     exports = StepFolders(config.home / "exports")
-    state = checkpoints.restore(learner)
-    step = Step(config.initial_step) if state is None else state.step
-    published = network.contracts.policies.steps_of(network.pool)
-    require_resumable(step, published, max_staleness=network.params.max_staleness)
-    if state is None and step > 0:
-        folder = Path(source)
-        require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
-    exports.retain(lambda kept: kept <= step)
-    if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
-        raise build_lost_reference(f"{exports.get_path(Step(0))} does not exist")
-    for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
-        raise build_lost_policy(exports.get_path(lost), published)
-    if not is_whole(exports, step):
-        export_policy(exports, learner, tokenizer, step)
-    newest = Step(max(0, published - 1))
-    is_kept = newest == step or is_whole(exports, newest)
-    if state is None:
-        checkpoints.save(learner, step, {})
+    resumed = restore(
+        config, network, learner, tokenizer, checkpoints=checkpoints, exports=exports, source=Path(source)
+    )
+    step = resumed.step
     metrics = TrainingMetrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
     evaluator = build_evaluator(config, network, grade=grade)
     if config.evaluation_every:
@@ -105,8 +90,9 @@ def build(
         metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
         get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
 
-    if state is not None and state.report:  # a crash may have come between checkpoint and metrics
-        metrics.record("update", step - 1, complete_report(state.report, config, saved=0.0, devices=learner.ranks.size))
+    if resumed.report:  # a crash may have come between checkpoint and metrics
+        report = complete_report(resumed.report, config, saved=0.0, devices=learner.ranks.size)
+        metrics.record("update", step - 1, report)
     return Context(
         config=config,
         network=network,
@@ -122,11 +108,7 @@ def build(
         metrics=metrics,
         decode=decode,
         regrader=build_regrader(config, network, vocabulary=learner.vocabulary, grade=grade),
-        progress=TrainingProgress(
-            step=step,
-            waiting_since=time.monotonic(),
-            unpublished=newest if is_kept else Step(published),
-        ),
+        progress=TrainingProgress(step=step, waiting_since=time.monotonic(), unpublished=resumed.unpublished),
         stop=stop,
     )
 

@@ -7,14 +7,12 @@ files give an equal manifest, the outbox holds one intent per step, and only the
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NoReturn, Protocol
 
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.runtime.full_disk import ExplainFullDisk
 from covey.shardcast.store import Retention, ShardStore, add_shards
 
 WATCH_SECONDS = 1.0
@@ -31,23 +29,6 @@ class Registry(Protocol):
     def policy_of(self, pool: PoolId, step: Step) -> Hash: ...
 
     def steps_of(self, pool: PoolId) -> int: ...
-
-
-def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
-    """Raise OperatorError("another_policy") unless `folder` is the policy that the chain holds for `step`.
-
-    The policy is cut into shards in `scratch`, which needs as much free space as the policy takes.
-    """
-    if folder.is_dir() and registry.steps_of(pool) > step:
-        with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
-            manifest_hash = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
-        if manifest_hash == registry.policy_of(pool, step):
-            return
-    raise OperatorError(
-        "another_policy",
-        f"{folder} is not the policy that the chain holds for step {step}",
-        fix="Set initial_policy to a copy of home/exports/N, and initial_step to N, the newest published step",
-    )
 
 
 class Publisher:

@@ -1,12 +1,73 @@
-"""Checks whether a trainer may resume: its newest checkpoint must match the policies on chain.
+"""Restores a trainer at its start: its newest checkpoint must match the policies on chain.
 
 Only the chain decides what is published.
 """
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from transformers import PreTrainedTokenizerBase
+
+from covey.chain.contracts import PolicyRegistry
 from covey.errors import OperatorError
-from covey.protocol.ids import Step
+from covey.network.entry import Network
+from covey.protocol.ids import PoolId, Step
+from covey.runtime.full_disk import ExplainFullDisk
+from covey.shardcast.store import ShardStore, add_shards
+from trainer.algorithm.learner import Learner
+from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
+from trainer.config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedState:
+    """Where a trainer resumes."""
+
+    step: Step
+    """Step of the policy that the masters represent."""
+    unpublished: Step
+    """Step of the oldest policy that this process has not seen on chain. See `TrainingProgress.unpublished`."""
+    report: dict[str, float] = field(default_factory=dict)
+    """Report of the step before, which a crash may have kept from the metrics. Empty if there was none."""
+
+
+def restore(
+    config: TrainerConfig,
+    network: Network,
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    checkpoints: Checkpoints,
+    exports: StepFolders,
+    source: Path,
+) -> ResumedState:
+    """Load the newest checkpoint into the learner, and export its policy again if the export is damaged.
+
+    Without a checkpoint, write that of `initial_step`, whose policy is in the folder `source`. Raises OperatorError as
+    `require_resumable`, and OperatorError("another_policy"), ("lost_policy") or ("no_reference") if a policy that is
+    needed is not there.
+    """
+    registry = network.contracts.policies
+    state = checkpoints.restore(learner)
+    step = Step(config.initial_step) if state is None else state.step
+    published = registry.steps_of(network.pool)
+    require_resumable(step, published, max_staleness=network.params.max_staleness)
+    if state is None and step > 0:
+        _require_published(registry, network.pool, step, source, scratch=config.home)
+    exports.retain(lambda kept: kept <= step)
+    if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
+        raise build_lost_reference(f"{exports.get_path(Step(0))} does not exist")
+    for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
+        raise build_lost_policy(exports.get_path(lost), published)
+    if not is_whole(exports, step):
+        export_policy(exports, learner, tokenizer, step)
+    newest = Step(max(0, published - 1))
+    is_kept = newest == step or is_whole(exports, newest)
+    if state is None:
+        checkpoints.save(learner, step, {})
+    unpublished = newest if is_kept else Step(published)
+    return ResumedState(step=step, unpublished=unpublished, report={} if state is None else state.report)
 
 
 def require_resumable(step: Step, published: int, *, max_staleness: int) -> None:
@@ -25,6 +86,23 @@ def require_resumable(step: Step, published: int, *, max_staleness: int) -> None
         "wrong_checkpoint",
         f"the state of step {step} is {where} the chain, which holds {published} policies",
         fix=f"Resume with the home folder with which this pool was trained, or {instead}",
+    )
+
+
+def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
+    """Raise OperatorError("another_policy") unless `folder` is the policy that the chain holds for `step`.
+
+    The policy is cut into shards in `scratch`, which needs as much free space as the policy takes.
+    """
+    if folder.is_dir() and registry.steps_of(pool) > step:
+        with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
+            manifest_hash = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
+        if manifest_hash == registry.policy_of(pool, step):
+            return
+    raise OperatorError(
+        "another_policy",
+        f"{folder} is not the policy that the chain holds for step {step}",
+        fix="Set initial_policy to a copy of home/exports/N, and initial_step to N, the newest published step",
     )
 
 
