@@ -193,7 +193,7 @@ def test_show__what_hash_or_signature_refutes__is_refused(opened, changes, code)
 def test_show__coordinator_of_another_pool__is_refused(opened):
     opened.pool, opened.coordinator = 2, Coordinator(build_detail())
     plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "2"]
-    assert "is of pool 1, not 2" in str(runner.invoke(cli.app, plain).exception)
+    assert "serves pool 1, not 2" in str(runner.invoke(cli.app, plain).exception)
 
 
 @pytest.mark.parametrize("text", ["0x1234567", "1234567", "0x12345678g", "0x" + "1" * 65, "../../status"])

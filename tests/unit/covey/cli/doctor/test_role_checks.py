@@ -150,10 +150,10 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
 
 
 @pytest.mark.parametrize(
-    ("name", "role", "changes", "status", "told"),
+    ("name", "role", "changes", "status", "text"),
     [
         ("key", "worker", {"address": Trouble(detail="node.key cannot be read", fix="Name a file")}, "fail", "Name a"),
-        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "is chain 8, the deployment is on 7"),
+        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "but the deployment is on chain 7"),
         ("chain", "worker", {"chain": replace(CHAIN, codeless=("EpochLedger",))}, "fail", "addresses of EpochLedger"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.CREATED)}, "warn", "covey pool start"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.ENDED)}, "warn", "has ended"),
@@ -185,10 +185,10 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("isolation", "validator", {}, "ok", "bwrap (bubblewrap 0.11.0"),
     ],
 )  # fmt: skip
-def test_row__one_thing_wrong__says_what_was_seen_and_what_to_do(name, role, changes, status, told):
+def test_row__one_thing_wrong__says_what_was_seen_and_what_to_do(name, role, changes, status, text):
     row = find(name, role, **changes)
     assert row.status == status, row
-    assert told in f"{row.detail}. {row.fix}"
+    assert text in f"{row.detail}. {row.fix}"
     assert bool(row.fix) == (status in ("warn", "fail")), row
 
 
