@@ -99,15 +99,17 @@ ROWS = [
     Row(f"pool start --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(f"worker register --node-key-file {{folder}}/open.key {SIGNED} --pool 1", "key_exposed: "),
     Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
-    Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
-    # the devnet
-    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is not a whole state"),
     Row(
-        "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json is of a chain whose"
+        "wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be created: No such file or directory"
+    ),
+    # the devnet
+    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is incomplete"),
+    Row(
+        "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json belongs to a chain"
     ),
     Row(
         "devnet up --folder {folder}/gone --port 0",
-        "or begin a new chain with covey devnet up --folder {folder}/gone --fresh",
+        "or start a new chain with covey devnet up --folder {folder}/gone --fresh",
     ),
     Row("devnet up --folder {folder}/new --port {busy}", "address_in_use: cannot listen on 127.0.0.1:{busy}"),
     Row("devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet already runs on 127.0.0.1:{node}"),
@@ -126,10 +128,12 @@ ROWS = [
     Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
     Row(f"{INIT} --chain sepolia {CHAIN}", "bad_url: --chain is sepolia. Name devnet, or the URL of a node"),
     Row(f"{INIT} --device gpu", "bad_device: gpu cannot be used: "),
-    Row("init pool /proc/new", "no_folder: /proc/new cannot be made: "),
+    Row("init pool /proc/new", "no_folder: /proc/new cannot be created: "),
     Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Name a new"),
     Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Na"),
-    Row("init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be made: File exists. Name a fol"),
+    Row(
+        "init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be created: File exists. Name a fol"
+    ),
     Row(f"{INIT} --model {{folder}}/half", "model_unavailable: {folder}/half has no config.json. Name a folder or a"),
     Row(f"{INIT} --model ./none", "model_unavailable: there is no folder ./none. Name a folder or a model on a hub"),
     Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment of kind sudoku. Use one of "),
@@ -155,7 +159,7 @@ ROWS = [
     Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
     Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
     Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: /dev/full exists"),
-    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is not a whole state"),
+    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is incomplete"),
     Row("up {folder}/lost", "or make another pool with covey init pool, because everything in {folder}/lost"),
     # pool files
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
@@ -180,7 +184,7 @@ ROWS = [
     Row(CREATE, "weak_pool: {folder}/pool.toml: the trainer is a validator", change=(TRAINER, A)),
     Row(CREATE, "accept this with --yes", change=(TRAINER, OPERATOR)),
     Row(CREATE, "unbond_window must be at least challenge_window + veto_window, 20", change=("= 20", "= 19")),
-    Row(CREATE, "min_stake: must not be negative, as -2 is", change=("min_stake = 2", "min_stake = -2")),
+    Row(CREATE, "min_stake: must not be negative, but is -2", change=("min_stake = 2", "min_stake = -2")),
     Row(CREATE, "veto_window: must be a whole number, not '10'", change=("veto_window = 10", 'veto_window = "10"')),
     Row(CREATE, "run covey validator calibrate", change=("quorum", 'model = { compute_dtype = "bfloat16" }\nquorum')),
     Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
@@ -255,7 +259,7 @@ ROWS = [
     Row(JOIN, "no_deployment: the contracts hold your stake", page=describe_pool(31337)),
     Row(
         f"{JOIN} {CHAIN}",
-        "other_contracts: the coordinator works on other contracts: chain_id is 5 there and 31337 in the deployment",
+        "other_contracts: the coordinator uses other contracts: chain_id is 5 at the coordinator and 31337",
         page=describe_pool(5),
     ),
     Row(

@@ -120,7 +120,10 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
     refused = runner.invoke(cli.app, plain)
     assert refused.exception.code == "weak_terms"
     assert "--force" in refused.exception.fix
-    assert "a cheat is expected to lose 0.79 times what it gains, where 3 is the least" in refused.exception.message
+    assert (
+        "a cheat is expected to lose 0.79 times what it gains, but at least 3 times is required"
+        in refused.exception.message
+    )
     assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
     assert opened.sent == []
     forced = runner.invoke(cli.app, [*plain, "--force"])

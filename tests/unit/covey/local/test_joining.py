@@ -97,7 +97,10 @@ def test_require_same_contracts__coordinator_names_another__is_refused(name: str
     with pytest.raises(OperatorError) as caught:
         require_same_contracts(make_view(), replace(DEPLOYMENT, **{field: other}))
     assert caught.value.code == "other_contracts"
-    assert f"{name} is {getattr(DEPLOYMENT, field)} there and {other} in the deployment" in caught.value.message
+    assert (
+        f"{name} is {getattr(DEPLOYMENT, field)} at the coordinator and {other} in the deployment"
+        in caught.value.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(
         with pytest.raises(OperatorError):
             stop_keeper(tmp_path, seconds=0.7, say=said.append)
     assert len(said) == 3
-    assert all(line.startswith(f"waiting for process 99999999 to end those of {tmp_path}, ") for line in said)
+    assert all(line.startswith(f"waiting for process 99999999 to stop those of {tmp_path}, ") for line in said)
 
 
 def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
