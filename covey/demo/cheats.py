@@ -63,7 +63,7 @@ class Wrapped:
 
 
 class QuantizedWeights(Wrapped):
-    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven.  Earns `proof`."""
+    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven. Earns `proof`."""
 
     def load_policy(self, folder: Path, version: int) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
@@ -74,7 +74,7 @@ class QuantizedWeights(Wrapped):
 
 
 class BestOfN(Wrapped):
-    """Samples every slot with n seeds and submits what it likes best.  Earns `token_margin`."""
+    """Samples every slot with n seeds and submits what it likes best. Earns `token_margin`."""
 
     def __init__(self, engine: Engine, *, n: int, score: Callable[[str, str], float]) -> None:
         super().__init__(engine)
@@ -99,8 +99,8 @@ class BestOfN(Wrapped):
 
 
 class LikeliestOfN(BestOfN):
-    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.  It is right more
-    often than one sample, whatever the task.  Earns `token_margin`."""
+    """Samples every slot with n seeds and submits the completion that the policy finds likeliest. It is right more
+    often than one sample, whatever the task. Earns `token_margin`."""
 
     def __init__(self, engine: Engine, *, n: int) -> None:
         super().__init__(engine, n=n, score=lambda *_: 0.0)

@@ -21,7 +21,7 @@ from covey.model.recipe import WarmStart
 from covey.protocol import canonical
 
 RECIPE_VERSION = 1
-"""Version of the warm start.  A change of what it makes raises it, and models are made again."""
+"""Version of the warm start. A change of what it makes raises it, and models are made again."""
 SEED = 1
 LEAST_REWARD, MOST_REWARD = 0.05, 0.75
 """Rewards at which reinforcement learning has something to learn from, and room to rise."""

@@ -30,7 +30,7 @@ ENGINES = ("hf", "vllm")
 
 
 class DemoNetwork:
-    """Everything that runs.  `open` it, then `start_all`; `close` it whatever happens."""
+    """Everything that runs. `open` it, then `start_all`; `close` it whatever happens."""
 
     def __init__(self, participants: Participants, invoke: Invoke) -> None:
         """`invoke` runs a `covey` command in this process; it prints to the standard output."""

@@ -42,7 +42,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """A worker with its contributor.  Example: name="worker-1", cheat="" or a key of CHEATS."""
+    """A worker with its contributor. Example: name="worker-1", cheat="" or a key of CHEATS."""
 
     name: str
     contributor: str
@@ -54,7 +54,7 @@ class Participants:
     """The demo's folder: keys, data sets and settings."""
 
     def __init__(self, folder: Path, options: DemoOptions, *, policy: Path | None = None) -> None:
-        """`policy`: folder of the first policy.  None: it is the shipped tiny model.
+        """`policy`: folder of the first policy. None: it is the shipped tiny model.
 
         Raises OperatorError("bad_demo_environment").
         """

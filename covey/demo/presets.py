@@ -1,7 +1,7 @@
 """The environments that the demo can train on, each a small preset: tasks, limits of tokens, warm start, steps.
 
-Main names: `Preset`, `find_preset`.  Every preset except the default one has a tiny model of its own, which
-`covey.demo.demo_models` makes.  Data sets are made from `covey.demo.questions`, and are served like anybody's.
+Main names: `Preset`, `find_preset`. Every preset except the default one has a tiny model of its own, which
+`covey.demo.demo_models` makes. Data sets are made from `covey.demo.questions`, and are served like anybody's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +26,14 @@ UNKNOWN_CHEATS = ("quantized", "likeliest-of-n")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One environment, alone or in a mixture.  Example: Part(kind="math", questions=partial(build_sums, 2400))."""
+    """One environment, alone or in a mixture. Example: Part(kind="math", questions=partial(build_sums, 2400))."""
 
     kind: str
     """Kind of the environment."""
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     """Options without the digest of the data set."""
     questions: Callable[[], Sequence[Question]] | None = None
-    """Builds the rows of the data set.  None: the kind makes its questions itself."""
+    """Builds the rows of the data set. None: the kind makes its questions itself."""
     weight: int = 1
     """Weight in a mixture."""
 
@@ -66,7 +66,7 @@ class Preset:
     parts: tuple[Part, ...]
     """One environment, or those of a mixture."""
     recipe: WarmStart | None
-    """How the model is made.  None: it is the shipped one."""
+    """How the model is made. None: it is the shipped one."""
     max_prompt_tokens: int = 64
     max_completion_tokens: int = 8
     steps: int = 24

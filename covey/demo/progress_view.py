@@ -32,7 +32,7 @@ def find_stage(status: StatusView, *, published: int) -> str:
 
 
 def describe_success(summary: Mapping[str, Any]) -> str:
-    """What went well, and nothing that did not happen.  Example: "the model learned, nobody was slashed, ..."."""
+    """What went well, and nothing that did not happen. Example: "the model learned, nobody was slashed, ..."."""
     slashed = len(summary["slashed"])
     cheats = f"{slashed} cheat{'s were' if slashed > 1 else ' was'} slashed" if slashed else "nobody was slashed"
     paid = "honest work was paid" if summary["claimed"] else "no work had to be paid"

@@ -21,7 +21,7 @@ ARGUMENTS = (2, 5, -3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    r"""One row of a data set.  Example: Question(prompt="...", info={"ground_truth": "7"}, answer=r"\boxed{7}")."""
+    r"""One row of a data set. Example: Question(prompt="...", info={"ground_truth": "7"}, answer=r"\boxed{7}")."""
 
     prompt: str
     """Text of the question."""

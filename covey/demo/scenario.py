@@ -30,7 +30,7 @@ Summary = dict[str, Any]
 
 
 def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summary], None]) -> list[str]:
-    """Run it all; return what failed.  `invoke` runs a `covey` command in this process.
+    """Run it all; return what failed. `invoke` runs a `covey` command in this process.
     `on_summary` is given the object of `--json` as soon as it is known.
 
     Whatever happens, no process and no file is left behind.

@@ -1,6 +1,6 @@
 """The shipped worker as a process of its own, but for what it hands in: `python -m tests.e2e.cheating_worker KIND`.
 
-Started by the tests of the network of processes.  KIND is a class of tests/cheats; everything else is the shipped
+Started by the tests of the network of processes. KIND is a class of tests/cheats; everything else is the shipped
 worker's: registration, leases, policies, signing, sending.
 """
 

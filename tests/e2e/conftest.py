@@ -1,4 +1,4 @@
-"""End-to-end tests need Anvil.  They kill processes that are connected to them, so what such connections leave is
+"""End-to-end tests need Anvil. They kill processes that are connected to them, so what such connections leave is
 collected here and not blamed on a later test.
 """
 

@@ -63,7 +63,7 @@ class Seen:
     cursor: tuple[SeenBlock, ...] = ()
 
     async def look(self, network: DemoNetwork) -> None:
-        """Once.  The chain first: a case that it shows stands for a submission that is decided by then."""
+        """Once. The chain first: a case that it shows stands for a submission that is decided by then."""
         progress = await asyncio.to_thread(network.follower.poll, self.cursor)
         self.submissions = await network.client.list_submissions(limit=1000)
         self.status = await network.client.get_status()

@@ -1,4 +1,4 @@
-"""The demo's network, broken on purpose: crashes, a chain that is away, a relay that is missing.  Nothing is lost."""
+"""The demo's network, broken on purpose: crashes, a chain that is away, a relay that is missing. Nothing is lost."""
 
 import asyncio
 import json

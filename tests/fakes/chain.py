@@ -1,6 +1,6 @@
 """A chain in memory for the sender: one account, a pool of transactions, blocks that come, go and are seen late.
 
-It answers what `ChainClient` is asked, by the same errors.  Every call succeeds; its effect is its data.
+It answers what `ChainClient` is asked, by the same errors. Every call succeeds; its effect is its data.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A coordinator in memory, for the loops of worker and validator.  It passes the contract test of the real one."""
+"""A coordinator in memory, for the loops of worker and validator. It passes the contract test of the real one."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from covey.protocol.messages import Countersignature, Receipt
 
 @dataclass(kw_only=True)
 class FakeCoordinator:
-    """What one node sees.  `orders` are handed out in turn; `fail` is called before and after each submission."""
+    """What one node sees. `orders` are handed out in turn; `fail` is called before and after each submission."""
 
     node: str
     operator: Signer

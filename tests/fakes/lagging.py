@@ -24,7 +24,7 @@ class LaggingClient(ChainClient):
     """Example: `LaggingClient(url, lag=1, is_behind=lambda method: method == "eth_getLogs")`."""
 
     def __init__(self, rpc_url: str, *, lag: int = 1, is_behind: Callable[[str], bool] = lambda _: True) -> None:
-        """`lag`: number of blocks that the slow backend lacks.  `is_behind`: whether it gets a request of a method."""
+        """`lag`: number of blocks that the slow backend lacks. `is_behind`: whether it gets a request of a method."""
         super().__init__(rpc_url)
         self._lag, self._is_behind = lag, is_behind
 

@@ -1,6 +1,6 @@
 """A process that replays one long completion within a memory limit: `python -m tests.fakes.replaying 2048 152000 1`.
 
-The limit, in GiB, is of the address space beyond what the process has when model and kernels are loaded.  It prints the
+The limit, in GiB, is of the address space beyond what the process has when model and kernels are loaded. It prints the
 peak of the resident memory beyond that in bytes, and fails where the replay takes more.
 """
 

@@ -43,7 +43,7 @@ TIMED = ("time/", "perf/", "trainer/idle_ratio")
 
 
 class FileChain(Chain):
-    """A hash a line: what is published outlives the process that published it.  Blocks come slowly enough for a trainer
+    """A hash a line: what is published outlives the process that published it. Blocks come slowly enough for a trainer
     to get ahead."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Recording:
 
 
 def record_stream(folder: Path, steps: int) -> None:
-    """A step's first task was replayed, the others were not.  An odd step has work of the policy before alone, so that
+    """A step's first task was replayed, the others were not. An odd step has work of the policy before alone, so that
     it may be trained before its own is published; in an even one the first task is of the step's policy."""
     stream = folder / "stream"
     stream.mkdir(parents=True)

@@ -1,6 +1,6 @@
 """A store that speaks S3 on loopback: objects in memory, and every request signed by Signature Version 4.
 
-Only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects.  As with S3, a
+Only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects. As with S3, a
 presigned link binds its verb, its key and its time, and neither size nor content.
 """
 

@@ -26,7 +26,7 @@ def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
 
 
 def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
-    """Two thirds have the prompt of the one before.  Log-probabilities lie around those of a uniform model, so that
+    """Two thirds have the prompt of the one before. Log-probabilities lie around those of a uniform model, so that
     clipping happens."""
     rng = random.Random(seed)
 

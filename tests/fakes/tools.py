@@ -105,7 +105,7 @@ OTHER_TASKS = 40
 class Worker:
     """An honest worker's hand; give it another engine, seed or temperature to cheat.
 
-    `rng` draws what a cheat chooses.  `leased`: the task is a real lease, so that it must be this one.  Honest work is
+    `rng` draws what a cheat chooses. `leased`: the task is a real lease, so that it must be this one. Honest work is
     made once for each task and shared by all that `at` returns.
     """
 
