@@ -22,11 +22,11 @@ class Fence:
     language: str
     body: str
     reason: str
-    """Why its commands do not run in a test; empty: they do."""
+    """Reason why its commands do not run in a test. Empty if they do."""
 
 
 def read_fences(path: Path) -> list[Fence]:
-    """All fences of a Markdown file, in its order."""
+    """Return all fences of a Markdown file in order."""
     return [
         Fence(
             document=path.name,

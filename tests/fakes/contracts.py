@@ -1,4 +1,4 @@
-"""What a node answers in the name of contracts that no test has deployed."""
+"""Answers of a node for contracts that no test has deployed."""
 
 from covey.chain import abi_codec
 from covey.protocol.eip712 import DOMAIN_VERSION
@@ -8,7 +8,7 @@ ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 def encode_domain(version: str = DOMAIN_VERSION) -> bytes:
-    """What `eip712Domain` of a contract returns (ERC-5267)."""
+    """Encode the answer of a contract's `eip712Domain` (ERC-5267)."""
     outputs = abi_codec.load_artifact("EpochLedger").functions["eip712Domain"].outputs
     salt = "0x" + "00" * 32
     return abi_codec.encode_values(outputs, (b"\x0f", "Covey", version, 5, ADDRESS, salt, []))
