@@ -148,8 +148,8 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
             assert node.suspended == "rejected"
             assert sum(task.groups for task in repository.list_tasks(TaskState.PENDING)) == 16  # planned again
 
-        for ctx in walk.validators:  # 15: the second validator finds it done
-            await validator.enforcement.cycle(ctx)
+        for context in walk.validators:  # 15: the second validator finds it done
+            await validator.enforcement.cycle(context)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()
@@ -159,8 +159,8 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         assert walk.network.contracts.stakes.locked_of(POOL, contributor) == MIN_STAKE
 
         walk.network.advance_clock(VETO_SECONDS + 1)
-        for each in walk.validators:
-            await validator.enforcement.cycle(each)
+        for context in walk.validators:
+            await validator.enforcement.cycle(context)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()

@@ -99,9 +99,7 @@ ROWS = [
     Row(f"pool start --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(f"worker register --node-key-file {{folder}}/open.key {SIGNED} --pool 1", "key_exposed: "),
     Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
-    Row(
-        "wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"
-    ),
+    Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
     # the devnet
     Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is incomplete"),
     Row(

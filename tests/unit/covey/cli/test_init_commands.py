@@ -1,4 +1,4 @@
-"""Which chain `covey init pool` takes."""
+"""The chain that `covey init pool` chooses."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ FIELDS = ("pool_registry", "node_registry", "policy_registry", "stake_manager", 
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of contracts whose node is in COVEY_RPC_URL, with its provider's key."""
+    """Return a deployment file whose node is in COVEY_RPC_URL, with the provider's key."""
     monkeypatch.setenv("COVEY_RPC_URL", NODE)
     file = tmp_path / "deployment.json"
     Deployment(chain_id=5, start_block=7, token=TOKEN, **dict.fromkeys(FIELDS, TOKEN)).save(file)

@@ -1,4 +1,4 @@
-"""A pool's TOML file: read whole, or refused in one line before anything is sent."""
+"""A pool's TOML file, which is read completely or refused in one line before anything is sent."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
     [(100, "epoch_seconds = 45.9", 45), (10, "epoch_seconds = 0.5", 1), (10, "", 5), (640, "", 20)],
 )
 def test_pool_file__epoch_length_left_out__is_the_coordinators_clock(tmp_path, windows, epoch_seconds, length):
-    """Whole seconds; at most half of the challenge window; 2 x 640 s of windows allow 20 s and not less."""
+    """The length is in whole seconds and at most half of the challenge window. Windows of 2 x 640 s allow 20 s."""
     text = POOL_FILE.replace("_window = 10", f"_window = {windows}").replace(
         "unbond_window = 20", "unbond_window = 9999"
     )

@@ -96,7 +96,7 @@ def test_list_failures__one_thing_wrong__named_alone(participants, good, changes
     assert list_failures(summary | changes, participants, status=status, submissions=submissions) == [message]
 
 
-def test_list_failures__eight_steps__a_quarter_is_asked_for(tmp_path, good):
+def test_list_failures__eight_steps__a_quarter_is_required(tmp_path, good):
     summary, status, submissions = good
     participants = Participants(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
     summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {participants.workers[1].node: HASH}}

@@ -1,4 +1,4 @@
-"""What a devnet's folder may hold, looked at before Anvil is started."""
+"""Checks of a devnet's folder before Anvil is started."""
 
 import fcntl
 from pathlib import Path
@@ -35,7 +35,7 @@ DEPLOYMENT = Deployment(
         ("", False, "bad_state", "is incomplete"),
     ],
 )
-def test_up__files_that_cannot_be_gone_on_with__is_refused_and_nothing_is_lost(
+def test_up__files_that_do_not_fit__is_refused_and_nothing_is_lost(
     tmp_path: Path, state: str | None, has_deployment: bool, code: str, word: str
 ):
     if state is not None:

@@ -65,7 +65,7 @@ def make_view(**changes) -> PoolView:
 
 @pytest.fixture
 def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A chain as the test wants it."""
+    """Return a chain whose content the test chooses."""
     held = SimpleNamespace(id=31337, version=DOMAIN_VERSION, state=PoolState.ACTIVE, terms=TERMS)
     pools = SimpleNamespace(
         state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")

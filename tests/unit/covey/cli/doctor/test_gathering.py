@@ -1,4 +1,4 @@
-"""How the doctor waits, and what it says of this machine."""
+"""How the doctor waits, and what it reports of this machine."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Rows of `covey doctor --config` for networks that are well, and for each thing that may be wrong with one."""
+"""Rows of `covey doctor --config` for healthy networks, and for each thing that may be wrong with one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -82,13 +82,13 @@ COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offs
 
 
 def make_manifest(size):
-    """Of one file; 2 GiB a shard."""
+    """Return the manifest of one file with shards of 2 GiB."""
     shards = [Shard(size=min(2 * GIB, size - at), sha256=make_hash(str(at))) for at in range(0, size, 2 * GIB)]
     return Manifest(pool=1, step=3, files=(File(name="w", size=size, sha256=make_hash("w"), shards=tuple(shards)),))
 
 
 def see(role="worker", **changes):
-    """A role for which all is well, but for `changes`: 8 GiB of weights on a device of 100."""
+    """Return the snapshot of a healthy role with `changes`: 8 GiB of weights on a device of 100 GiB."""
     folder = FolderFacts(free=1000 * GIB, held=0, is_writable=True)
     values = {
         "role": role,
