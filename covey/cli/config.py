@@ -22,19 +22,19 @@ config = typer.Typer(help="Settings of the roles.", no_args_is_help=True)
 Role = Literal["coordinator", "worker", "validator", "trainer"]
 ABSENT = "required, not set"
 _PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):.*@")
-"""All up to the last @: a password that was not percent-encoded may hold any character."""
+"""Matches up to the last @, because a password that was not percent-encoded may contain any character."""
 _SECRET = re.compile(r"([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting and its value.  Example: Setting(name="pool", value=1, origin="default", sentence="...")."""
+    """A setting and its value. Example: Setting(name="pool", value=1, origin="default", sentence="...")."""
 
     name: str
     value: Any
-    """As JSON knows it; passwords are masked."""
+    """Value as JSON represents it, with passwords masked."""
     origin: str
-    """One of "default", "file NAME", "environment COVEY_NAME", "--set", and `ABSENT`."""
+    """Source of the value: "default", "file NAME", "environment COVEY_NAME", "--set" or `ABSENT`."""
     sentence: str
 
 
@@ -47,7 +47,7 @@ def config_show(
 ) -> None:
     """Show every setting of a role: its value, where the value comes from, and what it is.
 
-    Passwords in URLs are masked.  Nothing is started, and required settings may be absent.
+    Passwords in URLs are masked. Nothing is started, and required settings may be absent.
 
     Example: `covey config show worker --config worker.toml --set batch=32`
     """
@@ -57,8 +57,8 @@ def config_show(
         return
     for setting in settings:
         value = "none" if setting.value is None else json.dumps(setting.value)
-        given = "" if setting.origin == ABSENT else f" = {value}"
-        typer.echo(f"{setting.name}{given}  ({setting.origin})\n    {setting.sentence}")
+        assignment = "" if setting.origin == ABSENT else f" = {value}"
+        typer.echo(f"{setting.name}{assignment}  ({setting.origin})\n    {setting.sentence}")
 
 
 def get_settings_class(role: Role) -> "type[Settings]":
@@ -77,7 +77,10 @@ def get_settings_class(role: Role) -> "type[Settings]":
 
 
 def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Setting]:
-    """Settings as the role would load them; raise OperatorError as it would, save for required ones that are absent."""
+    """List the settings as the role would load them.
+
+    Raises the OperatorError that the role would raise, except for required settings that are absent.
+    """
     kind = get_settings_class(role)
     loaded = load_settings(_let_absent(kind), file, sets)
     on_command_line = {item.partition("=")[0] for item in sets}
@@ -94,7 +97,7 @@ def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Settin
 
 
 def _let_absent(kind: "type[Settings]") -> "type[Settings]":
-    """The same settings, and None for a required one that is absent."""
+    """Return the class of settings with None as the default of each required setting."""
     from pydantic import Field, create_model
 
     fields: dict[str, Any] = {
@@ -123,7 +126,7 @@ def _describe(values: "BaseModel", origins: Mapping[str, str], prefix: str = "")
 
 
 def _mask(value: Any) -> Any:
-    """The value without passwords of URLs."""
+    """Return the value without the passwords and keys that its URLs contain."""
     if isinstance(value, list):
         return [_mask(each) for each in value]
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", value)) if isinstance(value, str) else value

@@ -42,10 +42,10 @@ def tasks_import(
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows to import.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Import tasks into a data set, whose digest stands in a pool's parameters.
+    """Import tasks into a data set, whose digest goes into a pool's parameters.
 
-    The columns are problem_id, task_type, prompt, verification_info and solve_rate_NAME; others are ignored.  Rows
-    with the prompt of an earlier row are left out.  Equal rows give an equal digest.
+    The columns are problem_id, task_type, prompt, verification_info and solve_rate_NAME; others are ignored. Rows
+    with the prompt of an earlier row are left out. Equal rows give an equal digest.
 
     Example: `covey tasks import rows.jsonl --out tasks`
     """
@@ -77,7 +77,7 @@ def tasks_check(folder: Folder, as_json: Json = False) -> None:
     """Hash a data set again, read every row, and compare the two splits.
 
     Held-out questions that share most of their words with a training question are counted, and the first are named.
-    Those that differ from one in numbers alone are counted on their own: generated questions all do.
+    Those that differ only in their numbers are counted separately, because generated questions all do.
 
     Example: `covey tasks check tasks`
     """
@@ -100,18 +100,18 @@ def tasks_show(
     folder: Folder,
     index: Annotated[int, typer.Argument(min=0, help="Number of the row in its split and task type.")] = 0,
     problem_id: Annotated[
-        str | None, typer.Option("--id", help="problem_id of the row, which is searched for, instead of its number.")
+        str | None, typer.Option("--id", help="problem_id to search for, instead of the number of the row.")
     ] = None,
-    split: Annotated[SplitName | None, typer.Option(help="Split of the row; train where none is named.")] = None,
+    split: Annotated[SplitName | None, typer.Option(help="Split of the row, by default train.")] = None,
     task_type: Annotated[
-        str | None, typer.Option("--type", help="Task type of the row; the only one where none is named.")
+        str | None, typer.Option("--type", help="Task type of the row; not needed if the data set has only one.")
     ] = None,
     pool_file: Annotated[
         Path | None, typer.Option("--pool-file", help="TOML file of the pool whose environment asks the question.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a row: the question, what its answer is graded by, and the prompt as a model is asked it.
+    """Show a row: the question, the data that grades its answer, and the prompt that a model is given.
 
     Example: `covey tasks show tasks 7 --split held_out --type math`
     """
@@ -121,9 +121,9 @@ def tasks_show(
     from covey.environments.registry import load
     from covey.tasks.dataset import open_folder
 
-    found = open_folder(folder)
-    row = find_row(found, problem_id, split, task_type) if problem_id else get_row(found, index, split, task_type)
-    environment = load(find_spec(found, row, pool_file), lambda _: found)
+    data_set = open_folder(folder)
+    row = find_row(data_set, problem_id, split, task_type) if problem_id else get_row(data_set, index, split, task_type)
+    environment = load(find_spec(data_set, row, pool_file), lambda _: data_set)
     asked: str | None = None
     if isinstance(environment, TaskEnvironment) and isinstance(environment.source, RowSource):
         prompt = environment.build_prompt(environment.source.build_task(row))
@@ -147,13 +147,13 @@ def tasks_select(
     folder: Folder,
     solve_rate: Annotated[str, typer.Option(help="Name of the solve rate, as covey tasks check lists it.")],
     out: Annotated[Path, typer.Option(help="Folder of the data set to write.")],
-    low: Annotated[float, typer.Option(min=0, max=1, help="Least solve rate that is kept.")] = 0.125,
-    high: Annotated[float, typer.Option(min=0, max=1, help="Largest solve rate that is kept.")] = 0.5,
+    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest solve rate to keep.")] = 0.125,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Highest solve rate to keep.")] = 0.5,
     as_json: Json = False,
 ) -> None:
-    """Write a data set of the rows that are neither too easy nor too hard by a solve rate that they carry.
+    """Write a data set of the rows whose recorded solve rate is neither too low nor too high.
 
-    For questions without solve rates, `covey tasks filter` lets a smaller model answer them.
+    Questions without solve rates can be filtered by `covey tasks filter`, which lets a smaller model answer them.
 
     Example: `covey tasks select tasks --solve-rate qwen_r1_distill_7b --out harder`
     """
@@ -172,7 +172,7 @@ def tasks_select(
 def tasks_example(
     out: Annotated[Path, typer.Option(help="File of JSON lines to write, which must not exist.")],
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="Number of rows.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed that the rows follow from.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed that determines the rows.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Write example tasks: word problems, algebra, small programs, multiple choice and short answers.
@@ -184,15 +184,18 @@ def tasks_example(
 
     if out.exists():
         raise OperatorError("file_exists", f"{out} exists", fix="Name a new file with --out")
-    made = build_rows(rows, seed=seed)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+    examples = build_rows(rows, seed=seed)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples)
     try:
         write_atomically(out, text.encode())
     except OSError as error:
         raise OperatorError(
-            "no_folder", f"{out} cannot be written: {error.strerror}", fix="Name a file in a folder that you may write"
+            "no_folder",
+            f"{out} cannot be written: {error.strerror}",
+            fix="Name a file in a folder that you may write to",
         ) from error
-    typer.echo(json.dumps({"rows": len(made), "file": str(out)}) if as_json else f"{len(made)} rows in {out}")
+    count = len(examples)
+    typer.echo(json.dumps({"rows": count, "file": str(out)}) if as_json else f"{count} rows in {out}")
 
 
 def _split_rename(text: str) -> tuple[str, str]:
@@ -204,7 +207,7 @@ def _split_rename(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _progress(*, is_quiet: bool) -> "Iterator[Progress]":
-    """A line of progress on a terminal, and none elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 

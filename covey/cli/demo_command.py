@@ -13,7 +13,7 @@ def demo(
     context: typer.Context,
     environment: Annotated[
         str,
-        typer.Option(help="Task that is trained: math, code, mixture or reasoning_gym:chain_sum, for example math."),
+        typer.Option(help="Task to train on: math, code, mixture or reasoning_gym:chain_sum, for example math."),
     ] = "reasoning_gym:spell_backward",
     steps: Annotated[
         int | None,
@@ -24,24 +24,23 @@ def demo(
     max_staleness: Annotated[
         int,
         typer.Option(
-            min=0, max=8, help="Steps by which the policy of a rollout may be older than the one that learns."
+            min=0, max=8, help="Number of steps by which a rollout's policy may be older than the policy in training."
         ),
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed that keys and all randomness follow from.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that determines the keys and all randomness.")] = 0,
     engine: Annotated[str, typer.Option(help="Inference engine of the workers: hf or vllm.")] = "hf",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="File that the summary is written into as JSON.")
-    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File to write the summary to, as JSON.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Let the pool go on after these steps, until Ctrl-C, and say how to join it.")
+        bool,
+        typer.Option("--keep", help="Keep the pool running after these steps until Ctrl-C; print how to join."),
     ] = False,
 ) -> None:
     """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
 
-    Exit 0 only if the model learned, every cheat was slashed, no honest worker was, and all work was paid.
+    The exit code is 0 only if the model learned, every cheat was slashed, no honest worker was slashed, and all work
+    was paid.
 
-    The first run with another task than the default one makes its model, in about a minute, and keeps it in
-    ~/.cache/covey.
+    The first run with a task other than the default makes its model, in about a minute, and keeps it in ~/.cache/covey.
 
     Example: `covey demo --environment math --steps 8 --workers 3 --cheats 1`
     """
@@ -51,7 +50,9 @@ def demo(
     from covey.runtime.files import write_atomically
 
     if json_file is not None and not json_file.resolve().parent.is_dir():
-        raise OperatorError("no_folder", f"{json_file} has no folder", fix="Name a file in a folder that exists")
+        raise OperatorError(
+            "no_folder", f"the folder of {json_file} does not exist", fix="Name a file in a folder that exists"
+        )
     options = DemoOptions(
         environment=environment,
         steps=steps or find_preset(environment).steps,

@@ -8,7 +8,7 @@ import typer
 from covey.console.options import Json, Raw, show
 from covey.errors import OperatorError
 
-devnet = typer.Typer(help="Run a chain on this machine and give its test tokens.", no_args_is_help=True)
+devnet = typer.Typer(help="Run a chain on this machine and hand out its test tokens.", no_args_is_help=True)
 
 
 @devnet.command("up")
@@ -18,16 +18,16 @@ def devnet_up(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the chain; 0 takes a free one.")] = 8545,
     block_time: Annotated[float, typer.Option(help="Seconds per block; 0 mines each transaction at once.")] = 1.0,
-    seed: Annotated[str, typer.Option(help="Seed that the keys of the devnet follow from.")] = "devnet",
+    seed: Annotated[str, typer.Option(help="Seed that determines the keys of the devnet.")] = "devnet",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin a new chain; the old one's files are kept with the ending .old.")
+        bool, typer.Option("--fresh", help="Start a new chain; the files of the old one are kept with the suffix .old.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a chain on this machine and stay until a stop signal.
+    """Start a chain on this machine and keep it running until a stop signal.
 
-    A new folder gets a chain with the contracts and their deployment.json; later starts go on with that chain, its
-    pools and its balances.
+    A new folder gets a chain with the contracts and their deployment.json. Later starts continue that chain, with its
+    pools and balances.
 
     Example: `covey devnet up --folder net`
     """
@@ -37,7 +37,8 @@ def devnet_up(
 
     anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
+    # An unblocked signal would end this process at once and leave Anvil running.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     if as_json:
         show({"chain": anvil.url, "contracts": str(folder / "deployment.json"), "token": deployment.token}, as_json)
     else:
@@ -48,7 +49,7 @@ def devnet_up(
         anvil.stop()
     if has_ended:
         raise OperatorError(
-            "anvil_ended", f"the node ended by itself; {folder / 'anvil.log'} may say why", fix="Start it again"
+            "anvil_ended", f"the node ended unexpectedly; see {folder / 'anvil.log'}", fix="Start it again"
         )
 
 
@@ -57,7 +58,7 @@ def devnet_fund(
     address: Annotated[str, typer.Argument(help="Address that receives ether and test tokens.")],
     folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
     tokens: Annotated[
-        str, typer.Option(metavar="AMOUNT", help="Amount of test tokens, for example 1.5; 0 gives ether alone.")
+        str, typer.Option(metavar="AMOUNT", help="Amount of test tokens, for example 1.5; 0 gives only ether.")
     ] = "1000",
     seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
     raw: Raw = False,
@@ -77,6 +78,6 @@ def devnet_fund(
     receiver = read_address(address)
     deployment = Deployment.load(folder / "deployment.json")
     unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.choose_node()), deployment).token)
-    given = parse_amount(tokens, unit, least=0)
-    fund(deployment, derive_wallet(seed, "deployer"), {receiver: given})
-    show({"address": address, "tokens": Amount(given, unit)}, as_json)
+    amount = parse_amount(tokens, unit, least=0)
+    fund(deployment, derive_wallet(seed, "deployer"), {receiver: amount})
+    show({"address": address, "tokens": Amount(amount, unit)}, as_json)

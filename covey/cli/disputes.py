@@ -1,6 +1,6 @@
-"""Commands of a dispute: a receipt that no epoch holds, two receipts for one lease, a verdict that was overruled.
+"""Commands for disputes: a receipt that is missing from all epochs, two receipts for one lease, an overruled verdict.
 
-Anybody may send these transactions; the contracts check what is claimed.
+Anyone may send these transactions, because the contracts check the claims.
 """
 
 from pathlib import Path
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 ReceiptFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help="Receipt that a worker has kept, for example HOME/outgoing/sent/7-9.json of its home."
+        metavar="FILE",
+        help="Receipt that a worker has kept, for example outgoing/sent/7-9.json in its home.",
     ),
 ]
 
@@ -31,10 +32,10 @@ ReceiptFile = Annotated[
 def rewards_challenge(
     file: ReceiptFile, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """Challenge the operator to show that a countersigned receipt is in an epoch; a bond in ether goes with it.
+    """Challenge the operator to show that a countersigned receipt is in an epoch, and put up a bond in ether.
 
     If nobody shows it within the pool's challenge window, `covey rewards resolve` pays the contributor from the
-    operator's bond, and the ether comes back. Otherwise the ether goes to the account that shows it.
+    operator's bond, and the ether is returned. Otherwise the ether goes to the account that shows it.
 
     Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
     --key-file contributor.key`
@@ -96,7 +97,7 @@ def rewards_resolve(
 
 
 def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """Withdraw the ether that went with challenges which were upheld.
+    """Withdraw the ether of challenges that were upheld.
 
     Example: `covey rewards withdraw-ether --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -120,7 +121,7 @@ def case_equivocation(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Slash a contributor at once for two receipts of its node for one lease with different files.
+    """Slash a contributor at once because its node signed two receipts for one lease with different files.
 
     Each file is JSON with `receipt` and `signature`, as a worker keeps its receipts.
 
@@ -149,7 +150,7 @@ def case_slash_signer(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     as_json: Json = False,
 ) -> None:
-    """Slash the bond of a validator whose verdict brought a case that was vetoed.
+    """Slash the bond of a validator whose verdict opened a case that was vetoed.
 
     The verdict and its signature are read from the coordinator, and the contract checks both.
 
@@ -173,7 +174,10 @@ def _require_pool(account: "Account", named: int, file: Path) -> None:
 def _find_verdict(
     account: "Account", coordinator_url: str, receipt_hash: "Hash", validator: "Address"
 ) -> "tuple[Verdict, str]":
-    """A validator's revealed verdict on a submission; raise ProtocolError("unknown_verdict")."""
+    """Return a validator's revealed verdict on a submission, and its signature.
+
+    Raises ProtocolError("unknown_verdict").
+    """
     detail = account.get_submission(coordinator_url, receipt_hash)
     require_true(account, detail, receipt_hash)
     for body, signature in zip(detail.verdicts, detail.signatures, strict=True):

@@ -1,4 +1,4 @@
-"""`covey worker enroll`: stake for the workers of a folder, and register them."""
+"""`covey worker enroll`: stake for the workers of a folder and register them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def worker_enroll(
     folder: Annotated[Path, typer.Argument(help="Folder that `covey join` has made.")] = Path(),
     key_file: Annotated[
-        Path | None, typer.Option(help="Key that stakes, by default the folder's contributor.key.")
+        Path | None, typer.Option(help="Key file of the account that stakes, by default the folder's contributor.key.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Stake for the workers of a folder what is missing, and register each.
+    """Add the stake that the workers of a folder lack, and register each of them.
 
-    The stake backs all nodes of the contributor, those on other machines too.  What is done already is not done again.
+    The stake backs all nodes of the contributor, including those on other machines. Steps already done are skipped.
 
     Example: `covey worker enroll worker`
     """
@@ -31,9 +31,9 @@ def worker_enroll(
 
 
 def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str, Any] | None:
-    """Stake and register what is missing; ask before that, unless `is_agreed`.  Return None if the answer was no.
+    """Stake and register what is missing, after a question unless `is_agreed`. Return None if the answer was no.
 
-    Raises as `plan_enrollment`.
+    Raises the errors of `plan_enrollment`.
     """
     from covey.chain.amounts import Amount
     from covey.chain.wallet import load_key
@@ -62,7 +62,7 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
 
 
 def _is_confirmed(account: "Account", plan: "Enrollment") -> bool:
-    """Show what the plan costs and which contracts take it, and ask on the terminal."""
+    """Show the plan's cost and the contracts that receive it, and ask for confirmation on the terminal."""
     from covey.chain.amounts import format_amount
 
     contracts, stake = account.contracts, format_amount(plan.stake, account.get_unit(raw=False))

@@ -1,4 +1,4 @@
-"""`covey tasks filter`: the questions of a pool that are neither too easy nor too hard, before it is created."""
+"""`covey tasks filter`: choose the questions of a new pool that are neither too easy nor too hard."""
 
 import json
 from collections import Counter
@@ -27,30 +27,30 @@ Dtype = Literal["float32", "bfloat16"]
 @tasks.command("filter")
 def tasks_filter(
     pool_file: Annotated[
-        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] say what is asked.")
+        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] determine the questions.")
     ],
     model: Annotated[str, typer.Option(help="Name or folder of the smaller model that answers.")],
     out: Annotated[Path, typer.Option(help="File of results as JSON lines; an existing one is continued.")],
     items: Annotated[int, typer.Option(min=1, max=100_000, help="Number of questions to ask.")] = 1000,
     pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of answers to each question.")] = 8,
-    low: Annotated[float, typer.Option(min=0, max=1, help="Least share of right answers that is kept.")] = 0.125,
-    high: Annotated[float, typer.Option(min=0, max=1, help="Largest share of right answers that is kept.")] = 0.5,
+    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest share of right answers to keep.")] = 0.125,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Highest share of right answers to keep.")] = 0.5,
     dataset: Datasets = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the answers; the questions follow from the pool.")] = 0,
     engine: Annotated[
-        EngineChoice, typer.Option(help="Inference engine; auto is vllm where it is installed, else hf.")
+        EngineChoice, typer.Option(help="Inference engine; auto is vllm if it is installed, otherwise hf.")
     ] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Number format of the engine.")] = "bfloat16",
-    batch: Annotated[int, typer.Option(min=1, help="Number of answers that are generated together.")] = 64,
-    device: Annotated[str, typer.Option(help="Device of the engine as torch names it.")] = "cpu",
+    batch: Annotated[int, typer.Option(min=1, help="Number of answers generated in one batch.")] = 64,
+    device: Annotated[str, typer.Option(help="Device of the engine, for example cuda:0.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
     write: Annotated[bool, typer.Option("--write", help="Write the kept questions into the pool file.")] = False,
     as_json: Json = False,
 ) -> None:
     """Let a smaller model answer questions and keep those that it sometimes gets right.
 
-    The result is the option "kept" of the pool's environment: one bit a question, so that worker and validator draw
-    the same prompts from the pool's parameters alone.  Without --write the file stays as it is.
+    The result is the option "kept" of the pool's environment: one bit per question, so that worker and validator draw
+    the same prompts from the pool's parameters alone. Without --write the pool file does not change.
 
     Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
     """
@@ -69,7 +69,7 @@ def tasks_filter(
     if params.environment.kind == "mixture":
         raise OperatorError(
             "bad_environment",
-            f"the environment of {pool_file} is a mixture, and questions are kept by each of its parts",
+            f"the environment of {pool_file} is a mixture, and each of its parts has its own option kept",
             fix="Filter each part in a pool file of its own, and copy the option kept into the mixture",
         )
     trial = SolveTrial(
@@ -91,14 +91,16 @@ def tasks_filter(
     kept = choose_kept(results.passes, count=items, pass_k=pass_k, low=low, high=high)
     if not kept:
         raise OperatorError(
-            "nothing_kept", f"none of {items} questions lies between {low} and {high}", fix="Ask more, or another model"
+            "nothing_kept",
+            f"none of {items} questions lies between {low} and {high}",
+            fix="Ask more questions, or ask another model",
         )
     option = pack_kept(kept)
     _require_room(params, option)
     if write:
         environment: Any = document["params"]["environment"]
         environment.setdefault("options", {})["kept"] = option
-        environment.pop("fingerprint", None)  # it was of other prompts
+        environment.pop("fingerprint", None)  # it belongs to the unfiltered prompts
         write_document(pool_file, document)
     counts = Counter(results.passes[number] for number in range(items))
     too_long = counts.pop(None, 0)
@@ -124,7 +126,7 @@ def _ask(
     threads: int,
     is_quiet: bool,
 ) -> None:
-    """Ask what has no result yet."""
+    """Ask the questions that have no result yet."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
@@ -155,7 +157,7 @@ def _ask(
 
 
 def _require_room(params: "PoolParams", option: str) -> None:
-    """The chain keeps the parameters as text."""
+    """Raise OperatorError("too_many_questions") if the parameters are too long to be kept on chain as text."""
     from covey.protocol.params import MAX_PARAMS_BYTES
 
     environment = params.environment
@@ -164,6 +166,6 @@ def _require_room(params: "PoolParams", option: str) -> None:
     if size > MAX_PARAMS_BYTES:
         raise OperatorError(
             "too_many_questions",
-            f"the pool's parameters would have {size} bytes, {MAX_PARAMS_BYTES} are allowed",
+            f"the pool's parameters would have {size} bytes, but at most {MAX_PARAMS_BYTES} are allowed",
             fix="Ask fewer questions with --items",
         )

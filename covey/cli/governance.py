@@ -1,4 +1,4 @@
-"""Admin commands: the operator's over its pool, the contributor's over its nodes, the arbiter's vetoes."""
+"""Admin commands of the operator for its pool, of a contributor for its nodes, and of the arbiter for vetoes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.protocol.ids import Address, Hash
 
-case = typer.Typer(help="Show slashing cases, veto them, and bring others.", no_args_is_help=True)
+case = typer.Typer(help="Show, veto and open slashing cases.", no_args_is_help=True)
 epoch = typer.Typer(help="Disable posted epochs.", no_args_is_help=True)
 
 ReceiptHash = Annotated[
@@ -35,7 +35,7 @@ def _to_hash(text: str) -> "Hash":
     from covey.protocol.ids import Hash, is_hash
 
     if not is_hash(text):
-        raise OperatorError("bad_hash", f"{text} is no hash", fix="Name one as covey case show prints it")
+        raise OperatorError("bad_hash", f"{text} is not a hash", fix="Copy a hash that covey case show prints")
     return Hash(text)
 
 
@@ -43,7 +43,7 @@ def _to_hash(text: str) -> "Hash":
 def pool_refund(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, raw: Raw = False, as_json: Json = False
 ) -> None:
-    """Take back what no epoch has promised, once the pool is closed.  Operator only.
+    """Take back the escrow that no epoch has promised, once the pool is closed. Operator only.
 
     Example: `covey pool refund --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -65,7 +65,7 @@ def pool_invite(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Let contributors register nodes in a pool that is by invitation only.  Operator only.
+    """Allow contributors to register nodes in an invitation-only pool. Operator only.
 
     Example: `covey pool invite ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -83,7 +83,7 @@ def pool_withdraw_invitation(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Let a contributor register no more nodes; its registered nodes stay.  Operator only.
+    """Stop a contributor from registering more nodes; its registered nodes stay. Operator only.
 
     Example: `covey pool withdraw-invitation ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -97,14 +97,14 @@ def pool_withdraw_invitation(
 def pool_replace_validator(
     previous: Annotated[str, typer.Argument(help="Address of the validator that loses its power at once.")],
     current: Annotated[
-        str, typer.Argument(help="Address of the validator that has power after two unbonding windows.")
+        str, typer.Argument(help="Address of the validator that gains power after two unbonding windows.")
     ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Replace a validator by another account.  Operator only.
+    """Replace a validator with another account. Operator only.
 
     Example: `covey pool replace-validator OLD NEW --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -123,7 +123,7 @@ def worker_remove(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Remove a node; the contributor stays liable for what it has signed through the unbonding window.
+    """Remove a node; the contributor stays liable for the node's signatures until the unbonding window has passed.
 
     Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -136,17 +136,15 @@ def worker_remove(
 @worker.command("rotate")
 def worker_rotate(
     node: Annotated[str, typer.Argument(help="Address of the node to replace.")],
-    node_key_file: Annotated[
-        Path, typer.Option(help="Key file of the new node; a new one is made if it does not exist.")
-    ],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the new node; it is created if it does not exist.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Replace a node by another one, for example after its key leaked; both keys of the contributor's sign.
+    """Replace a node with another one, for example after its key leaked. The contributor and the new node both sign.
 
-    The contributor stays liable for what the old node has signed through the unbonding window.
+    The contributor stays liable for the old node's signatures until the unbonding window has passed.
 
     Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1
     --key-file contributor.key`
@@ -183,20 +181,23 @@ def _describe_case(account: "Account", accusation: "Accusation", unit: "TokenUni
     from covey.chain.amounts import Amount
     from covey.protocol.verdict import Reason
 
-    found = account.contracts.court.get_case(accusation)
+    record = account.contracts.court.get_case(accusation)
     return {
         "receipt_hash": accusation.receipt_hash,
         "node": accusation.node,
         "contributor": accusation.contributor,
-        "state": found.state.name.lower(),
-        "reason": Reason(found.reason).name.lower(),
-        "amount": Amount(found.amount, unit),
-        "veto_until": found.veto_until,
+        "state": record.state.name.lower(),
+        "reason": Reason(record.reason).name.lower(),
+        "amount": Amount(record.amount, unit),
+        "veto_until": record.veto_until,
     }
 
 
 def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
-    """The accusation of the case about a receipt; raise OperatorError("bad_hash") or ProtocolError("unknown_case")."""
+    """Return the accusation of the case about a receipt.
+
+    Raises OperatorError("bad_hash") or ProtocolError("unknown_case").
+    """
     wanted = _to_hash(receipt_hash)
     accusation = account.history.find_accusation(wanted)
     if accusation is None:
@@ -208,7 +209,7 @@ def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
 def case_veto(
     receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """End a case in the contributor's favour, within the veto window.  Arbiter only.
+    """End a case in the contributor's favour, within the veto window. Arbiter only.
 
     Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
     """
@@ -227,7 +228,7 @@ def epoch_disable(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Disable an epoch and all after it within the challenge window; their work goes into later ones.  Arbiter only.
+    """Disable an epoch and all later ones within the challenge window; new epochs take their work. Arbiter only.
 
     Example: `covey epoch disable 3 --deployment net/deployment.json --pool 1 --key-file arbiter.key`
     """

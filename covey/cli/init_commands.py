@@ -1,4 +1,4 @@
-"""Commands that prepare a pool: deploy the contracts to a chain, make the pool's folder."""
+"""Commands that prepare a pool: deploy the contracts to a chain, create the pool's folder."""
 
 import os
 import shlex
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from covey.local.plan import NamedChain, PoolPlan
 
 FILE_BYTES = 4096
-"""More than a deployment.json takes."""
+"""Size in bytes that is reserved for deployment.json, larger than any such file."""
 
-init = typer.Typer(help="Make folders with keys and settings.", no_args_is_help=True)
+init = typer.Typer(help="Create folders with keys and settings.", no_args_is_help=True)
 
 
 def deploy(
     rpc: Annotated[str, typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain.")],
-    token: Annotated[str, typer.Option(help="Address of the ERC-20 that pools pay and stake in.")],
+    token: Annotated[str, typer.Option(help="Address of the ERC-20 token in which pools pay and stake.")],
     key_file: Annotated[
-        Path, typer.Option(help="Key that pays for the contracts; it may pause new work, nothing else.")
+        Path, typer.Option(help="Key file of the account that pays; later it can pause new work, and nothing else.")
     ],
     out: Annotated[Path, typer.Option(help="File to write, which must not exist.")] = Path("deployment.json"),
     as_json: Json = False,
 ) -> None:
     """Deploy Covey's contracts to a chain and write deployment.json for everyone who uses them.
 
-    The file names the node only if its URL is a host alone: a path, a query or a user may be a provider's key.
+    The file contains the node's URL only if that is a bare host, because a path, query or user may be a provider's key.
 
     Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
     """
@@ -59,9 +59,9 @@ def deploy(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[None]:
-    """Create the file before anything is paid for that it is to hold; an error removes it again.
+    """Create the file before anything that it will record is paid for, and remove it again after an error.
 
-    Raises OperatorError("file_exists"), OperatorError("no_folder").
+    Raises OperatorError("file_exists") or OperatorError("no_folder").
     """
     try:
         file = path.open("xb", buffering=0)
@@ -73,7 +73,7 @@ def _new_file(path: Path) -> Iterator[None]:
         undo.callback(path.unlink, missing_ok=True)
         try:
             with file:
-                file.write(b" " * FILE_BYTES)  # a full disk takes an empty file
+                file.write(b" " * FILE_BYTES)  # an empty file could be created even on a full disk
                 os.fsync(file.fileno())
         except OSError as error:
             raise _refuse_file(path, error) from error
@@ -92,28 +92,28 @@ def init_pool(
     chain: Annotated[
         str | None,
         typer.Option(
-            help="Chain of the pool: devnet (one in the folder, for trying out) or the URL of a node.  By default "
-            "devnet, with --deployment the URL in the variable COVEY_RPC_URL."
+            help="Chain of the pool: devnet (a test chain in the folder) or the URL of a node. By default devnet, or "
+            "with --deployment the URL in the variable COVEY_RPC_URL."
         ),
     ] = None,
     deployment: Annotated[
-        Path | None, typer.Option(help="File deployment.json of a chain that is named by its URL; see `covey deploy`.")
+        Path | None, typer.Option(help="File deployment.json of the chain, if --chain is a URL; see `covey deploy`.")
     ] = None,
     public_url: Annotated[
         str | None,
-        typer.Option(help="Base URL of the coordinator as everybody reaches it, for a chain that is named by its URL."),
+        typer.Option(help="Public base URL of the coordinator, required if --chain is a URL."),
     ] = None,
     relay: Annotated[
         list[str] | None,
         typer.Option(
-            help="Base URL of a relay as everybody reaches it; may be repeated.  By default the relay's own port on "
-            "the host of --public-url."
+            help="Public base URL of a relay; may be repeated. By default the relay's own port on the host of "
+            "--public-url."
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of the model to train; by default a tiny one.")
     ] = None,
-    environment: Annotated[str, typer.Option(help="Kind of environment that asks and grades.")] = "reasoning_gym",
+    environment: Annotated[str, typer.Option(help="Kind of environment, for example math.")] = "reasoning_gym",
     validators: Annotated[int, typer.Option(min=1, max=32, help="Number of validators.")] = 3,
     device: Annotated[str, typer.Option(help="Device of trainer and validators, for example cuda.")] = "cpu",
     port: Annotated[
@@ -121,11 +121,11 @@ def init_pool(
     ] = 8000,
     as_json: Json = False,
 ) -> None:
-    """Make a folder with everything that a pool's operator needs, and say what comes next.
+    """Create a folder with everything that a pool's operator needs, and print the next steps.
 
     The folder holds the keys of operator, trainer, arbiter and validators, pool.toml with their addresses, and settings
-    of every role.  Nothing is written that exists, and nothing is sent to a chain.  With a chain that exists,
-    --public-url is required: strangers reach the coordinator there, and the command lists what has to lead where.
+    of every role. Nothing is overwritten, and nothing is sent to a chain. On an existing chain, --public-url is
+    required, because contributors reach the coordinator there. The command lists what each public URL must lead to.
 
     Example: `covey init pool mypool --validators 3`
     """
@@ -143,11 +143,12 @@ def init_pool(
             raise OperatorError(
                 "model_unavailable", f"{model} has no config.json", fix="Name a folder or a model on a hub"
             )
-        model = str(Path(model).resolve())  # the trainer runs in the pool's folder
+        model = str(Path(model).resolve())  # absolute, because the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
         raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
-    describe_hardware(device)  # a device that torch does not find would end trainer and validators
-    if chain is None and deployment is not None:  # with the option, a provider's key would be in the list of processes
+    describe_hardware(device)  # refuses a device that torch does not find, which would end trainer and validators
+    # As an option, the URL would show a provider's key in the list of processes.
+    if chain is None and deployment is not None:
         chain = os.environ.get("COVEY_RPC_URL")
     plan = PoolPlan(
         validators=validators,
@@ -165,9 +166,9 @@ def init_pool(
         return
     for name, address in addresses.items():
         typer.echo(f"{name:>14}  {address}  {folder}/keys/{name}.key")
-    typer.echo(f"\nLook at {folder}/pool.toml: nothing of it can be changed once the pool is open.")
+    typer.echo(f"\nCheck {folder}/pool.toml: it cannot be changed once the pool is open.")
     if places:
-        typer.echo("Everybody, this machine too, must reach:")
+        typer.echo("Everyone, including this machine, must reach:")
     for url, place in places.items():
         typer.echo(f"  {url}  ({place})")
     typer.echo("Then:")
@@ -178,9 +179,9 @@ def init_pool(
 def _read_chain(
     chain: str, deployment: Path | None, public_url: str | None, relays: Sequence[str]
 ) -> "NamedChain | None":
-    """What the options say of a chain that exists; None for a devnet.
+    """Return the existing chain that the options describe, or None for a devnet.
 
-    Raises OperatorError("bad_settings") for options that do not go together, OperatorError("no_public_url"),
+    Raises OperatorError("bad_settings") if options contradict each other, OperatorError("no_public_url") or
     OperatorError("bad_url").
     """
     from covey.chain.deployment import Deployment
@@ -190,13 +191,13 @@ def _read_chain(
         if deployment is not None:
             raise OperatorError(
                 "bad_settings",
-                "a devnet makes its own contracts",
+                "a devnet deploys its own contracts",
                 fix="Leave --deployment out, or name the chain's URL with --chain or in COVEY_RPC_URL",
             )
         if public_url is not None or relays:
             raise OperatorError(
                 "bad_settings",
-                "a devnet is reached from this machine alone",
+                "a devnet can be reached from this machine only",
                 fix="Leave --public-url and --relay out, or name the chain's URL with --chain",
             )
         return None
@@ -205,7 +206,7 @@ def _read_chain(
             "bad_url", f"--chain is {hide_secrets(chain)}", fix="Name devnet, or the URL of a node: https://rpc.example"
         )
     if deployment is None:
-        what = f"{show_host(chain)} needs the contracts' addresses"
+        what = f"the addresses of the contracts on {show_host(chain)} are missing"
         raise OperatorError("bad_settings", what, fix="Add --deployment FILE, which covey deploy writes")
     if public_url is None:
         raise OperatorError(
@@ -222,7 +223,7 @@ def _read_chain(
 
 
 def _read_url(option: str, text: str) -> str:
-    """A base URL that others are given, without a slash at its end.  Raises OperatorError("bad_url")."""
+    """Return a public base URL without a trailing slash. Raises OperatorError("bad_url")."""
     if not is_public_url(text):
         raise OperatorError(
             "bad_url",
@@ -233,7 +234,7 @@ def _read_url(option: str, text: str) -> str:
 
 
 def _list_next_steps(folder: Path, plan: "PoolPlan") -> list[str]:
-    """Commands that open the pool, run it and join it."""
+    """List the commands that open the pool, run it and join it."""
     name, file = shlex.quote(str(folder)), shlex.quote(f"{folder}/chain/deployment.json")
     up = f"covey up {name} --detach"
     join = f"covey join {shlex.quote(plan.coordinator_url)} worker --deployment {file}"

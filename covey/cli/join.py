@@ -1,4 +1,4 @@
-"""Commands of a contributor: look at a pool, make the folder of a worker, stake and register."""
+"""`covey join`: check a pool, create the folder of a worker, and optionally stake, register and work."""
 
 import shlex
 import threading
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from covey.protocol.api.public import PoolView
 
 LATER = ("registration", "stake")
-"""Checks of `covey doctor` that a worker passes once it is enrolled."""
+"""Checks of `covey doctor` that a worker passes only once it is enrolled."""
 ANSWER_SECONDS = 60.0
-"""How long a coordinator that is just starting is waited for."""
+"""Timeout in seconds for a coordinator that is still starting."""
 
 
 def join(
@@ -42,25 +42,25 @@ def join(
         int | None, typer.Option(min=0, help="Number of GPUs to use, by default all; 0 works on the CPU.")
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism), not one on each.")
+        bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism) instead of one per GPU.")
     ] = False,
     key_file: Annotated[
         Path | None,
-        typer.Option(help="Key that stakes.  With it the workers are enrolled and started, once the checks pass."),
+        typer.Option(help="Key file that stakes. With it, the workers are enrolled and started once the checks pass."),
     ] = None,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="Ask nothing: trust the contracts that the coordinator names, and stake with --key-file.",
+            help="Skip the questions: trust the contracts that the coordinator names, and stake with --key-file.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Get ready to work for a pool: check it against its chain, make keys and settings, say what comes next.
+    """Prepare to work for a pool: check it against its chain, create keys and settings, and print the next steps.
 
-    Nothing is staked without --key-file.  With it the command shows the stake and asks, then stakes, registers, and
-    works until Ctrl-C.  A check of `covey doctor` that fails ends it before that, with exit code 1.
+    Nothing is staked without --key-file. With it, the command shows the stake and asks, then stakes, registers, and
+    works until Ctrl-C. If a check of `covey doctor` fails, it ends before it stakes, with exit code 1.
 
     Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
     """
@@ -105,7 +105,7 @@ def join(
 
 
 def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
-    """Raise OperatorError if the key cannot be read, or if nobody can be asked, before anything is made."""
+    """Raise OperatorError, before anything is created, if the key cannot be read or nobody can be asked."""
     from covey.chain.wallet import load_key
 
     if key_file is None:
@@ -114,13 +114,13 @@ def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
     if not is_agreed and not is_terminal():
         raise OperatorError(
             "not_confirmed",
-            "--key-file stakes, and there is no terminal to ask on",
+            "--key-file stakes tokens, and there is no terminal to ask for confirmation on",
             fix="Add --yes, or leave out --key-file and run covey worker enroll later",
         )
 
 
 def _wait_for_pool(url: str) -> "PoolView":
-    """The coordinator's answer, also where it is only just starting."""
+    """Return the coordinator's answer. A coordinator that is still starting is retried until ANSWER_SECONDS."""
     import asyncio
 
     from covey.local.joining import ask_for_pool
@@ -141,7 +141,7 @@ def _wait_for_pool(url: str) -> "PoolView":
 def _choose_deployment(
     view: "PoolView", url: str, deployment: Path | None, rpc: str | None, *, is_agreed: bool
 ) -> "Deployment":
-    """The contracts that are trusted: the operator's file, or what the coordinator says and somebody has confirmed."""
+    """Return the contracts to trust: those of the operator's file, or those that the coordinator names if confirmed."""
     from covey.chain.deployment import Deployment
     from covey.local import joining
 
@@ -152,7 +152,7 @@ def _choose_deployment(
     if rpc is None:
         raise OperatorError(
             "no_deployment",
-            "the contracts keep your stake, and only the chain says what is true of them",
+            "the contracts hold your stake, and the coordinator alone does not prove which they are",
             fix="Name the operator's deployment.json with --deployment, or a node of the chain with --rpc",
         )
     named = joining.build_deployment(view, rpc)
@@ -161,7 +161,7 @@ def _choose_deployment(
     for name, value in ({"chain": named.chain_id} | named.get_contracts() | {"token": named.token}).items():
         typer.echo(f"{name:>16}  {value}", err=True)
     question = (
-        f"These contracts, as {url} names them, will keep your stake.  Are they those that the operator published?"
+        f"These contracts, as {url} names them, will hold your stake. Are they those that the operator published?"
     )
     if not is_terminal():
         raise OperatorError(
@@ -172,13 +172,15 @@ def _choose_deployment(
 
 
 def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
-    """A device for each worker, and how many GPUs each of them uses."""
+    """Return a device for each worker, and the number of GPUs that each of them uses."""
     from covey.engines.installation import list_accelerators
 
-    there = len(list_accelerators()) if gpus != 0 else 0
-    count = there if gpus is None else gpus
-    if count > there:
-        raise OperatorError("bad_device", f"torch finds {there} GPUs, not {count}", fix=f"Use --gpus {there} or fewer")
+    available = len(list_accelerators()) if gpus != 0 else 0
+    count = available if gpus is None else gpus
+    if count > available:
+        raise OperatorError(
+            "bad_device", f"torch finds {available} GPUs, not {count}", fix=f"Use --gpus {available} or fewer"
+        )
     if count == 0:
         return ["cpu"], 1
     if is_together:
@@ -187,7 +189,7 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
 
 
 def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "TokenUnit") -> None:
-    """On a devnet give ether and, if the pool's token is the devnet's own, the stake; say so, also where it fails."""
+    """On a devnet, give ether and, if the pool's token is the devnet's own, the stake. Report success or failure."""
     from covey.chain.amounts import format_amount
     from covey.chain.wallet import load_key
     from covey.local.joining import is_devnet
@@ -202,8 +204,8 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "T
     except (ProtocolError, TransientError) as error:
         typer.echo(quote(f"warn: no test money was given: {error.message}"), err=True)
         return
-    given = f"{format_amount(amount, unit)} and ether for gas" if is_own else "ether for gas"
-    typer.echo(f"test chain: {address} was given {given}", err=True)
+    gift = f"{format_amount(amount, unit)} and ether for gas" if is_own else "ether for gas"
+    typer.echo(f"test chain: {address} was given {gift}", err=True)
 
 
 def _describe(
@@ -214,7 +216,7 @@ def _describe(
     params = pool.params
     values = {
         "pool": quote(f"{pool.pool}, {params.name}, operated by {pool.operator}"),
-        "chain": f"{pool.deployment.chain_id}; terms and parameters are those of the chain",
+        "chain": f"{pool.deployment.chain_id}; terms and parameters match the chain",
         "work": f"{quote(params.environment.kind)}, up to {params.model.longest} tokens, {params.model.compute_dtype}",
         "engine": params.verification.worker_engine,
         "hardware": params.verification.hardware,
@@ -226,12 +228,12 @@ def _describe(
         "folder": folder,
     }
     if pool.terms.is_invite_only:
-        values["invitation"] = "needed: the operator runs covey pool invite with the address of the key that stakes"
+        values["invitation"] = "needed: the operator must run covey pool invite with the address of the key that stakes"
     show(values, as_json=False)
 
 
 def _examine(file: Path, *, raw: bool) -> "list[Check]":
-    """The rows of `covey doctor` for a worker, but for those that pass only once it is enrolled."""
+    """Return the rows of `covey doctor` for a worker, except those that pass only once it is enrolled."""
     from covey.cli.doctor.role_checks import check_role
     from covey.local.folder import get_environment
     from worker.config import WorkerConfig
@@ -241,7 +243,7 @@ def _examine(file: Path, *, raw: bool) -> "list[Check]":
 
 
 def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:
-    """Commands that are left to be run."""
+    """List the commands that remain to be run."""
     look = [] if is_ready else [["doctor", "--config", files[0]]]
     enroll = ["worker", "enroll", folder, *(["--key-file", key_file] if key_file else [])]
     run = ["worker", "run", "--config", files[0]] if len(files) == 1 else ["up", folder]
@@ -249,7 +251,7 @@ def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, i
 
 
 def _work(folder: Path, *, is_quiet: bool) -> None:
-    """Run the workers until Ctrl-C; what is shown goes to standard error if standard output holds JSON."""
+    """Run the workers until Ctrl-C. Their status goes to standard error if standard output holds JSON."""
     from rich.console import Console
 
     keep_up(folder, Console(stderr=is_quiet))

@@ -10,8 +10,8 @@ model = typer.Typer(help="Make the demo's model.", no_args_is_help=True)
 
 @model.command("tiny")
 def model_tiny(
-    folder: Annotated[Path, typer.Argument(help="Folder that the model is written into.")],
-    seed: Annotated[int, typer.Option(help="Seed that the weights follow from; the shipped model has 1.")] = 1,
+    folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
+    seed: Annotated[int, typer.Option(help="Seed that determines the weights; the shipped model has 1.")] = 1,
 ) -> None:
     """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute.
 

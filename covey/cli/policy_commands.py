@@ -22,13 +22,13 @@ policy = typer.Typer(help="List published policies.", no_args_is_help=True)
 def policy_list(
     deployment: DeploymentFile,
     pool: Pool,
-    limit: Annotated[int, typer.Option(min=1, help="Largest number of policies.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of policies to list.")] = 20,
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay that is asked for each policy; may be repeated.")
+        list[str] | None, typer.Option(help="Base URL of a relay to ask for each policy; may be repeated.")
     ] = None,
     coordinator_url: Annotated[
         str | None,
-        typer.Option("--coordinator-url", help="Base URL of the coordinator, whose relays are asked for each policy."),
+        typer.Option("--coordinator-url", help="Base URL of the coordinator whose relays are asked for each policy."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -77,12 +77,12 @@ def policy_list(
 
 
 async def _look(relays: "Sequence[str]", published: "Sequence[PolicyPublished]") -> dict[tuple[str, int], str]:
-    """Why a relay does not serve a policy, by relay and step; empty: it does."""
+    """Return, by relay and step, why the relay does not serve the policy. An empty text means that it does."""
     import asyncio
 
     from covey.shardcast.client import ShardClient
 
-    found: dict[tuple[str, int], str] = {}
+    failures: dict[tuple[str, int], str] = {}
 
     async def ask(url: str) -> None:
         client = ShardClient([url])
@@ -90,11 +90,11 @@ async def _look(relays: "Sequence[str]", published: "Sequence[PolicyPublished]")
             for event in published:
                 try:
                     await client.fetch_manifest(event.pool, event.step, event.manifest_hash)
-                    found[url, event.step] = ""
+                    failures[url, event.step] = ""
                 except CoveyError as error:
-                    found[url, event.step] = error.code
+                    failures[url, event.step] = error.code
         finally:
             await client.close()
 
     await asyncio.gather(*map(ask, relays))
-    return found
+    return failures

@@ -33,17 +33,17 @@ def pool_create(
         str | None,
         typer.Option(
             help="Name or folder of the model that the pool starts from: its chat template and its end tokens are "
-            "pinned where the file does not name them."
+            "pinned if the file does not name them."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several roles.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Create it even if one account holds several roles.")] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Open a pool; the signer becomes its operator.
+    """Create a pool; the signer becomes its operator.
 
-    Prints what a cheat is expected to lose over what it gains, and refuses terms that deter too little.  A pool with
-    prompt_format = "chat" requires --model or chat_template_hash; a chat template that depends on the date or on
+    Prints the expected loss of a cheat relative to its gain, and refuses terms that deter too little. A pool with
+    prompt_format = "chat" requires --model or chat_template_hash. A chat template that depends on the date or on
     chance is refused.
 
     Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
@@ -74,11 +74,11 @@ def ask_for_consent(file: Path, weaknesses: list[str]) -> None:
     """Ask on a terminal whether to create a weak pool; elsewhere raise OperatorError("weak_pool")."""
     if not is_terminal():
         raise OperatorError(
-            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept that with --yes"
+            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept this with --yes"
         )
     for weakness in weaknesses:
         typer.echo(f"{file}: {weakness}", err=True)
-    typer.confirm("Create the pool all the same?", abort=True, err=True)
+    typer.confirm("Create the pool anyway?", abort=True, err=True)
 
 
 @pool.command("fund")
@@ -107,7 +107,7 @@ def pool_fund(
 
 @pool.command("start")
 def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """Open a pool for work.  Operator only.
+    """Open a pool for work. Operator only.
 
     Example: `covey pool start --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -118,7 +118,7 @@ def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_jso
 
 @pool.command("end")
 def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """End a pool: no new work starts; what was countersigned is still settled and paid.  Operator or arbiter only.
+    """End a pool: no new work starts, but countersigned work is still settled and paid. Operator or arbiter only.
 
     Example: `covey pool end --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -129,7 +129,7 @@ def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json:
 
 @pool.command("show")
 def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
-    """Show what the chain holds of a pool.
+    """Show a pool as it is on chain.
 
     Example: `covey pool show --deployment net/deployment.json --pool 1`
     """

@@ -1,4 +1,4 @@
-"""`covey pool open`: what it spends is shown and agreed to before anything is sent to a chain that exists."""
+"""`covey pool open`: show the cost, ask for consent except on a devnet, and open the pool."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from covey.local.pool_opening import Opening
 
 ESCROW, OPERATOR_BOND = "100", "10"
-"""Amounts in tokens that a pool is opened with where the command names no others."""
+"""Default amounts, in tokens, of a pool's escrow and of its operator's bond."""
 
 
 def pool_open(
     folder: Folder,
-    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = ESCROW,
-    bond: Annotated[
-        str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")
-    ] = OPERATOR_BOND,
+    escrow: Annotated[str, typer.Option(help="Minimum escrow of the pool afterwards, in tokens.")] = ESCROW,
+    bond: Annotated[str, typer.Option(help="Minimum bond of the operator afterwards, in tokens.")] = OPERATOR_BOND,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="Skip the questions and the check of the windows: spend what is needed at once, also for a pool with "
-            "the short windows of a test network or with one account in several roles.",
+            help="Skip the questions and the check of the windows: spend at once, even for a pool with the short "
+            "windows of a test network or with one account in several roles.",
         ),
     ] = False,
     force: Force = False,
@@ -35,10 +33,10 @@ def pool_open(
 ) -> None:
     """Open the pool of a folder on its chain.
 
-    Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
-    not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
-    short windows of a test network, and asks before it creates a pool in which one account holds several roles, and
-    before it spends anything; --yes skips all three.  It refuses terms that deter cheats or validators too little,
+    Creates and funds the pool, puts up the bonds of operator and validators, and starts it. Steps already done are
+    skipped, so the command can be repeated after any failure. On a chain that is not a devnet, it refuses the short
+    windows of a test network. It also asks before it creates a pool in which one account holds several roles, and
+    before it spends anything; --yes skips all three. It refuses terms that deter cheats or validators too little,
     unless --force is given.
 
     Example: `covey pool open mypool --escrow 100`
@@ -62,7 +60,7 @@ def pool_open(
 
 
 def _require_public_windows(file: Path, opening: "Opening") -> None:
-    """Raise OperatorError("short_windows") where a pool that is yet to be created has those of a test network."""
+    """Raise OperatorError("short_windows") if a pool that is not created yet has the windows of a test network."""
     from covey.local.plan import find_short_windows
 
     short = find_short_windows(opening.terms, opening.params)
@@ -70,12 +68,12 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
         raise OperatorError(
             "short_windows",
             f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
-            fix=f"Lengthen them in {file}, or accept them with --yes, which skips the question, too",
+            fix=f"Lengthen them in {file}, or accept them with --yes, which also skips the questions",
         )
 
 
 def _require_separate_roles(file: Path, opening: "Opening") -> None:
-    """Ask before a pool is created in which one account holds roles that should watch each other."""
+    """Ask for consent if a pool that is not created yet has one account in roles that should watch each other."""
     from covey.console.pool_terms import list_weaknesses
 
     weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)
@@ -96,9 +94,9 @@ def _ask_to_spend(folder: Path, opening: "Opening") -> None:
         f"Opening the pool of {folder} on chain {chain_id} spends {cost} of token {opening.token.address}, and gas"
     )
     if not is_terminal():
-        raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")
+        raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without confirmation")
     rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}
     rows |= {f"bond of {file.stem}": amount for file, amount in opening.validator_bonds.items()}
     for name, spent in rows.items():
         typer.echo(f"{name:>20}  {format_amount(spent, unit)}", err=True)
-    typer.confirm(f"{question}.  Open it?", abort=True, err=True)
+    typer.confirm(f"{question}. Open it?", abort=True, err=True)

@@ -10,9 +10,9 @@ registry = typer.Typer(help="Stop new work in all pools of a deployment, and all
 
 @registry.command("pause")
 def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Stop new pools, stake, nodes and funding in all pools.  Pauser of the contracts only.
+    """Stop new pools, stake, nodes and funding in all pools. Pauser of the contracts only.
 
-    Work that is under way, settlement, claims and withdrawals go on.
+    Work in progress, settlement, claims and withdrawals continue.
 
     Example: `covey registry pause --deployment net/deployment.json --key-file admin.key`
     """
@@ -23,7 +23,7 @@ def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json 
 
 @registry.command("unpause")
 def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Allow new pools, stake, nodes and funding again.  Pauser of the contracts only.
+    """Allow new pools, stake, nodes and funding again. Pauser of the contracts only.
 
     Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
     """

@@ -34,10 +34,10 @@ def relay_run(
     host: Host = "127.0.0.1",
     port: Port = 9001,
     keep_policies: Annotated[
-        int, typer.Option(min=1, help="Newest policies that stay here; an older one is fetched when it is asked for.")
+        int, typer.Option(min=1, help="Number of newest policies to keep; an older one is fetched on request.")
     ] = 5,
     keep_datasets: Annotated[
-        int, typer.Option(min=1, help="Data sets that stay here: those that were fetched last.")
+        int, typer.Option(min=1, help="Number of data sets to keep: those that were fetched last.")
     ] = 16,
 ) -> None:
     """Mirror an origin: fetch on demand, check every shard, serve.

@@ -1,6 +1,7 @@
-"""`covey rewards`: what a contributor has earned, what of it is final, and claiming that.
+"""`covey rewards`: show what a contributor has earned and how much of it is final, and claim it.
 
-What can be claimed and what was claimed is the chain's word; what is not in a final epoch yet is the coordinator's.
+Claimable and claimed amounts are proven by the chain. Work that is not in a final epoch yet is only reported by the
+coordinator.
 """
 
 import threading
@@ -25,29 +26,32 @@ if TYPE_CHECKING:
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0
-"""Shortest and longest pause in seconds between two looks for a reward."""
+"""Shortest and longest pause in seconds between two checks for a reward."""
 SPARE_SECONDS = 600.0
-"""For judging the work and closing its epoch, beyond the windows."""
+"""Seconds allowed, in addition to the pool's windows, for judging the work and closing its epoch."""
 LIMIT = 10_000
-"""Submissions that are looked at; more than a contributor hands in within the windows of an epoch."""
+"""Maximum number of submissions to read, more than a contributor submits within the windows of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A contributor's work that no final epoch holds."""
+    """A contributor's work that is not in a final epoch."""
 
     pending: int
     """Number of submissions that are not judged yet."""
     units: int
     """Work units of accepted submissions."""
     final_at: int | None
-    """Unix seconds, when the first of the accepted work becomes final.  None: no epoch with any of it is posted."""
+    """Unix seconds when the first of the accepted work becomes final. None if no epoch with any of it is posted."""
 
 
 def sum_waiting(
     submissions: "Sequence[SubmissionView]", unfinal: "Sequence[EpochPosted]", *, final: int | None
 ) -> Waiting:
-    """Add up one contributor's submissions; `unfinal` are the chain's epochs after `final`, the newest final one."""
+    """Add up one contributor's submissions.
+
+    `unfinal` are the chain's epochs after `final`, which is the newest final epoch.
+    """
     pending = sum(view.state == "SUBMITTED" for view in submissions)
     accepted = [
         view
@@ -56,8 +60,8 @@ def sum_waiting(
         and view.reason == "none"
         and (view.epoch is None or final is None or view.epoch > final)
     ]
-    held = {view.epoch for view in accepted}
-    times = [posted.record.final_at for posted in unfinal if posted.epoch in held]
+    epochs = {view.epoch for view in accepted}
+    times = [posted.record.final_at for posted in unfinal if posted.epoch in epochs]
     return Waiting(pending, sum(view.units for view in accepted), min(times, default=None))
 
 
@@ -68,16 +72,14 @@ def rewards_show(
     key_file: Annotated[
         Path | None, typer.Option("--key-file", envvar="COVEY_KEY_FILE", help="Key file of the contributor.")
     ] = None,
-    contributor: Annotated[
-        str | None, typer.Option(help="Address of the contributor, instead of a key file's.")
-    ] = None,
+    contributor: Annotated[str | None, typer.Option(help="Address of the contributor, instead of --key-file.")] = None,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a contributor has earned: not judged yet, not final yet, ready to be claimed, claimed.
+    """Show a contributor's work and rewards: not judged yet, not final yet, claimable and claimed.
 
-    What only the coordinator knows is unknown while it does not answer.
+    Values that only the coordinator knows are shown as unknown while it does not answer.
 
     Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
     """
@@ -86,7 +88,7 @@ def rewards_show(
 
     account = options.open_account(deployment, None if contributor else key_file, pool)
     if contributor is None and key_file is None:
-        raise OperatorError("no_key", "nobody is named", fix="Name a --contributor by address, or a --key-file")
+        raise OperatorError("no_key", "no contributor is named", fix="Name a --contributor by address, or a --key-file")
     who = read_address(contributor) if contributor else account.wallet.address
     unit, now = account.get_unit(raw=raw or as_json), account.get_time()
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
@@ -116,12 +118,15 @@ def rewards_show(
 def _ask_coordinator(
     account: "Account", url: str, who: "Address", final: "EpochPosted | None", unfinal: "Sequence[EpochPosted]"
 ) -> "tuple[RewardView | None, Waiting | None]":
-    """What it knows; (None, None), with a line on standard error, if it does not answer or says what is not so."""
+    """Return the reward and the waiting work that the coordinator reports.
+
+    Returns (None, None), and prints a line on standard error, if it does not answer or its answer is refuted.
+    """
     try:
         view = account.get_reward(url, who, final) if final else None
         submissions = account.list_submissions(url, limit=LIMIT, contributor=who)
     except (TransientError, ProtocolError) as error:
-        typer.echo(f"what the coordinator knows is unknown: {quote(str(error))}", err=True)
+        typer.echo(f"the coordinator's values are unknown: {quote(str(error))}", err=True)
         return None, None
     return view, sum_waiting(submissions, unfinal, final=final.epoch if final else None)
 
@@ -133,7 +138,7 @@ def rewards_claim(
     pool: Pool,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until there is something to claim, for two windows at most.")
+        bool, typer.Option("--wait", help="Wait until there is something to claim, at most about twice the windows.")
     ] = False,
     raw: Raw = False,
     as_json: Json = False,
@@ -156,9 +161,9 @@ def rewards_claim(
 
 
 def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """The newest final epoch with the signer's reward by it.
+    """Return the newest final epoch with the signer's cumulative reward.
 
-    Raises OperatorError("not_final") or ProtocolError("no_reward") with the time until which to wait.
+    Raises OperatorError("not_final") or ProtocolError("no_reward"), which say how long to wait.
     """
     final, who = account.find_claimable(), account.wallet.address
     if final is None:
@@ -174,10 +179,10 @@ def _get_claimed(account: "Account") -> int:
 
 
 def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """Wait until there is something to claim; say what is awaited whenever that changes.
+    """Wait until there is something to claim, and print what is awaited whenever that changes.
 
-    What does not answer is asked again until the deadline: two windows of the pool and `SPARE_SECONDS`.
-    Raises what the last look raised once the deadline has passed.
+    Transient errors are retried until the deadline: twice the pool's windows plus `SPARE_SECONDS`. After it, the error
+    of the last attempt is raised.
     """
     terms = account.contracts.pools.get_terms(account.pool)
     deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
@@ -185,15 +190,15 @@ def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPo
     while True:
         is_last, pause = time.monotonic() >= deadline, LOOK_SECONDS
         try:
-            found = _find_reward(account, coordinator_url)
-            if found is not None or is_last:
-                return found or _require_reward(account, coordinator_url)
+            reward = _find_reward(account, coordinator_url)
+            if reward is not None or is_last:
+                return reward or _require_reward(account, coordinator_url)
             next_epoch, now = _find_next(account), account.get_time()
             line, pause = _spell_wait(account, next_epoch, now), choose_pause(next_epoch, now)
         except TransientError as error:
             if is_last:
                 raise
-            line = f"{quote(str(error))}; asked again every {LOOK_SECONDS:.0f} s"
+            line = f"{quote(str(error))}; retrying every {LOOK_SECONDS:.0f} s"
         if line.partition(": ")[0] != said:
             said = line.partition(": ")[0]
             typer.echo(line, err=True)
@@ -201,14 +206,17 @@ def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPo
 
 
 def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
-    """Seconds until the next look: until the next epoch is final where that is known, within the two bounds."""
+    """Return the seconds until the next check: the time until the next epoch is final, within the two bounds.
+
+    If no epoch is posted, it is the shortest pause.
+    """
     if next_epoch is None:
         return LOOK_SECONDS
     return min(LONGEST_SECONDS, max(LOOK_SECONDS, next_epoch.record.final_at - now))
 
 
 def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
-    """As `_require_reward`; None where nothing of it is left to claim."""
+    """Return the reward as `_require_reward` does, or None if nothing is left to claim."""
     try:
         final, view = _require_reward(account, coordinator_url)
     except (OperatorError, ProtocolError) as error:
@@ -219,7 +227,7 @@ def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted
 
 
 def _find_next(account: "Account") -> "EpochPosted | None":
-    """The epoch that becomes final next; None before it is posted."""
+    """Return the epoch that becomes final next, or None if it is not posted yet."""
     unfinal = account.history.list_unfinal(account.pool, now=account.get_time())
     return unfinal[0] if unfinal else None
 
@@ -229,7 +237,7 @@ def _say_when(account: "Account") -> str:
 
 
 def _spell_wait(account: "Account", next_epoch: "EpochPosted | None", now: int) -> str:
-    """Until when to wait for the next final epoch."""
+    """Say how long to wait for the next final epoch."""
     if next_epoch is not None:
         return f"Claim when epoch {next_epoch.epoch} is final: {describe_time(next_epoch.record.final_at, now=now)}"
     terms = account.contracts.pools.get_terms(account.pool)

@@ -1,4 +1,4 @@
-"""Which row `covey tasks show` was asked for, and which environment asks it."""
+"""Lookup of the row that `covey tasks show` displays, and of the environment that asks it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,28 @@ from covey.tasks.dataset_row import TaskRecord
 
 
 def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple[Split, str]:
-    """Split and task type of a row, where the only type and the training split need no name."""
+    """Return split and task type of a row. The training split and the only task type need not be named.
+
+    Raises OperatorError("no_row").
+    """
     named = [(part, kind) for part, kind in found.groups if part == (split or "train") and task_type in (None, kind)]
     if len(named) == 1:
         return named[0]
     known = ", ".join(f"{part} {kind}" for part, kind in found.groups)
     raise OperatorError(
         "no_row",
-        f"the data set has {len(named)} task types that fit; it holds {known}",
+        f"{len(named)} task types of the data set match; it contains {known}",
         fix="Name one of them with --split and --type",
     )
 
 
 def get_row(found: DataSet, index: int, split: Split | None, task_type: str | None) -> TaskRecord:
-    """A row by its number; raise OperatorError("no_row")."""
+    """Return a row by its number. Raises OperatorError("no_row")."""
     return found.read(*_choose(found, split, task_type), index)
 
 
 def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: str | None) -> TaskRecord:
-    """The first row with a problem_id, which is searched for; raise OperatorError("no_row")."""
+    """Search for the first row with a problem_id. Raises OperatorError("no_row")."""
     for part, kind in found.groups:
         if split in (None, part) and task_type in (None, kind):
             for index in range(found.count(part, kind)):
@@ -40,9 +43,10 @@ def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: st
 
 
 def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> EnvironmentSpec:
-    """The environment that asks a row: the pool's, or its part of the row's task type, or the kind with no options.
+    """Return the environment that asks a row.
 
-    Raises OperatorError("wrong_dataset") where the pool does not ask such rows.
+    This is the pool's environment, or its part with the row's task type. Without a pool file, it is the kind with no
+    option except the data set. Raises OperatorError("wrong_dataset") if the pool does not ask such rows.
     """
     plain = EnvironmentSpec(kind=row.task_type, options={"dataset": found.digest})
     if pool_file is None:
@@ -56,6 +60,6 @@ def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> Enviro
             return EnvironmentSpec(kind=kind, options=options)
     raise OperatorError(
         "wrong_dataset",
-        f"{pool_file} asks no rows of type {row.task_type} of the data set {found.digest}",
-        fix="Name the file of a pool that does, or leave --pool-file out",
+        f"the pool of {pool_file} does not ask rows of type {row.task_type} of the data set {found.digest}",
+        fix="Name the file of a pool that does, or leave out --pool-file",
     )

@@ -1,4 +1,4 @@
-"""`covey stake`: put up stake, take it back, and show it."""
+"""`covey stake`: put up stake, take it back and show it."""
 
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def stake_unbond(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Begin to take stake back; it stays liable until the unbonding window has passed.
+    """Start to take stake back; it stays liable until the unbonding window has passed.
 
     Example: `covey stake unbond 0.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """

@@ -1,6 +1,6 @@
-"""`covey submissions`: what a coordinator shows of submissions, and what the chain says of one.
+"""`covey submissions`: list a coordinator's submissions, and show one of them with its records on chain.
 
-All texts come from the coordinator: `covey.protocol.api.public` bounds them, and receipt and verdicts are checked by
+All texts come from the coordinator. `covey.protocol.api.public` bounds them, and receipt and verdicts are checked by
 hash and signature before they are shown.
 """
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 submissions = typer.Typer(help="List and show submissions.", no_args_is_help=True)
 NO_RELAY = "RELAY_URL"
-"""Stands in a command for a relay that nobody has named."""
+"""Placeholder in the audit command if no relay is known."""
 _PREFIX = re.compile("(0x)?[0-9a-f]{8,64}")
 
 
 @submissions.command("list")
 def submissions_list(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
-    node: Annotated[str | None, typer.Option(help="Address of a node; others' submissions are left out.")] = None,
+    node: Annotated[str | None, typer.Option(help="Show only submissions of the node with this address.")] = None,
     contributor: Annotated[
-        str | None, typer.Option(help="Address of a contributor; others' submissions are left out.")
+        str | None, typer.Option(help="Show only submissions of the contributor with this address.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option(help="State: submitted, accepted, rejected, void or settled; others are left out.")
+        str | None, typer.Option(help="Show only this state: submitted, accepted, rejected, void or settled.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of submissions.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of submissions to list.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List submissions, newest first: task, state, reason, units, epoch, receipt, node, evidence hashes.
@@ -61,15 +61,15 @@ def submissions_list(
         async with CoordinatorClient(coordinator_url, None, chain_id=0) as client:  # nothing is signed
             return await client.list_submissions(limit=limit, node=by, contributor=of, state=wanted)
 
-    found = asyncio.run(ask())
+    views = asyncio.run(ask())
     if as_json:
-        chain.show({"submissions": [view.model_dump(mode="json") for view in found]}, as_json)
+        chain.show({"submissions": [view.model_dump(mode="json") for view in views]}, as_json)
         return
-    if not found:
+    if not views:
         typer.echo("no submissions", err=True)
         return
     typer.echo(f"{'task':>6} {'state':9} {'reason':20} {'units':>7} {'epoch':>5} {'receipt':10} {'node':42} evidence")
-    for view in found:
+    for view in views:
         epoch = "none" if view.epoch is None else view.epoch
         typer.echo(
             f"{view.task:>6} {view.state:9} {view.reason:20} {view.units:>7} {epoch:>5} "
@@ -90,9 +90,9 @@ def submissions_show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show all that is public of a submission: receipt, verdicts, epoch, case, and how to judge it again.
+    """Show everything public about a submission: receipt, verdicts, epoch, case, and how to audit it.
 
-    Receipt and verdicts are public once it is decided; its file is once its epoch is closed.
+    Receipt and verdicts are public once the submission is decided, and its file once its epoch is closed.
 
     Example: `covey submissions show 0x12345678 --deployment net/deployment.json --pool 1`
     """
@@ -134,7 +134,7 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
 
 
 def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
-    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") for what hash and signatures refute."""
+    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") if hash or signatures refute the answer."""
     from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
 
     contracts = account.contracts
@@ -144,7 +144,7 @@ def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) ->
     if detail.receipt is not None and compute_struct_hash(detail.receipt.to_message()) != detail.receipt_hash:
         raise ProtocolError("bad_answer", f"the coordinator's receipt does not have the hash {detail.receipt_hash}")
     if detail.receipt is not None and detail.receipt.pool != account.pool:
-        raise ProtocolError("bad_answer", f"the coordinator is of pool {detail.receipt.pool}, not {account.pool}")
+        raise ProtocolError("bad_answer", f"the coordinator serves pool {detail.receipt.pool}, not {account.pool}")
     if len(detail.verdicts) != len(detail.signatures):
         raise ProtocolError("bad_answer", "the coordinator's verdicts and signatures differ in number")
     for verdict, signature in zip(detail.verdicts, detail.signatures, strict=True):
@@ -154,7 +154,7 @@ def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) ->
 
 
 def describe(account: "Account", detail: "SubmissionDetail", options: list[str]) -> dict[str, Any]:
-    """All that is shown; `options` are those of `covey validator audit`."""
+    """Return all values to show. `options` are those of `covey validator audit`."""
     from covey.protocol.verdict import Decision, Reason
 
     receipt = detail.receipt

@@ -1,7 +1,7 @@
-"""The offline filter (INTELLECT-2, section 3): how often a smaller model answers each question of a pool.
+"""The offline filter (INTELLECT-2, section 3): counts how often a smaller model answers each question correctly.
 
-Called by `covey tasks filter`.  Question n is the environment's prompt of draw n.  Results are appended turn by turn,
-so a filter that was stopped goes on where it was.
+Question n is the environment's prompt of draw n. Results are appended turn by turn, so a filter that was stopped
+resumes where it ended.
 """
 
 import json
@@ -20,12 +20,15 @@ from covey.protocol.seeding import compute_trial_seed
 from covey.runtime.files import append, read_lines
 
 Passes = Mapping[int, int | None]
-"""By question: how many answers were right; None for a prompt that is too long for the pool."""
+"""Number of right answers by question; None for a prompt that is too long for the pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SolveTrial:
-    """What results hold for.  Example: Trial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...)."""
+    """Settings for which results are valid.
+
+    Example: SolveTrial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...).
+    """
 
     kind: str
     options: Mapping[str, JsonValue]
@@ -33,13 +36,13 @@ class SolveTrial:
     engine: str
     dtype: str
     pass_k: int
-    """Answers to each question."""
+    """Number of answers to each question."""
     seed: int
     temperature: float
     max_prompt_tokens: int
     max_completion_tokens: int
     format: PromptFormat = RAW
-    """How questions become prompts, by the template of `model`."""
+    """Format in which questions become prompts; a chat format uses the template of `model`."""
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -49,7 +52,8 @@ class SolveTrial:
 class Results:
     """A file of JSON lines: the trial first, then {"number": 5, "passes": 3} for each question.
 
-    Raises OperatorError("another_filter") for a file of another trial, "bad_results" for anything else.
+    Raises OperatorError("another_filter") for a file of another trial, and OperatorError("bad_results") for a file that
+    is not of this form.
     """
 
     def __init__(self, path: Path, trial: SolveTrial) -> None:
@@ -62,7 +66,7 @@ class Results:
             self._append([asdict(trial)])
 
     def add(self, found: Passes) -> None:
-        """Write what was found before anything else is asked for."""
+        """Write results, before the next questions are asked."""
         self._append([{"number": number, "passes": passes} for number, passes in found.items()])
         self.passes |= found
 
@@ -72,12 +76,12 @@ class Results:
             self.passes = {row["number"]: row["passes"] for row in rows}
         except (ValueError, KeyError, TypeError) as error:
             raise OperatorError(
-                "bad_results", f"{self._path} holds no results of a filter", fix="Name another file with --out"
+                "bad_results", f"{self._path} does not contain results of a filter", fix="Name another file with --out"
             ) from error
         if head != json.loads(json.dumps(asdict(trial))):
             raise OperatorError(
                 "another_filter",
-                f"{self._path} holds results of another model, environment or setting",
+                f"{self._path} contains results of another model, environment or setting",
                 fix="Name another file with --out, or repeat the first command",
             )
 
@@ -93,11 +97,14 @@ def count_passes(
     environment: Environment,
     grade: Grader,
 ) -> dict[int, int | None]:
-    """Ask each question `pass_k` times in one batch; an answer passes if it is right, whatever its length cost."""
+    """Ask each question `pass_k` times in one batch, and count the answers that pass.
+
+    An answer passes if it is right, regardless of what its length costs.
+    """
     questions = {number: environment.prompt(number) for number in numbers}
     prompts = {
-        number: tuple(encode_prompt(engine.tokenizer, each.text, system=each.system, format=trial.format))
-        for number, each in questions.items()
+        number: tuple(encode_prompt(engine.tokenizer, question.text, system=question.system, format=trial.format))
+        for number, question in questions.items()
     }
     asked = [number for number in numbers if len(prompts[number]) <= trial.max_prompt_tokens]
     requests = [
@@ -110,9 +117,9 @@ def count_passes(
         for i in range(trial.pass_k)
     ]
     completions = engine.generate(requests, temperature=trial.temperature) if requests else []
-    found: dict[int, int | None] = dict.fromkeys(numbers)
-    for place, number in enumerate(asked):
-        answers = completions[place * trial.pass_k : (place + 1) * trial.pass_k]
+    passes: dict[int, int | None] = dict.fromkeys(numbers)
+    for i, number in enumerate(asked):
+        answers = completions[i * trial.pass_k : (i + 1) * trial.pass_k]
         replies = [
             questions[number].build_reply(
                 decode_completion(engine.tokenizer, answer.tokens, engine.end_tokens),
@@ -121,17 +128,17 @@ def count_passes(
             )
             for answer in answers
         ]
-        found[number] = sum(graded.parts["task"] > 0.5 for graded in grade(replies))
-    return found
+        passes[number] = sum(graded.parts["task"] > 0.5 for graded in grade(replies))
+    return passes
 
 
 def list_turns(count: int, done: Collection[int], size: int) -> Iterator[list[int]]:
-    """The first `count` questions that are not done, `size` at a time."""
+    """Yield those of the first `count` questions that are not done, in batches of `size`."""
     missing = [number for number in range(count) if number not in done]
     return (missing[start : start + size] for start in range(0, len(missing), size))
 
 
 def choose_kept(passes: Passes, *, count: int, pass_k: int, low: float, high: float) -> list[int]:
-    """Of the first `count` questions those whose share of right answers lies in [low, high], ascending."""
+    """Return those of the first `count` questions whose share of right answers is in [low, high], ascending."""
     shares = ((number, passes.get(number)) for number in range(count))
-    return [number for number, found in shares if found is not None and low <= found / pass_k <= high]
+    return [number for number, right in shares if right is not None and low <= right / pass_k <= high]

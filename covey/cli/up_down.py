@@ -1,4 +1,4 @@
-"""Commands that keep the processes of a folder running, and end them."""
+"""Commands that keep the processes of a folder running, and stop them."""
 
 import contextlib
 import signal
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
     from covey.local.keeper import Keeper
     from covey.local.screen import Screen
 READY = "ready: "
-"""A detached keeper has begun well once it has said this."""
+"""Prefix of the line that a keeper prints once all its processes work."""
 WAITING = "waiting for "
-"""What a keeper says about the processes that do not work yet, when they are others than it said last."""
+"""Prefix of the line in which a keeper names the processes that do not work yet, printed when they change."""
 READY_SECONDS = 600.0
-"""Timeout until a detached keeper is ready.  Engines that compile for a large model take minutes."""
+"""Timeout in seconds until a detached keeper is ready. Engines that compile for a large model take minutes."""
 CHAIN_SECONDS = 60.0
 
 
 def up(
     folder: Folder = Path(),
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once all runs; `covey down` ends it.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once all work; `covey down` stops them.")
+    ] = False,
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
-    A devnet's pool is opened on its chain first.  A process that fails is started again.  Logs are in FOLDER/logs.
+    The pool of a devnet is opened first. A process that fails is restarted. Logs are in FOLDER/logs.
 
     Example: `covey up mypool`
     """
@@ -59,13 +61,12 @@ def keep_up(folder: Path, console: "Console") -> None:
 
     commands = read_processes(folder)
     with locked(folder):
-        if "chain" in commands:  # not before: a chain that runs may be writing its files
-            renewal = f"make another pool with covey init pool, since all that {folder} holds is of the old chain"
+        if "chain" in commands:  # only under the lock, because a running chain may be writing its files
+            renewal = f"make another pool with covey init pool, because everything in {folder} belongs to the old chain"
             find_deployment(folder / "chain", renewal=renewal)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # also where a shell has started us with Ctrl-C ignored
+        # A shell may have started this process with Ctrl-C ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with Screen(console, folder, find_coordinator(folder)) as screen:
             keeper = Keeper(folder, commands, say=screen.say)
             try:
@@ -73,26 +74,26 @@ def keep_up(folder: Path, console: "Console") -> None:
             except KeyboardInterrupt:
                 screen.say("ending")
             finally:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the shutdown must not be interrupted
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 keeper.stop()
 
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
-    """Until an interrupt."""
+    """Run the processes until an interrupt."""
     from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
     from covey.local.readiness import Readiness
 
     Readiness(folder, keeper.kept).require_free_ports()
     keeper.prepare()
-    names = [each.name for each in keeper.kept]
+    names = [process.name for process in keeper.kept]
     if "chain" in names:
         keeper.start("chain")
         _await_chain(folder, keeper)
     if (folder / "pool.toml").exists():
         _prepare_pool(folder, screen)
     keeper.start()
-    readiness = Readiness(folder, keeper.kept)  # only now: the opening corrects the pool's number
+    readiness = Readiness(folder, keeper.kept)  # only now, because opening the pool corrects its number in settings
     is_ready, waiting = False, threading.Event()
     said, said_at = "", time.monotonic()
     while True:
@@ -109,9 +110,9 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
 
 
 def _prepare_pool(folder: Path, screen: "Screen") -> None:
-    """Open a devnet's pool; have the settings name a pool that is open already.
+    """Open a devnet's pool, or write the number of a pool that is already open into the settings.
 
-    Raises OperatorError("pool_not_open") on a chain where opening costs something.
+    Raises OperatorError("pool_not_open") on a chain where opening a pool costs something.
     """
     from covey.cli.pool_open import ESCROW, OPERATOR_BOND
     from covey.local.folder import has_own_chain, set_pool_number
@@ -129,20 +130,21 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
 
 
 def _await_chain(folder: Path, keeper: "Keeper") -> None:
-    """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
+    """Wait until the folder's own chain answers. Raises OperatorError("chain_failed")."""
     from covey.chain.deployment import Deployment
     from covey.chain.json_rpc import ChainClient
     from covey.local.logs import has_said, read_last
     from covey.local.plan import DEPLOYMENT_FILE
 
-    (chain,) = (each for each in keeper.kept if each.name == "chain")
+    (chain,) = (process for process in keeper.kept if process.name == "chain")
     assert chain.running is not None
     deadline, waiting = time.monotonic() + CHAIN_SECONDS, threading.Event()
     while True:
         if chain.running.exit_code is not None or time.monotonic() >= deadline:
             last = read_last(chain.running.log)
             raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
-        if has_said(chain.running.log, chain.running.begun, "token "):  # its last line: the contracts are there
+        # This is the last line of `covey devnet up`, which has deployed the contracts by then.
+        if has_said(chain.running.log, chain.running.begun, "token "):
             with contextlib.suppress(TransientError):
                 ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).choose_node()).chain_id()
                 return
@@ -150,7 +152,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
 
 
 def find_coordinator(folder: Path) -> str | None:
-    """The URL of the folder's own coordinator on this machine, without any proxy; None where it has none."""
+    """Return the URL of the folder's own coordinator on this machine, without any proxy. None if it has none."""
     from covey.local.readiness import find_settings, find_url
 
     settings = find_settings(folder)
@@ -158,9 +160,9 @@ def find_coordinator(folder: Path) -> str | None:
 
 
 def _detach(folder: Path) -> None:
-    """Start a keeper that outlives this command, and show what it says until it is ready.
+    """Start a keeper that outlives this command, and show its output until it is ready.
 
-    Raises the keeper's own error if it ends with one, OperatorError("process_died") if it ends otherwise,
+    Raises the keeper's own error if it ends with one, OperatorError("process_died") if it ends otherwise, and
     OperatorError("not_ready") after READY_SECONDS.
     """
     from covey.local.logs import read_last
@@ -185,19 +187,19 @@ def _detach(folder: Path) -> None:
         raise OperatorError(
             "not_ready",
             f"{folder} is not ready after {READY_SECONDS:.0f} s, {awaited}",
-            fix=f"Read {log}; covey down {folder} ends it",
+            fix=f"Read {log}, or stop it with covey down {folder}",
         )
     last, fix = read_last(log), f"Read {log}"
-    if not last.startswith("covey: "):  # the end of a traceback, or of what a library says
+    if not last.startswith("covey: "):  # the end of a traceback or of a library's output
         raise OperatorError("process_died", f"covey up ended with {process.returncode}: {last}", fix=fix)
     code, _, message = last.removeprefix("covey: ").partition(": ")
     raise OperatorError(code, message, fix=fix)
 
 
 def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Path, begun: int) -> str | None:
-    """Show what a keeper adds to its log until it is ready: then None, otherwise what it waits for.
+    """Show what a keeper adds to its log until it is ready. Return None then, otherwise what it waits for.
 
-    Ends when the process does, or after READY_SECONDS.  Repeats what is awaited after each REPEAT_SECONDS of silence.
+    Returns when the process ends, or after READY_SECONDS. Repeats what is awaited after REPEAT_SECONDS of silence.
     """
     from covey.local.keeper import REPEAT_SECONDS
 
@@ -208,7 +210,7 @@ def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Pat
         while process.poll() is None and time.monotonic() < deadline:
             line = lines.readline()
             if line.startswith(READY):
-                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nend them with covey down {folder}")
+                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nstop them with covey down {folder}")
                 return None
             if line.startswith(WAITING):
                 awaited = quote(line.rstrip())
@@ -221,7 +223,7 @@ def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Pat
 
 
 def down(folder: Folder = Path()) -> None:
-    """End what `covey up --detach` keeps running; all work is kept.
+    """Stop the processes that `covey up --detach` keeps running; all work is kept.
 
     Example: `covey down mypool`
     """
@@ -230,5 +232,5 @@ def down(folder: Folder = Path()) -> None:
 
     has_ended = stop_keeper(folder, say=typer.echo)
     if not has_ended:
-        read_processes(folder)  # a folder without processes is a mistyped one
-    typer.echo(f"{folder}: ended" if has_ended else f"{folder}: nothing ran")
+        read_processes(folder)  # raises for a folder without processes, whose name is probably mistyped
+    typer.echo(f"{folder}: ended" if has_ended else f"{folder}: nothing was running")

@@ -36,5 +36,5 @@ def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")],
 
 
 def _show_address(address: str, as_json: bool) -> None:
-    """The address alone, as in `$(covey wallet show FILE)`, or JSON."""
+    """Print the address alone, as `$(covey wallet show FILE)` requires, or JSON."""
     typer.echo(json.dumps({"address": address}) if as_json else address)

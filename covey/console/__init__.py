@@ -1,1 +1,1 @@
-"""What the commands share: options, accounts that sign, a pool's file, and how they print."""
+"""Shared parts of the commands: options, accounts that sign, a pool's file, and output."""

@@ -1,4 +1,4 @@
-"""What chain commands have in common: contracts, a key, a pool, and one way to send and wait."""
+"""Shared parts of chain commands: contracts, a key, a pool, and one way to send a transaction and wait for it."""
 
 import asyncio
 import secrets
@@ -35,10 +35,10 @@ from covey.runtime.validation import explain_unknown
 
 
 class Account:
-    """One key, or none, and one pool."""
+    """At most one key, and one pool."""
 
     def __init__(self, deployment: Path, key_file: Path | None, pool: int, *, rpc_url: str | None = None) -> None:
-        """`rpc_url`: node of the chain; None: the one that the deployment names."""
+        """Load deployment and key. `rpc_url` is the node of the chain; None means the deployment's own."""
         self.pool = PoolId(pool)
         self.deployment = Deployment.load(deployment)
         self._rpc_url = rpc_url
@@ -46,7 +46,7 @@ class Account:
 
     @cached_property
     def client(self) -> ChainClient:
-        """The node, opened at its first use: a mistake that needs no chain is found without one.
+        """Client of the node, opened at its first use, so that a mistake can be found before the chain is needed.
 
         Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
         """
@@ -74,7 +74,7 @@ class Account:
         return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
 
     def approve(self, spender: Address, amount: int) -> None:
-        """Allow `spender` to take `amount`, unless it may already."""
+        """Allow `spender` to take `amount`, unless it is already allowed to."""
         if self.token.allowance(self.wallet.address, spender) < amount:
             self.send(self.token.approve(spender, amount))
 
@@ -88,13 +88,13 @@ class Account:
         return read_unit(self.token)
 
     def get_unit(self, *, raw: bool) -> TokenUnit:
-        """Unit of the command's amounts: the token's, or its smallest one."""
+        """Return the unit of the command's amounts: the token's unit, or with `raw` its smallest one."""
         return SMALLEST if raw else self._unit
 
     def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
-        """What somebody typed, in the smallest unit; `balance` is what it is taken from.
+        """Return a typed amount in the smallest unit. `balance` is the amount that it is taken from.
 
-        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if it can hardly have been meant so.
+        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if another unit was probably meant.
         """
         amount = parse_amount(text, unit)
         require_plausible(amount, unit, balance=balance)
@@ -118,7 +118,7 @@ class Account:
         return message, Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
 
     def rotate_node(self, previous: Address, node: Wallet) -> Entry:
-        """Replace a node of the account by another one, which signs."""
+        """Replace a node of the account with another one, which signs its registration."""
         message, domain = self._prepare_registration(node)
         return self.send(
             self.contracts.nodes.rotate_node(
@@ -147,8 +147,8 @@ class Account:
     def require_nothing_pending(self) -> None:
         """Check that the chain's answers show everything that this account has sent.
 
-        Raises OperatorError("pending_transaction") if a transaction is in no block yet: it may be a command's that
-        ended with "not_mined", whose repetition would send the same again.
+        Raises OperatorError("pending_transaction") if a transaction is not in a block yet. It may come from a command
+        that ended with "not_mined", and repeating that command would send the same transaction again.
         """
         address = self.wallet.address
         sent = self.client.count_transactions(address, "pending")
@@ -156,12 +156,15 @@ class Account:
         if waiting > 0:
             raise OperatorError(
                 "pending_transaction",
-                f"transactions of {address} that are in no block yet: {waiting}",
+                f"{address} has {waiting} transaction(s) that are not in a block yet",
                 fix="Wait until they are in a block, then run this again",
             )
 
     def send(self, call: Call) -> Entry:
-        """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
+        """Send one transaction and wait until it is mined.
+
+        Raises ProtocolError("reverted") with the contract's reason.
+        """
         with closing(SqliteOutbox(":memory:")) as outbox:
             sender = Sender(self.client, self.wallet, outbox, chain_id=self.deployment.chain_id)
             return sender.send_and_wait(call.label, call)
@@ -171,15 +174,15 @@ class Account:
         return History(client=self.client, contracts=self.contracts)
 
     def get_time(self, block: BlockTag = "latest") -> int:
-        """Unix seconds of a block; the newest one's are what contracts go by."""
+        """Return the Unix seconds of a block. Contracts use those of the newest block."""
         return self.client.get_block(block).timestamp
 
     def find_claimable(self) -> EpochPosted | None:
-        """The newest epoch that rewards can be claimed against."""
+        """Return the newest epoch against which rewards can be claimed, or None."""
         return self.history.find_claimable(self.pool, now=self.get_time())
 
     def list_accusations(self) -> list[Accusation]:
-        """Of all cases of the pool, oldest first."""
+        """List the accusations of all cases of the pool, oldest first."""
         follower = Follower(self.client, self.deployment)
         opened: list[CaseOpened] = []
         cursor: tuple[SeenBlock, ...] = ()
@@ -193,9 +196,9 @@ class Account:
         ]
 
     def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
-        """What a contributor had earned by the end of an epoch, None for nothing.
+        """Return what a contributor had earned by the end of an epoch, or None if it had earned nothing.
 
-        Raises ProtocolError("bad_reward") if the proof does not lead to the root that the chain has.
+        Raises ProtocolError("bad_reward") if the proof does not lead to the root on chain.
         """
         view = asyncio.run(self._get_reward(coordinator_url, contributor, posted.epoch))
         if view is None:
@@ -225,7 +228,7 @@ class Account:
     def list_submissions(
         self, coordinator_url: str, *, limit: int, contributor: Address | None = None
     ) -> list[SubmissionView]:
-        """The newest submissions, newest first, as the coordinator tells."""
+        """Return the newest submissions, newest first, as the coordinator reports them."""
 
         async def ask() -> list[SubmissionView]:
             async with self.open_client(coordinator_url) as client:
@@ -234,7 +237,7 @@ class Account:
         return asyncio.run(ask())
 
     def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> SubmissionDetail:
-        """A submission with its verdicts, as the coordinator reports it."""
+        """Return a submission with its verdicts, as the coordinator reports it."""
 
         async def ask() -> SubmissionDetail:
             async with self.open_client(coordinator_url) as client:
@@ -243,7 +246,7 @@ class Account:
         return asyncio.run(ask())
 
     def list_relays(self, coordinator_url: str) -> tuple[str, ...]:
-        """Base URLs of relays that the coordinator knows, unchecked."""
+        """Return the base URLs of the relays that the coordinator names, unchecked."""
 
         async def ask() -> tuple[str, ...]:
             async with self.open_client(coordinator_url) as client:
@@ -256,19 +259,19 @@ class Account:
 
 
 def make_key(path: Path) -> Wallet:
-    """A new random key in a new file that only its owner may read."""
+    """Create a random key in a new file that only its owner may read."""
     return save_key(path, secrets.token_bytes(32))
 
 
 def read_pool_file(
     file: Path, token: Address, *, datasets: Sequence[Path] = (), model: str | Path | None = None
 ) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
+    """Read [terms] and [params] of a pool's TOML file. Raises OperatorError if the file is wrong.
 
-    Where the file names no fingerprint and versions of the environment, this machine's are filled in; others are
-    refused.  `datasets`: folders of the data sets that the environment draws its tasks from.
-    `model`: name or folder of the pool's first model, whose chat template and end tokens are filled in likewise, as
-    `pool_file.pin_model` does.  A chat pool without it must name the template's hash.
+    If the file does not name the environment's fingerprint and versions, those of this machine are filled in; different
+    ones are refused. `datasets` are folders of the data sets that the environment draws its tasks from.
+    `model` is the name or folder of the pool's first model. Its chat template and end tokens are filled in likewise, as
+    `pool_file.pin_model` does. Without it, a chat pool must name the template's hash.
     """
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]

@@ -1,4 +1,4 @@
-"""Addresses that somebody typed: refused unless their checksum is right, for one wrong digit is another account."""
+"""Typed addresses, which are refused unless their checksum is right, because one wrong digit means another account."""
 
 import re
 
@@ -10,19 +10,19 @@ _SAME_DIGIT = re.compile(r"0x([0-9a-fA-F])\1{39}")
 
 
 def read_address(text: object, field: str = "") -> Address:
-    """The address; `field` is the place that it was read from.  Raises OperatorError("bad_address")."""
+    """Return the address. `field` says where it was read. Raises OperatorError("bad_address")."""
     if isinstance(text, str) and is_address(text):
         return Address(text)
-    place = f"{field} is " if field else ""
+    subject = f"{field} is " if field else ""
     if not isinstance(text, str) or not _SHAPE.fullmatch(text):
         wrong, fix = "not an address", "Name one as covey wallet show prints it"
     elif text in (text.lower(), "0x" + text[2:].upper()):
         wrong, fix = "without a checksum (EIP-55)", "Copy the address as covey wallet show prints it"
     else:
         wrong, fix = "mistyped: its checksum (EIP-55) is wrong", "Copy the address as covey wallet show prints it"
-    raise OperatorError("bad_address", f"{place}{text}, {wrong}", fix=fix)
+    raise OperatorError("bad_address", f"{subject}{text}, {wrong}", fix=fix)
 
 
 def is_example(address: Address) -> bool:
-    """Whether it stands for an address in the shipped configs: forty times the same digit, a key that nobody has."""
+    """Return whether this is an example of the shipped configs: the same digit forty times, whose key nobody has."""
     return _SAME_DIGIT.fullmatch(address) is not None

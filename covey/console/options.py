@@ -1,4 +1,4 @@
-"""Options that several commands share, and what every command prints with."""
+"""Options that several commands share, and functions that load settings and print values."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CoordinatorUrl = Annotated[
     str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Base URL of the pool's coordinator.")
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Create the pool although its terms deter cheats or validators too little.")
+    bool, typer.Option("--force", help="Create the pool even if its terms deter cheats or validators too little.")
 ]
 Datasets = Annotated[
     list[Path] | None,
@@ -43,24 +43,24 @@ Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or
 
 
 def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
-    """The account of a command: its node is the one in COVEY_RPC_URL, else the one that the deployment names."""
+    """Return the account of a command. Its node is the one in COVEY_RPC_URL, or else the deployment's."""
     from covey.console.account import Account
 
     return Account(deployment, key_file, pool, rpc_url=os.environ.get("COVEY_RPC_URL"))
 
 
 def show(values: dict[str, Any], as_json: bool) -> None:
-    """Print names and values; JSON has an `Amount` as a number of smallest units."""
+    """Print names and values. In JSON, an `Amount` is a number of smallest units."""
     if as_json:
         typer.echo(json.dumps(values, sort_keys=True, default=lambda amount: amount.value))
         return
     for name, value in values.items():
-        told = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        typer.echo(f"{name:>18}  {'none' if told in (None, '') else told}")
+        text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        typer.echo(f"{name:>18}  {'none' if text in (None, '') else text}")
 
 
 def is_terminal() -> bool:
-    """Whether somebody can be asked."""
+    """Return whether standard input is a terminal, so that a person can be asked."""
     return sys.stdin.isatty()
 
 
@@ -72,12 +72,12 @@ SettingsType = TypeVar("SettingsType", bound="Settings")
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the role's settings.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Setting as NAME=VALUE, which wins over file and environment; may be repeated."),
+    typer.Option("--set", help="Setting as NAME=VALUE, which overrides file and environment; may be repeated."),
 ]
 
 
 def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] | None) -> SettingsType:
-    """Settings from file, environment (COVEY_NAME) and --set, in this order."""
+    """Load settings from file, environment (COVEY_NAME) and --set; the last of them that names a setting wins."""
     values: dict[str, str] = {}
     for item in sets or []:
         name, equals, value = item.partition("=")

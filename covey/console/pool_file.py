@@ -1,6 +1,6 @@
-"""A pool's TOML file as commands that prepare it need it: read with its comments, [params] checked.
+"""A pool's TOML file for commands that prepare it: read with its comments, and with [params] checked.
 
-`covey pool create` reads it by `account.read_pool_file`, with terms and fingerprint.
+`account.read_pool_file` also reads its terms and fills in its fingerprint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ TABLES = ("terms", "params")
 
 
 def read_document(file: Path) -> "TOMLDocument":
-    """The file as it is; raise OperatorError "no_pool_file" or "bad_pool_file"."""
+    """Parse the file with its comments. Raises OperatorError("no_pool_file") or OperatorError("bad_pool_file")."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -33,7 +33,7 @@ def read_document(file: Path) -> "TOMLDocument":
 
 
 def read_table(file: Path, document: "TOMLDocument", name: str) -> dict[str, Any]:
-    """One of TABLES as plain values; raise OperatorError "bad_pool_file" where it is missing."""
+    """Return one of TABLES as plain values. Raises OperatorError("bad_pool_file") if it is missing."""
     values = document.unwrap().get(name)
     if not isinstance(values, dict):
         raise OperatorError("bad_pool_file", f"{file} has no table [{name}]", fix=f"Add [{name}] to {file}")
@@ -41,7 +41,7 @@ def read_table(file: Path, document: "TOMLDocument", name: str) -> dict[str, Any
 
 
 def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Mapping[str, Any]]) -> "PoolParams":
-    """[params] with some values of its tables changed; raise OperatorError "bad_pool_file"."""
+    """Build [params] with some values of its tables changed. Raises OperatorError("bad_pool_file")."""
     from pydantic import ValidationError
 
     from covey.protocol.params import PoolParams
@@ -49,8 +49,8 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
 
     values = read_table(file, document, "params")
     for table, change in changes.items():
-        there = values.get(table, {})
-        values[table] = {**there, **change} if isinstance(there, dict) else there
+        current = values.get(table, {})
+        values[table] = {**current, **change} if isinstance(current, dict) else current
     try:
         return PoolParams.model_validate(values)
     except ValidationError as error:
@@ -59,7 +59,7 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
 
 
 def write_document(file: Path, document: "TOMLDocument") -> None:
-    """Replace the file: comments and whatever was not changed stay."""
+    """Replace the file. Comments and unchanged values stay."""
     import tomlkit
 
     from covey.runtime.files import write_atomically
@@ -68,12 +68,11 @@ def write_document(file: Path, document: "TOMLDocument") -> None:
 
 
 def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Path] = ()) -> "PoolParams":
-    """`params` with what they do not pin of the model that the pool starts from: its end tokens and, in the format
-    "chat", the hash of its chat template.
+    """Return `params` with the end tokens and, in the format "chat", the template's hash of the pool's first model.
 
-    `source`: name or folder of the model; only its tokenizer and its generation configuration are read.
-    `datasets`: folders of the data sets that the environment draws its tasks from.
-    Raises ProtocolError("policy_mismatch") where they pin something else, and OperatorError as
+    `source` is the name or folder of the model, of which only the tokenizer and the generation configuration are read.
+    `datasets` are folders of the data sets that the environment draws its tasks from.
+    Raises ProtocolError("policy_mismatch") if `params` pins other values, and the OperatorError of
     `require_stable_template`.
     """
     from covey.environments import registry
@@ -106,10 +105,10 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
 
 
 def _has_system_text(environment: "Environment") -> bool:
-    """Whether any of the first prompts has a system text; those of data sets are not fetched for it."""
+    """Return whether any of the first prompts has a system text. Prompts of data sets are not fetched for this."""
     for draw in range(64):
         mark: JsonValue = dict(environment.identify(draw))
-        while isinstance(mark, dict) and isinstance(mark.get("prompt"), dict):  # that of a mixture's part
+        while isinstance(mark, dict) and isinstance(mark.get("prompt"), dict):  # the prompt of a mixture's part
             mark = mark["prompt"]
         if isinstance(mark, dict) and mark.get("system"):
             return True
@@ -117,7 +116,7 @@ def _has_system_text(environment: "Environment") -> bool:
 
 
 def save_model(source: str, folder: Path) -> Path:
-    """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
+    """Save a model as the trainer would publish it, with bfloat16 weights regardless of its own format."""
     from covey.model.policy_files import load_model, load_tokenizer, save_policy
 
     save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")

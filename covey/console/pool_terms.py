@@ -1,4 +1,4 @@
-"""[terms] of a pool's TOML file: read whole, or refused with the file, the name and what to write instead."""
+"""[terms] of a pool's TOML file. Wrong terms are refused with the file, the name and what to write instead."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from covey.protocol.params import PoolParams
 from covey.runtime.validation import explain_unknown
 
 MAX_VALIDATORS = 32
-"""PoolRegistry's."""
+"""Maximum number of validators, as in the contract PoolRegistry."""
 _COMPUTED = ("params_hash", "quorum")
 """Fields of PoolTerms that follow from [params]."""
 _FIELDS = {field.name: field for field in fields(PoolTerms) if field.name not in _COMPUTED}
@@ -25,9 +25,9 @@ _ADDRESSES = ("trainer", "arbiter", "token")
 def read_terms(
     file: Path, values: Mapping[str, Any], token: Address, params: PoolParams
 ) -> tuple[PoolTerms, list[Address]]:
-    """Terms and validators.
+    """Return terms and validators.
 
-    Raises OperatorError("bad_address") for an address, OperatorError("bad_pool_file") for anything else.
+    Raises OperatorError("bad_address") for a wrong address, and OperatorError("bad_pool_file") for any other mistake.
     """
     _require_names(file, values)
     terms = dict(values)
@@ -60,7 +60,7 @@ def _require_names(file: Path, values: Mapping[str, Any]) -> None:
             kind = "a whole number" if _FIELDS[name].type is int else "true or false"
             wrong.append(f"{name}: must be {kind}, not {value!r}")
         elif type(value) is int and value < 0:
-            wrong.append(f"{name}: must not be negative, as {value} is")
+            wrong.append(f"{name}: must not be negative, but is {value}")
     optional = {name for name, field in _FIELDS.items() if field.default is not MISSING} | {"token"}
     wrong += [f"{name}: missing" for name in known if name not in values and name not in optional]
     if wrong:
@@ -72,7 +72,7 @@ def _refuse(file: Path, wrong: Sequence[str]) -> OperatorError:
 
 
 def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams) -> list[str]:
-    """What PoolRegistry would refuse, and what could never be settled."""
+    """List the mistakes that PoolRegistry would refuse, and those with which work could never be settled."""
     needed = terms.challenge_window + terms.veto_window
     twice = sorted({address for address in validators if validators.count(address) > 1})
     checks = (
@@ -80,14 +80,14 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (terms.unbond_window < needed, f"unbond_window must be at least challenge_window + veto_window, {needed}"),
         (64 * terms.epoch_length < needed, f"epoch_length must be at least {-(-needed // 64)}"),
         (2 * terms.epoch_length > terms.challenge_window, "epoch_length must be at most half of challenge_window"),
-        (terms.slash_amount > terms.min_stake, "slash_amount must not be over min_stake"),
+        (terms.slash_amount > terms.min_stake, "slash_amount must not exceed min_stake"),
         (terms.max_slashes < 1, "max_slashes must be at least 1"),
-        (terms.signer_penalty > terms.validator_bond, "signer_penalty must not be over validator_bond"),
-        (terms.light_slash_bps > 10_000, "light_slash_bps must not be over 10,000"),
+        (terms.signer_penalty > terms.validator_bond, "signer_penalty must not exceed validator_bond"),
+        (terms.light_slash_bps > 10_000, "light_slash_bps must not exceed 10,000"),
         (terms.arbiter in validators, "the arbiter must not be a validator"),
         (terms.epoch_units < params.max_task_units, f"epoch_units must hold a task, {params.max_task_units}"),
         (bool(twice), f"validators names {', '.join(twice)} more than once"),
-        (len(validators) > MAX_VALIDATORS, f"validators names {len(validators)} accounts, of at most {MAX_VALIDATORS}"),
+        (len(validators) > MAX_VALIDATORS, f"validators names {len(validators)} accounts, at most {MAX_VALIDATORS}"),
         (
             terms.quorum > len(validators),
             f"quorum is {terms.quorum} and there are {len(validators)} validators: lower quorum in [params] to at most"
@@ -117,21 +117,21 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
 
 
 def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: Address) -> list[str]:
-    """What the contract takes although one account then holds two roles that should watch each other."""
+    """List accounts that hold two roles that should watch each other, which the contract allows."""
     checks = (
         (terms.trainer == terms.arbiter, "trainer and arbiter are one account, which judges cases about its own pool"),
         (terms.trainer in validators, "the trainer is a validator: it judges the work that it learns from"),
         (operator in validators, "the operator is a validator: it judges the work that it pays for"),
         (
             terms.trainer == operator,
-            "trainer and operator are one account: their two processes take nonces from each other",
+            "trainer and operator are one account: their two processes compete for its nonces",
         ),
     )
     return [message for is_weak, message in checks if is_weak]
 
 
 def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> None:
-    """Raise OperatorError("weak_terms") for terms that the contract takes although they deter nobody."""
+    """Raise OperatorError("weak_terms") for terms that deter too little although the contract accepts them."""
     weak = list_weak_terms(terms, params)
     if weak:
         raise OperatorError(
@@ -140,10 +140,10 @@ def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> No
 
 
 def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
-    """What deters too little, each with the numbers that would do."""
+    """List the terms that deter too little, with values that would be enough."""
     checks = (
         (terms.slash_amount == 0, "slash_amount is 0: a cheat that is caught loses nothing"),
-        (terms.quorum == 1, "quorum is 1: one validator alone slashes and voids"),
+        (terms.quorum == 1, "quorum is 1: one validator alone can slash and void"),
         (terms.validator_bond == 0, "validator_bond is 0: a validator that signs a false case loses nothing"),
     )
     weak = [message for is_weak, message in checks if is_weak]
@@ -151,8 +151,8 @@ def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
     if factor < LEAST_FACTOR:
         remedies = "; or ".join(_describe_remedy(remedy) for remedy in list_remedies(terms, params))
         weak.append(
-            f"a cheat is expected to lose {factor:.2f} times what it gains, where {LEAST_FACTOR:g} is the least: set"
-            f" {remedies}"
+            f"a cheat is expected to lose {factor:.2f} times what it gains, but at least {LEAST_FACTOR:g} times is"
+            f" required: set {remedies}"
         )
     return weak
 
@@ -162,7 +162,10 @@ def _describe_remedy(remedy: Remedy) -> str:
 
 
 def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool = False) -> str | float | None:
-    """Expected loss of a cheat over its gain: a sentence, or as JSON a number, None where no cheat is paid."""
+    """Return the expected loss of a cheat relative to its gain, as a sentence or, for JSON, as a number.
+
+    The number is None if no cheat is paid.
+    """
     factor = compute_deterrence(terms, params).factor
     if math.isinf(factor):
         return None if as_json else "no cheat is paid: all work is replayed, or nothing is paid for it"

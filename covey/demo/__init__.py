@@ -1,1 +1,1 @@
-"""`covey demo`: the whole network on this machine, in real processes that meet on HTTP, chain and relays only."""
+"""`covey demo`: the whole network on this machine, in real processes that only use HTTP, the chain and relays."""

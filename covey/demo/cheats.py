@@ -1,6 +1,6 @@
-"""Dishonest engines, to watch them being caught: `covey demo` runs them in real workers, tests build on them.
+"""Dishonest engines that `covey demo` runs in real workers to show how they are caught.
 
-Each wraps an honest engine and claims its output as its own.
+Each wraps an honest engine and claims that its own output is honest.
 """
 
 import shutil
@@ -63,7 +63,7 @@ class Wrapped:
 
 
 class QuantizedWeights(Wrapped):
-    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven.  Earns `proof`."""
+    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven. Earns `proof`."""
 
     def load_policy(self, folder: Path, version: int) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
@@ -74,7 +74,7 @@ class QuantizedWeights(Wrapped):
 
 
 class BestOfN(Wrapped):
-    """Samples every slot with n seeds and submits what it likes best.  Earns `token_margin`."""
+    """Samples every slot with n seeds and submits the completion that it scores highest. Earns `token_margin`."""
 
     def __init__(self, engine: Engine, *, n: int, score: Callable[[str, str], float]) -> None:
         super().__init__(engine)
@@ -88,9 +88,9 @@ class BestOfN(Wrapped):
             for r in requests
             for i in range(self._n)
         ]
-        made = self._engine.generate(tries, temperature=temperature, capture=capture)
-        parts = [made[i : i + self._n] for i in range(0, len(made), self._n)]
-        return [max(part, key=lambda c: self._rate(r, c)) for r, part in zip(requests, parts, strict=True)]
+        completions = self._engine.generate(tries, temperature=temperature, capture=capture)
+        slots = [completions[i : i + self._n] for i in range(0, len(completions), self._n)]
+        return [max(slot, key=lambda c: self._rate(r, c)) for r, slot in zip(requests, slots, strict=True)]
 
     def _rate(self, request: GenerationRequest, completion: Completion) -> float:
         prompt = decode_completion(self.tokenizer, request.prompt, frozenset())
@@ -99,8 +99,10 @@ class BestOfN(Wrapped):
 
 
 class LikeliestOfN(BestOfN):
-    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.  It is right more
-    often than one sample, whatever the task.  Earns `token_margin`."""
+    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.
+
+    This is right more often than one sample, whatever the task. Earns `token_margin`.
+    """
 
     def __init__(self, engine: Engine, *, n: int) -> None:
         super().__init__(engine, n=n, score=lambda *_: 0.0)
@@ -110,7 +112,7 @@ class LikeliestOfN(BestOfN):
 
 
 def coarsen_weights(path: Path) -> None:
-    """Drop the five lowest mantissa bits of every value of a bf16 safetensors file, in place."""
+    """Clear the five lowest mantissa bits of every value of a bf16 safetensors file, in place."""
     data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     values = np.frombuffer(data, dtype="<u2", offset=start)
@@ -119,7 +121,7 @@ def coarsen_weights(path: Path) -> None:
 
 
 def score_spelling(prompt: str, answer: str) -> float:
-    """What a cheat knows of the demo's task: the answer is the prompt's last word, backward."""
+    """Score an answer as a cheat that knows the demo's task: it is right if it is the prompt's last word, backward."""
     return float(answer == prompt.strip().rsplit(" ", 1)[-1][::-1])
 
 
@@ -131,7 +133,7 @@ CHEATS: dict[str, Callable[[Engine], Engine]] = {
 
 
 def get_cheat(kind: str) -> Callable[[Engine], Engine]:
-    """How a cheat of this kind wraps an engine."""
+    """Return the function that wraps an engine in a cheat of this kind. Raises OperatorError("bad_cheat")."""
     if kind not in CHEATS:
         raise OperatorError("bad_cheat", f"there is no cheat {kind}", fix=f"Name one of {', '.join(CHEATS)}")
     return CHEATS[kind]

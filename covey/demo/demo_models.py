@@ -1,6 +1,6 @@
-"""The tiny models of the demo's environments: made by a supervised warm start at the first run, then kept.
+"""The tiny models of the demo's environments, which a supervised warm start makes at the first run.
 
-A model lies in the cache folder of the user, under a name that follows from everything it was made from.
+A model is kept in the user's cache folder, under a name that is derived from everything it was made from.
 """
 
 import itertools
@@ -21,34 +21,34 @@ from covey.model.recipe import WarmStart
 from covey.protocol import canonical
 
 RECIPE_VERSION = 1
-"""Version of the warm start.  A change of what it makes raises it, and models are made again."""
+"""Version of the warm start. It must be raised when the resulting models change, so that they are made again."""
 SEED = 1
 LEAST_REWARD, MOST_REWARD = 0.05, 0.75
-"""Rewards at which reinforcement learning has something to learn from, and room to rise."""
+"""Bounds of a first policy's reward, between which it has something to learn from and room to improve."""
 SAY_SECONDS = 5.0
-"""Time between two lines about the progress of a warm start."""
+"""Seconds between two lines about the progress of a warm start."""
 FOLDER = "demo-models"
 
 Say = Callable[[str], None]
 
 
 def find_cache() -> Path:
-    """Folder of the user's cache for Covey: below XDG_CACHE_HOME, or ~/.cache."""
+    """Return the folder of the user's cache for Covey, below XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "covey"
 
 
 def prepare_policy(preset: Preset, say: Say) -> Path | None:
-    """Folder of the first policy of a preset, which is made where the cache does not have it; None: the shipped one.
+    """Return the folder of a preset's first policy, which is made if the cache lacks it. None means the shipped one.
 
-    Raises OperatorError("no_folder") where the cache cannot be written, and OperatorError("warm_start_failed") where
-    the tiny model does not learn the task half.
+    Raises OperatorError("no_folder") if the cache cannot be written, and OperatorError("warm_start_failed") if the
+    tiny model's reward is not between LEAST_REWARD and MOST_REWARD.
     """
     if preset.recipe is None:
         return None
     folder = find_cache() / FOLDER / compute_name(preset, preset.recipe)
     if folder.is_dir():
-        say(f"the model of {preset.name} is {folder}")
+        say(f"the model of {preset.name} is in {folder}")
         return folder
     say(f"a warm start makes the model of {preset.name}, once, into {folder}")
     try:
@@ -69,7 +69,10 @@ def prepare_policy(preset: Preset, say: Say) -> Path | None:
 
 
 def compute_name(preset: Preset, recipe: WarmStart) -> str:
-    """Name of a preset's model in the cache: the preset, and a hash over questions, answers, options and recipe."""
+    """Return the name of a preset's model in the cache.
+
+    It consists of the preset's name and a hash of its questions, answers, options and recipe.
+    """
     parts = [
         {
             "kind": part.kind,
@@ -91,7 +94,7 @@ def compute_name(preset: Preset, recipe: WarmStart) -> str:
 
 
 def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> float:
-    """Make the tiny model of a preset in `folder`, which does not exist; return its reward on held-out prompts."""
+    """Make the tiny model of a preset in `folder`, which must not exist. Return its reward on held-out prompts."""
     from covey.engines.hf.engine import prepare_process
     from covey.environments import registry
     from covey.environments.grader import GradingPool
@@ -121,7 +124,7 @@ def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> fl
 
 
 def list_examples(preset: Preset, environment: Environment) -> Iterator[tuple[str, str]]:
-    """Endless training prompts with right completions; parts of a mixture follow one another by their weights."""
+    """Yield training prompts with right completions without end. Parts of a mixture take turns by their weights."""
     parts = environment.parts if isinstance(environment, MixtureEnvironment) else [environment]
     solvers = [_Solver(part, of_spec) for part, of_spec in zip(preset.parts, parts, strict=True)]
     turns = [solver for part, solver in zip(preset.parts, solvers, strict=True) for _ in range(part.weight)]
@@ -130,7 +133,7 @@ def list_examples(preset: Preset, environment: Environment) -> Iterator[tuple[st
 
 
 class _Solver:
-    """Right completions of one part."""
+    """Finds right completions for the questions of one part."""
 
     def __init__(self, part: Part, environment: Environment) -> None:
         assert isinstance(environment, TaskEnvironment)
@@ -138,7 +141,7 @@ class _Solver:
         self._answers = {question.prompt: question.answer for question in part.questions()} if part.questions else None
 
     def solve(self, draw: int) -> tuple[str, str]:
-        """The prompt of a draw as raw text, and what to answer."""
+        """Return the prompt of a draw as raw text, and a right completion."""
         prompt = self._environment.prompt(draw)
         return _write(prompt), self._find_answer(self._environment.source, self._environment.source.draw(draw))
 
@@ -152,7 +155,7 @@ class _Solver:
 
 
 class _Progress:
-    """Says now and then how far a warm start is."""
+    """Reports the progress of a warm start every SAY_SECONDS."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._said = say, time.monotonic()
@@ -171,14 +174,14 @@ def _require_room(preset: Preset, reward: float) -> None:
     if not LEAST_REWARD <= reward <= MOST_REWARD:
         raise OperatorError(
             "warm_start_failed",
-            f"after its warm start the tiny model earns {reward:.3f} in {preset.name}; the demo shows learning from"
-            f" {LEAST_REWARD} to {MOST_REWARD}",
+            f"after its warm start the tiny model earns {reward:.3f} in {preset.name}, but the demo needs a model that"
+            f" earns {LEAST_REWARD} to {MOST_REWARD}",
             fix="Choose another environment, for example --environment math",
         )
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Rename a finished model into its place, unless another process has put the same one there."""
+    """Rename a finished model to its final name, unless another process has put the same one there."""
     try:
         draft.rename(folder)
     except OSError:

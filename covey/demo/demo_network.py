@@ -1,6 +1,6 @@
-"""The demo's network: chain, contracts, pool, stakes and a process for every role, set up by the commands of a person.
+"""The demo's network: chain, contracts, pool, stakes and a process for every role.
 
-`run` plays on it; tests break it on purpose.
+It is set up with the same commands that a person would use.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from covey.runtime.http import find_free_ports
 
 POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0}
-"""What the demo's task was tried with; see configs/trainer.toml."""
+"""Trainer settings with which the demo's tasks were tried; see configs/trainer.toml."""
 
 Invoke = Callable[[list[str]], object]
 ENGINES = ("hf", "vllm")
-"""Of the workers."""
+"""Inference engines that the workers can use."""
 
 
 class DemoNetwork:
-    """Everything that runs.  `open` it, then `start_all`; `close` it whatever happens."""
+    """All processes of the demo. Call `open`, then `start_all`, and `close` in any case."""
 
     def __init__(self, participants: Participants, invoke: Invoke) -> None:
-        """`invoke` runs a `covey` command in this process; it prints to the standard output."""
+        """Prepare the network. `invoke` runs a `covey` command in this process, which prints to standard output."""
         self.participants, self._invoke = participants, invoke
         logs = participants.folder / "logs"
         self.processes = Processes(logs, environment=build_environment(logs / "tmp"))
@@ -43,7 +43,10 @@ class DemoNetwork:
         self._commands: dict[str, list[str]] = {}
 
     def open(self) -> None:
-        """Chain, contracts, pool, stakes, registrations; each transaction is mined at once, later every second."""
+        """Set up chain, contracts, pool, stakes and registrations.
+
+        Until this is done, each transaction is mined at once; afterwards a block is mined every second.
+        """
         participants = self.participants
         seed = f"demo-{participants.options.seed}"
         self.anvil, deployment = up(participants.folder, block_time=None, seed=seed)
@@ -54,8 +57,8 @@ class DemoNetwork:
         self.client = CoordinatorClient(self.url, spectator, chain_id=deployment.chain_id)
         fund(deployment, derive_wallet(seed, "deployer"), participants.list_funded())
         pool_file = str(participants.write_pool())
-        named = [argument for folder in participants.datasets for argument in ("--dataset", str(folder))]
-        self.command("pool", "create", pool_file, *named, key="operator", pool=False)
+        options = [argument for folder in participants.datasets for argument in ("--dataset", str(folder))]
+        self.command("pool", "create", pool_file, *options, key="operator", pool=False)
         self.command("pool", "fund", str(BUDGET), "--raw", key="operator")
         self.command("pool", "start", key="operator")
         self.command("stake", "add", str(OPERATOR_BOND), "--raw", "--kind", "operator", key="operator")
@@ -70,7 +73,7 @@ class DemoNetwork:
         self._write_commands()
 
     def _write_commands(self) -> None:
-        """Settings of every role, and the command that starts it, in the order of starting."""
+        """Write the settings of every role, and record the command that starts it, in the order of starting."""
         participants = self.participants
         origin_root, relay_root = str(participants.folder / "origin"), str(participants.folder / "relay")
         origin_url, relay_url = (f"http://127.0.0.1:{port}" for port in (self._origin, self._relay))
@@ -110,7 +113,7 @@ class DemoNetwork:
             self.start(name)
 
     def start(self, name: str) -> Running:
-        """Start a role's process, or start it again after its end."""
+        """Start a role's process, or restart it after its end."""
         return self.processes.start(name, *self._commands[name])
 
     def command(self, *arguments: str, key: str, pool: bool = True) -> dict[str, Any]:
@@ -129,7 +132,7 @@ class DemoNetwork:
         return printed
 
     def advance_clock(self, seconds: int) -> None:
-        """Move the chain's time forward; only after the last step, when nobody works any more."""
+        """Move the chain's time forward. This is only safe after the last step, when all work has ended."""
         self.chain.request("evm_increaseTime", hex(seconds))
         self.chain.request("evm_mine")
 

@@ -1,4 +1,4 @@
-"""What the demo saw, as values: the summary of `--json`, the rows of the workers, and what must hold for exit 0."""
+"""Results of the demo as values: the summary of `--json`, a row per worker, and the conditions for exit code 0."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ class Record:
     rewards: dict[int, float] = field(default_factory=dict)
     """Mean reward on held-out prompts at temperature 1, by step."""
     slashed: dict[str, str] = field(default_factory=dict)
-    """Node -> the first transaction that slashed it."""
+    """First transaction that slashed a node, by the node's address."""
     claimed: Counter[str] = field(default_factory=Counter)
-    """Contributor -> what it was paid."""
+    """Rewards paid to a contributor in smallest units, by its address."""
 
     def note(self, event: events.AnyEvent) -> None:
-        """Take in an event of the chain."""
+        """Record an event of the chain."""
         match event:
             case events.CaseExecuted():
                 self.slashed.setdefault(event.node, event.transaction_hash)
@@ -46,7 +46,7 @@ def build_summary(
     seconds: float,
     processes: int,
 ) -> dict[str, Any]:
-    """The object that `covey demo --json` writes."""
+    """Build the object that `covey demo --json` writes."""
     honest = {p.node for p in participants.workers if not p.cheat}
     policies = contracts.policies
     return {
@@ -72,22 +72,22 @@ def is_accepted(submission: SubmissionView) -> bool:
 def list_failures(
     summary: Mapping[str, Any], participants: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
 ) -> list[str]:
-    """What does not hold; empty: exit 0."""
+    """List the conditions that do not hold. An empty list means exit code 0."""
     honest = {p.node for p in participants.workers if not p.cheat}
     reward, policies = summary["reward"], summary["policies"]
     gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)
-    wanted = participants.preset.gain * min(1.0, participants.options.steps / participants.preset.gain_steps)
+    required = participants.preset.gain * min(1.0, participants.options.steps / participants.preset.gain_steps)
     lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
     unslashed = [p.name for p in participants.workers if p.cheat and p.node not in summary["slashed"]]
     on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
     checks = (
         (len(reward) == participants.options.steps + 1, f"only {len(reward)} rewards were measured"),
-        (gain >= wanted, f"the reward rose by {gain:.3f}, not by {wanted:.3f}"),
+        (gain >= required, f"the reward rose by {gain:.3f}, but {required:.3f} is required"),
         (not unslashed, f"not slashed: {', '.join(unslashed)}"),
         (summary["honest_slashed"] == 0, "an honest worker was slashed"),
         (not lost, f"honest workers lost {len(lost)} submissions"),
         (status.settled, "not all work was settled"),
-        (summary["claimed"] == summary["cumulative"], "the claims are not what the ledger owes"),
+        (summary["claimed"] == summary["cumulative"], "the claims are not equal to what the ledger owes"),
         (on_chain and all(str(s.policy_version) in policies for s in submissions), "a used policy is not on chain"),
     )
     return [message for holds, message in checks if not holds]
@@ -100,12 +100,12 @@ def describe_worker(
     submissions: Sequence[SubmissionView],
     unit: TokenUnit,
 ) -> str:
-    """One line: what was accepted and rejected and why, what was earned, what was lost."""
-    mine = [s for s in submissions if s.node == worker.node]
-    reasons = Counter(s.reason for s in mine if s.reason != "none")
+    """Describe a worker: accepted submissions, rejected ones with reasons, claimed rewards, and slashing."""
+    own = [s for s in submissions if s.node == worker.node]
+    reasons = Counter(s.reason for s in own if s.reason != "none")
     rejected = ", ".join(f"{n} for {reason}" for reason, n in reasons.items()) or "0"
     name = worker.name + (f" ({worker.cheat})" if worker.cheat else "")
     claimed = format_amount(record.claimed[participants.get_address(worker.contributor)], unit)
-    line = f"{name:24} {worker.node}  accepted {sum(map(is_accepted, mine)):3d}  rejected {rejected}  claimed {claimed}"
+    line = f"{name:24} {worker.node}  accepted {sum(map(is_accepted, own)):3d}  rejected {rejected}  claimed {claimed}"
     slashed = record.slashed.get(worker.node)
     return line + (f"\n{'':24} slashed in {slashed}" if slashed else "")

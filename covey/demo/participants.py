@@ -1,4 +1,4 @@
-"""Who plays in the demo and with which settings: keys from the seed, the pool's file, a TOML file for every role."""
+"""Participants of the demo and their settings: keys from the seed, the pool's file, and a TOML file for every role."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
 EPOCH_SECONDS, LEDGER_SECONDS = 10, 5
-"""Between two epochs, as the coordinator's clock has it and as the ledger allows at the least."""
+"""Seconds between two epochs of the coordinator, and the minimum that the ledger requires."""
 VALIDATORS, QUORUM = 3, 2
 PRICE = 10**12
 MIN_STAKE = 10**18
@@ -26,10 +26,10 @@ TOKENS = 10**21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What `covey demo` was asked for."""
+    """Options of `covey demo`."""
 
     environment: str = DEFAULT
-    """Name of the preset, as `environments.find_preset` takes it."""
+    """Name of the preset, as `presets.find_preset` takes it."""
     steps: int = 24
     workers: int = 2
     cheats: int = 2
@@ -37,12 +37,12 @@ class DemoOptions:
     seed: int = 0
     engine: str = "hf"
     keep: bool = False
-    """Whether the pool goes on after `steps`, until Ctrl-C."""
+    """Whether the pool continues after `steps`, until Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """A worker with its contributor.  Example: name="worker-1", cheat="" or a key of CHEATS."""
+    """A worker with its contributor. Example: name="worker-1", cheat="" or a key of CHEATS."""
 
     name: str
     contributor: str
@@ -54,7 +54,7 @@ class Participants:
     """The demo's folder: keys, data sets and settings."""
 
     def __init__(self, folder: Path, options: DemoOptions, *, policy: Path | None = None) -> None:
-        """`policy`: folder of the first policy.  None: it is the shipped tiny model.
+        """Write the keys. `policy` is the folder of the first policy; None means the shipped tiny model.
 
         Raises OperatorError("bad_demo_environment").
         """
@@ -89,16 +89,16 @@ class Participants:
         return self._addresses[name]
 
     def get_name(self, node: str) -> str:
-        """The worker whose node it is."""
+        """Return the name of the worker with this node, or the address itself if there is none."""
         return next((worker.name for worker in self.workers if worker.node == node), node)
 
     def list_funded(self) -> dict[Address, int]:
-        """Accounts that pay for gas, with the tokens that they need."""
+        """List the accounts that pay for gas, with the tokens that they need."""
         names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.workers)]
         return {self._addresses[name]: TOKENS for name in names}
 
     def write_pool(self) -> Path:
-        """The file of `covey pool create`, and the data sets that it names."""
+        """Write the file for `covey pool create` and the data sets that it names, and return the file's path."""
         options, preset = self.options, self.preset
         environment = preset.build_spec(self.folder / "datasets")
         terms = {
@@ -138,7 +138,7 @@ class Participants:
         return self._write("pool", {"terms": terms, "params": params})
 
     def write_role(self, name: str, settings: Mapping[str, Any], *, key: str | None = None) -> Path:
-        """A role's TOML file: its own settings beside those that all share."""
+        """Write a role's TOML file, with its own settings and those that all roles share."""
         shared = {
             "home": str(self.folder / name),
             "deployment": str(self.deployment),

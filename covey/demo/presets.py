@@ -1,7 +1,7 @@
-"""The environments that the demo can train on, each a small preset: tasks, limits of tokens, warm start, steps.
+"""Presets of the environments that the demo can train on: tasks, token limits, warm start and steps.
 
-Main names: `Preset`, `find_preset`.  Every preset except the default one has a tiny model of its own, which
-`covey.demo.demo_models` makes.  Data sets are made from `covey.demo.questions`, and are served like anybody's.
+Main names: `Preset`, `find_preset`. Every preset except the default one has its own tiny model, which
+`covey.demo.demo_models` makes. Data sets are made from `covey.demo.questions`, and are served like any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,27 +18,27 @@ from covey.errors import OperatorError
 from covey.model.recipe import WarmStart
 
 DEFAULT = f"reasoning_gym:{DEMO.options['name']}"
-"""The preset whose model is shipped."""
+"""Name of the preset whose model is shipped."""
 DIGITS = "0123456789"
 UNKNOWN_CHEATS = ("quantized", "likeliest-of-n")
-"""Kinds of cheats that know nothing of the task."""
+"""Kinds of cheats that know nothing about the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One environment, alone or in a mixture.  Example: Part(kind="math", questions=partial(build_sums, 2400))."""
+    """One environment, alone or in a mixture. Example: Part(kind="math", questions=partial(build_sums, 2400))."""
 
     kind: str
     """Kind of the environment."""
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     """Options without the digest of the data set."""
     questions: Callable[[], Sequence[Question]] | None = None
-    """Builds the rows of the data set.  None: the kind makes its questions itself."""
+    """Function that builds the rows of the data set. None if the kind makes its questions itself."""
     weight: int = 1
     """Weight in a mixture."""
 
     def build_spec(self, folder: Path) -> EnvironmentSpec:
-        """The environment, whose data set is written into `folder`/KIND."""
+        """Return the environment, after its data set is written to `folder`/KIND."""
         if self.questions is None:
             return EnvironmentSpec(kind=self.kind, options=self.options)
         return EnvironmentSpec(kind=self.kind, options={**self.options, "dataset": self._write(folder / self.kind)})
@@ -60,26 +60,26 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """What the demo is played with for one value of `--environment`."""
+    """Settings of the demo for one value of `--environment`."""
 
     name: str
     parts: tuple[Part, ...]
-    """One environment, or those of a mixture."""
+    """The single environment, or those of a mixture."""
     recipe: WarmStart | None
-    """How the model is made.  None: it is the shipped one."""
+    """Recipe of the first policy. None means the shipped model."""
     max_prompt_tokens: int = 64
     max_completion_tokens: int = 8
     steps: int = 24
-    """Number of policies that are trained unless `--steps` says another."""
+    """Number of policies to train, unless `--steps` sets another one."""
     groups_per_step: int = 16
     evaluation_prompts: int = 256
-    """Held-out prompts of one evaluation, of which each has two samples."""
+    """Number of held-out prompts of one evaluation. Each is sampled twice."""
     cheats: tuple[str, ...] = UNKNOWN_CHEATS
-    """Kinds of the dishonest workers, in turn."""
+    """Kinds of the dishonest workers, which take turns."""
     gain: float = 0.25
-    """Reward by which the mean of the last three policies must be above that of the first one."""
+    """Required gain of the last three policies' mean reward over the reward of the first policy."""
     gain_steps: int = 24
-    """Number of policies after which the whole gain is due; after fewer, that part of it."""
+    """Number of policies after which the whole gain is required. A shorter run requires a proportional part."""
 
     @property
     def has_data_sets(self) -> bool:
@@ -87,7 +87,7 @@ class Preset:
         return any(part.questions is not None for part in self.parts)
 
     def build_spec(self, folder: Path) -> EnvironmentSpec:
-        """The environment of the pool; its data sets are written below `folder`."""
+        """Return the environment of the pool, after its data sets are written below `folder`."""
         specs = [part.build_spec(folder) for part in self.parts]
         if len(specs) == 1:
             return specs[0]
@@ -169,7 +169,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of a value of `--environment`; raise OperatorError("bad_demo_environment")."""
+    """Return the preset of a value of `--environment`. Raises OperatorError("bad_demo_environment")."""
     if name in PRESETS:
         return PRESETS[name]
     raise OperatorError(

@@ -1,4 +1,4 @@
-"""What the demo's spectator sees: a line a step, the stage that a step is in, the summary."""
+"""Output of the demo: one line per step, the stage of a slow step, and the summary."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,11 @@ from covey.protocol.api.public import StatusView
 from covey.protocol.status import StepState, SubmissionState, TaskState
 
 SLOW_SECONDS = 8.0
+"""Seconds of a step after which its stage is shown, and shown again."""
 
 
 def find_stage(status: StatusView, *, published: int) -> str:
-    """What the newest step waits for, from the coordinator's view and the number of policies on chain."""
+    """Return what the newest step waits for, from the coordinator's status and the number of policies on chain."""
     if published - 1 > status.step:
         return "the coordinator reads the chain"
     if status.step < 0:
@@ -32,7 +33,10 @@ def find_stage(status: StatusView, *, published: int) -> str:
 
 
 def describe_success(summary: Mapping[str, Any]) -> str:
-    """What went well, and nothing that did not happen.  Example: "the model learned, nobody was slashed, ..."."""
+    """Say what went well, without claiming what did not happen.
+
+    Example: "the model learned, nobody was slashed, honest work was paid".
+    """
     slashed = len(summary["slashed"])
     cheats = f"{slashed} cheat{'s were' if slashed > 1 else ' was'} slashed" if slashed else "nobody was slashed"
     paid = "honest work was paid" if summary["claimed"] else "no work had to be paid"
@@ -40,7 +44,7 @@ def describe_success(summary: Mapping[str, Any]) -> str:
 
 
 class DemoScreen:
-    """Lines on a terminal; each is printed once, so that a log is as good as a screen."""
+    """Prints each line once, so that the output is as readable in a log as on a terminal."""
 
     def __init__(self, steps: int) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -52,7 +56,7 @@ class DemoScreen:
 
     @property
     def seconds(self) -> float:
-        """Since the first process."""
+        """Seconds since the demo's screen was created."""
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
@@ -64,13 +68,13 @@ class DemoScreen:
             self.say(text)
 
     def show_step(self, step: int, reward: float, status: StatusView) -> None:
-        """A policy and its reward on held-out prompts at temperature 1."""
+        """Show a policy and its reward on held-out prompts at temperature 1."""
         accepted = sum(n for state, n in status.submissions.items() if state != SubmissionState.SUBMITTED)
         bar = "#" * round(30 * reward)
         self.say(f"step {step:3d}/{self._steps}  reward {reward:.3f} [green]{bar:<30}[/green] {accepted:4d} judged")
 
     def show_stage(self, stage: str, step: int) -> None:
-        """Name the stage of a step that takes long."""
+        """Show the stage of a step that takes long."""
         now = time.monotonic()
         if step != self._step:
             self._step, self._moved = step, now
@@ -81,7 +85,7 @@ class DemoScreen:
     def show_summary(
         self, summary: Mapping[str, Any], workers: Sequence[str], failures: Sequence[str], unit: TokenUnit
     ) -> None:
-        """Rewards, workers and policies, then the verdict."""
+        """Show rewards, workers and policies, and then whether the demo succeeded."""
         console = self._console
         console.rule("reward at temperature 1 on held-out prompts, by step")
         console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))

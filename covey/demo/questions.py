@@ -1,6 +1,6 @@
-"""Questions of the demo's own data sets, with right completions for the warm start: sums in words, small functions.
+"""Questions of the demo's own data sets, with right completions for the warm start: word problems and small functions.
 
-Equal arguments give equal questions on every machine, so the data set of a demo always has the same digest.
+Equal arguments give equal questions on every machine, so a demo's data set always has the same digest.
 """
 
 import itertools
@@ -16,23 +16,23 @@ OPERATORS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
 LARGEST = 400
 """Largest constant of a small function."""
 ARGUMENTS = (2, 5, -3)
-"""Arguments of the tests of a small function, which no prompt names."""
+"""Arguments with which a small function is tested. They are in no prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    r"""One row of a data set.  Example: Question(prompt="...", info={"ground_truth": "7"}, answer=r"\boxed{7}")."""
+    r"""One row of a data set. Example: Question(prompt="...", info={"ground_truth": "7"}, answer=r"\boxed{7}")."""
 
     prompt: str
     """Text of the question."""
     info: Mapping[str, JsonValue]
-    """What the kind of environment grades an answer with, as `covey tasks import` reads it."""
+    """Data with which the kind of environment grades an answer, as `covey tasks import` reads it."""
     answer: str
-    """A completion that earns the whole reward."""
+    """Completion that earns the full reward."""
 
 
 def build_sums(count: int) -> Sequence[Question]:
-    """`count` word problems that add two numbers from 1 to 9, in a fixed random order; at most 5,184."""
+    """Return `count` word problems that add two numbers from 1 to 9, in a fixed random order; at most 5,184."""
     digits = range(1, 10)
     drawn = random.Random(0).sample([*itertools.product(NAMES, THINGS, digits, digits)], count)
     return [
@@ -46,7 +46,7 @@ def build_sums(count: int) -> Sequence[Question]:
 
 
 def build_functions(count: int) -> Sequence[Question]:
-    """`count` functions of one operator and one constant, in a fixed random order; at most 1,200."""
+    """Return `count` functions of one operator and one constant, in a fixed random order; at most 1,200."""
     drawn = random.Random(0).sample([*itertools.product(OPERATORS, range(1, LARGEST + 1))], count)
     return [_build_function(word, constant) for word, constant in drawn]
 

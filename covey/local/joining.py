@@ -1,11 +1,11 @@
-"""A contributor's way into a pool: what the coordinator says is checked against the chain, then the folder is made.
+"""Joining a pool: what the coordinator says is checked against the chain, then the worker's folder is created.
 
     keys/contributor.key keys/node-1.key ...     keys of the stake and of each worker, mode 600
     deployment.json                              chain and contracts
-    worker.toml                                  settings; worker-1.toml ... where there are several
+    worker.toml                                  settings; worker-1.toml ... if there are several
     processes.toml                               the workers, for `covey up`
 
-The contracts decide over the stake, so they come from `--deployment`, or somebody has looked at them.
+The contracts control the stake, so they come from `--deployment`, or a person has confirmed them.
 """
 
 import secrets
@@ -32,7 +32,7 @@ from covey.runtime.urls import hide_secrets, is_public_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPool:
-    """A pool as the chain has it."""
+    """A pool as it is on chain."""
 
     pool: PoolId
     url: str
@@ -44,7 +44,7 @@ class CheckedPool:
 
 
 async def ask_for_pool(url: str) -> PoolView:
-    """The coordinator's description of its pool, unchecked.
+    """Return the coordinator's description of its pool, unchecked.
 
     Raises OperatorError("bad_url"), or OperatorError("not_a_coordinator") if something else answers.
     """
@@ -64,7 +64,7 @@ async def ask_for_pool(url: str) -> PoolView:
 
 
 def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
-    """The contracts that a coordinator names, which nobody has confirmed."""
+    """Return the contracts that a coordinator names, which nobody has confirmed yet."""
     for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
         if not is_address(address):
             raise ProtocolError("bad_answer", f"the coordinator does not name its {name} by a checksummed address")
@@ -80,27 +80,27 @@ def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
 
 
 def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
-    """Raise OperatorError("other_contracts") unless the coordinator works on the contracts of the deployment."""
+    """Raise OperatorError("other_contracts") unless the coordinator uses the contracts of the deployment."""
     named = build_deployment(view, deployment.rpc_url)
     theirs, ours = ({"chain_id": each.chain_id} | each.get_contracts() for each in (named, deployment))
     wrong = [
-        f"{name} is {theirs[name]} there and {ours[name]} in the deployment"
+        f"{name} is {theirs[name]} at the coordinator and {ours[name]} in the deployment"
         for name in theirs
         if theirs[name] != ours[name]
     ]
     if wrong:
         raise OperatorError(
             "other_contracts",
-            f"the coordinator works on other contracts: {'; '.join(wrong)}",
+            f"the coordinator uses other contracts: {'; '.join(wrong)}",
             fix="Ask the pool's operator for the right deployment.json or URL",
         )
 
 
 def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
-    """The pool as the chain has it.
+    """Return the pool as it is on chain.
 
-    Raises OperatorError("wrong_chain"), OperatorError("pool_not_active"), ProtocolError("bad_params") if the chain says
-    otherwise than the coordinator.
+    Raises OperatorError("wrong_chain"), OperatorError("pool_not_active") or ProtocolError("bad_params") if the chain
+    contradicts the coordinator.
     """
     contracts = Contracts(open_node(deployment), deployment)
     state = contracts.pools.state_of(view.pool)
@@ -119,7 +119,7 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
 def create_worker_folder(
     folder: Path, pool: CheckedPool, devices: Sequence[str], tensor_parallel_size: int
 ) -> list[Path]:
-    """Write keys and settings, one worker for each device; return the workers' settings files.
+    """Write keys and settings of one worker per device, and return the workers' settings files.
 
     Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
     """
@@ -148,7 +148,7 @@ def create_worker_folder(
 
 
 def is_devnet(deployment: Deployment) -> bool:
-    """Whether the chain is an Anvil, whose test money anybody may have."""
+    """Return whether the chain is an Anvil, which gives test money to anyone."""
     if deployment.chain_id != CHAIN_ID:
         return False
     try:
@@ -159,5 +159,5 @@ def is_devnet(deployment: Deployment) -> bool:
 
 
 def with_node(deployment: Deployment, rpc_url: str | None) -> Deployment:
-    """The deployment by another node of its chain, if one is named."""
+    """Return the deployment with another node of its chain, if one is named."""
     return deployment if rpc_url is None else replace(deployment, rpc_url=rpc_url)

@@ -1,7 +1,7 @@
-"""`covey up`: keeps the processes of a folder running until a stop signal, and says how they are.
+"""`covey up`: keeps the processes of a folder running until a stop signal, and reports their state.
 
-A process that ends with an error is started again, after a second and then after twice as long each time; one that
-ends with 0 has done its work.  Each has its log in `logs/`.
+A process that ends with an error is restarted, after a second and then after twice as long each time. A process that
+ends with 0 has done its work. Each process has its log in `logs/`.
 """
 
 import fcntl
@@ -23,31 +23,32 @@ from covey.local.processes import ONE_THREAD, STOP_SECONDS, Processes, Running
 
 LOOK_SECONDS = 0.25
 ROTATE_SECONDS = 10.0
-"""Time between two looks at the size of the logs."""
+"""Seconds between two checks of the size of the logs."""
 STEADY_SECONDS = 60.0
-"""A process that ran so long starts again after a second, however often it failed before."""
+"""Seconds of running after which earlier failures are forgotten, so that the next restart comes after a second."""
 LONGEST_BREAK = 60.0
+"""Longest pause in seconds before a restart."""
 REPEAT_SECONDS = 10.0
-"""Longest silence of a command that waits for a keeper."""
+"""Longest silence, in seconds, of a command that waits for a keeper."""
 LOCK_FILE = ".up.lock"
 
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """One process and how it is."""
+    """One process and its state."""
 
     name: str
     command: str
     running: Running | None = None
     started_at: float = 0.0
     failures: int = 0
-    """Ends with an error since it last ran for STEADY_SECONDS."""
+    """Number of ends with an error since it last ran for STEADY_SECONDS."""
     again_at: float | None = None
-    """When it is started again, by the keeper's clock; None: it runs or has done its work."""
+    """Time of the next restart, by the keeper's clock. None if the process runs or has done its work."""
 
     @property
     def state(self) -> str:
-        """Example: "runs", "done", "failed, starts again"."""
+        """State of the process in words, for example "runs", "done" or "failed, starts again"."""
         if self.again_at is not None:
             return "failed, starts again"
         if self.running is None:
@@ -56,7 +57,7 @@ class Kept:
 
 
 class Keeper:
-    """The processes of one folder.  `say` shows a line to the person in front of the screen."""
+    """The processes of one folder. `say` shows a line to the user."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Keeper:
         )
 
     def prepare(self) -> None:
-        """Import what the processes import while the caller does something else."""
+        """Start the imports of the processes while the caller does something else."""
         self._processes.prepare()
 
     def start(self, *names: str) -> None:
@@ -85,7 +86,7 @@ class Keeper:
                 self._start(kept)
 
     def look(self) -> None:
-        """Start again what has failed and whose break is over; keep the logs within their size."""
+        """Restart failed processes whose pause is over, and keep the logs within their size."""
         now = self._clock()
         if now >= self._rotated_at + ROTATE_SECONDS:
             self._rotated_at = now
@@ -97,7 +98,10 @@ class Keeper:
                 self._note_failure(kept, now)
 
     def _rotate_logs(self) -> None:
-        """Name a trouble with the logs when it begins; the processes go on, since a full disk may have room again."""
+        """Report a problem with the logs when it begins.
+
+        The processes continue, because a full disk may have space again later.
+        """
         trouble = self._processes.rotate_logs()
         if trouble not in (None, self._log_trouble):
             self._say(trouble)
@@ -116,13 +120,13 @@ class Keeper:
         self._say(f"{kept.name} ended with {kept.running.exit_code}, starts again in {pause:.0f} s: {last}")
 
     def stop(self) -> None:
-        """End all, those that depend on others first."""
+        """Stop all processes, those that depend on others first."""
         self._processes.stop(self._say)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder while `covey up` runs.  Raises OperatorError("already_up") if another one does."""
+    """Hold the folder's lock while `covey up` runs. Raises OperatorError("already_up") if another process holds it."""
     with (folder / LOCK_FILE).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,8 +134,8 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise OperatorError(
                 "already_up",
-                f"the processes of {folder} run already, kept by process {file.read().strip()}",
-                fix=f"End them with covey down {folder}",
+                f"the processes of {folder} already run, kept by process {file.read().strip()}",
+                fix=f"Stop them with covey down {folder}",
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -143,12 +147,12 @@ def locked(folder: Path) -> Iterator[None]:
 def stop_keeper(
     folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0, say: Callable[[str], None] = lambda _: None
 ) -> bool:
-    """Ask the folder's `covey up` to end and wait for it; whether there was one.
+    """Ask the folder's `covey up` to end, wait for it, and return whether there was one.
 
-    A killed keeper leaves its number in the file until the next one writes its own.  So a number counts only once two
-    looks in a row have found it.  `say` is given a line after each REPEAT_SECONDS.
+    A killed keeper leaves its process id in the file until the next one writes its own. So an id counts only once two
+    consecutive reads have found it. `say` is given a line after each REPEAT_SECONDS.
 
-    Raises OperatorError("still_up") after that many seconds.
+    Raises OperatorError("still_up") after `seconds`.
     """
     try:
         file = (folder / LOCK_FILE).open("r")
@@ -164,11 +168,11 @@ def stop_keeper(
                 is_asked = True
                 _ask_to_end(folder, int(text))
             before, now = text, time.monotonic()
-            pid = text or "(number not written yet)"
+            pid = text or "(id not written yet)"
             if now >= say_at:
                 say_at += REPEAT_SECONDS
                 left = begun + seconds - now
-                say(f"waiting for process {pid} to end those of {folder}, for at most {left:.0f} s more")
+                say(f"waiting for process {pid} to stop those of {folder}, for at most {left:.0f} s more")
             if now >= begun + seconds:
                 raise OperatorError(
                     "still_up",
@@ -180,7 +184,7 @@ def stop_keeper(
 
 
 def _is_locked(file: TextIO) -> bool:
-    """Whether another process holds the file.  A shared lock, so that two that look do not see each other."""
+    """Return whether another process holds the file. The lock is shared, so that two readers do not see each other."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,7 @@
-"""Logs of processes: their last lines, and a limit on what they take of the disk.
+"""Logs of processes: their last lines, and a limit on their disk space.
 
-A log is a file that its process appends to for as long as it runs.  Each has at most one older part beside it, `.1`.
+A log is a file that its process appends to as long as it runs. Each log has at most one older part, with the suffix
+`.1`.
 """
 
 import contextlib
@@ -9,15 +10,15 @@ import shutil
 from pathlib import Path
 
 LONGEST_LOG = 50 << 20
-"""Size in bytes above which a log becomes the older part, so that a process keeps at most twice as much on disk."""
+"""Size in bytes above which a log becomes the older part, so that a process uses at most twice this disk space."""
 TAIL_BYTES = 16 << 10
-"""How far from its end a log is read for its last lines."""
+"""Number of bytes at the end of a log that are read for its last lines."""
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
-    """The last `count` lines of a log, at most TAIL_BYTES of them; the first may be the end of a longer one.
+    """Return the last `count` lines within the last TAIL_BYTES of a log. The first may be the end of a longer line.
 
-    Empty if the log is missing: its process goes on without it.
+    The list is empty if the log is missing, because its process continues without it.
     """
     try:
         with log.open("rb") as file:
@@ -28,14 +29,14 @@ def read_last_lines(log: Path, count: int) -> list[str]:
 
 
 def read_last(log: Path) -> str:
-    """The last line of a log."""
+    """Return the last line of a log."""
     return next(iter(read_last_lines(log, 1)), f"nothing in {log}")
 
 
 def has_said(log: Path, begun: int, text: str) -> bool:
-    """Whether a log holds `text` after its first `begun` bytes, or after its beginning if it was cut since.
+    """Return whether a log contains `text` after its first `begun` bytes, or anywhere if it was truncated since.
 
-    False if the log is missing.
+    Returns False if the log is missing.
     """
     try:
         with log.open("rb") as file:
@@ -46,10 +47,10 @@ def has_said(log: Path, begun: int, text: str) -> bool:
 
 
 def rotate(log: Path) -> None:
-    """Move what a log of more than LONGEST_LOG bytes holds to its older part.
+    """Move the content of a log of more than LONGEST_LOG bytes to its older part.
 
-    The file stays the one that a running process appends to; lines that come between the copy and the cut are lost.
-    A missing log is left missing.  Raises OSError, for example if the disk is full.
+    A running process continues to append to the same file. Lines written between the copy and the truncation are lost.
+    A missing log is ignored. Raises OSError, for example if the disk is full.
     """
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LONGEST_LOG:

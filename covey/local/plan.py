@@ -1,6 +1,6 @@
-"""What the folder of a new pool holds: the text of pool.toml, the settings of every role, and the commands.
+"""Content of a new pool's folder: the text of pool.toml, the settings of every role, and the commands.
 
-Pure, from a `PoolPlan`; `covey.local.folder` writes it.
+All functions are pure and take a `PoolPlan`; `covey.local.folder` writes their results.
 """
 
 import re
@@ -33,30 +33,30 @@ PUBLIC_WINDOWS = {
     "epoch_seconds": 3600,
     "draw_seconds": 120,
 }
-"""Shortest windows in seconds of a public pool: people need time to see what is wrong, and each epoch costs gas."""
+"""Shortest windows of a public pool in seconds. People need time to notice mistakes, and each epoch costs gas."""
 PUBLIC_FINALITY = {"finality": "safe"}
-"""Setting of all who send transactions on a chain that exists: its newest blocks may be reorganised."""
+"""Setting of all roles that send transactions on an existing chain, whose newest blocks may be reorganised."""
 PUBLIC_SETTINGS = PUBLIC_FINALITY | {"chain_poll_seconds": 2.0}
-"""Coordinator's settings on a chain that exists: its nodes limit requests."""
+"""Settings of the coordinator on an existing chain, whose nodes limit requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedChain:
-    """A chain that exists, with the URLs of a pool on it that strangers join."""
+    """An existing chain, with the public URLs of a pool on it."""
 
     deployment: Deployment
     """Contracts on the chain."""
     rpc_url: str
-    """URL of the operator's own node.  It may hold a provider's key, so only the roles' settings have it."""
+    """URL of the operator's own node. It may contain a provider's key, so only the roles' settings have it."""
     public_url: str
-    """Base URL of the coordinator as everybody reaches it.  Example: "https://pool.example"."""
+    """Public base URL of the coordinator, for example "https://pool.example"."""
     relays: tuple[str, ...] = ()
-    """Base URLs of relays as everybody reaches them.  Empty: the relay's port on the host of `public_url`."""
+    """Public base URLs of relays. Empty means the relay's port on the host of `public_url`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """What `covey init pool` was asked for.  Example: `PoolPlan(validators=3)`."""
+    """Choices of `covey init pool`. Example: `PoolPlan(validators=3)`."""
 
     validators: int = 3
     environment: str = "reasoning_gym"
@@ -71,29 +71,32 @@ class PoolPlan:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Port by name."""
-        return {name: self.port + place for place, name in enumerate(PORTS)}
+        """Port of each process of PORTS, by name."""
+        return {name: self.port + i for i, name in enumerate(PORTS)}
 
     @property
     def coordinator_url(self) -> str:
-        """Base URL that all roles use; they sign for its host, so the operator's own roles use no other one."""
+        """Base URL that all roles use. They sign for its host, so the operator's own roles must use the same one."""
         return f"http://{LOOPBACK}:{self.ports['coordinator']}" if self.chain is None else self.chain.public_url
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """Base URLs of relays that the coordinator names."""
+        """Base URLs of the relays that the coordinator names."""
         if self.chain is not None and self.chain.relays:
             return self.chain.relays
         host = urlsplit(self.coordinator_url).hostname or LOOPBACK
         return (f"http://{f'[{host}]' if ':' in host else host}:{self.ports['relay']}",)
 
     def choose_host(self, name: str) -> str:
-        """Address that one of PORTS listens on: loopback, unless one of its URLs leads to its port without a proxy."""
+        """Return the address that one of PORTS listens on.
+
+        This is loopback, unless one of its URLs leads to its port without a proxy.
+        """
         urls = {"coordinator": (self.coordinator_url,), "relay": self.relays}.get(name, ())
         return ALL_INTERFACES if any(is_direct(url, self.ports[name]) for url in urls) else LOOPBACK
 
     def describe_public_urls(self) -> dict[str, str]:
-        """What everybody must reach: where each public URL has to lead, by URL."""
+        """Return what each public URL must lead to, by URL."""
         urls = {self.coordinator_url: "coordinator"} | dict.fromkeys(self.relays, "relay")
         return {
             url: f"{name}, port {self.ports[name]} of this machine"
@@ -104,26 +107,26 @@ class PoolPlan:
 
 
 def is_direct(url: str, port: int) -> bool:
-    """Whether a URL leads to a process on this port from other machines: no TLS, the same port, not loopback."""
+    """Return whether a URL leads to this port from other machines directly: no TLS, the same port, not loopback."""
     parts = urlsplit(url)
     is_remote = parts.hostname not in (LOOPBACK, "localhost", "::1")
     return is_remote and parts.scheme == "http" and (parts.port or 80) == port
 
 
 def find_shipped(name: str) -> Path:
-    """A file of `configs/`: beside the package in a checkout, inside it in an installed wheel."""
+    """Return a file of `configs/`, which is next to the package in a checkout and inside it in an installed wheel."""
     package = Path(covey.__file__).resolve().parent
     inside = package / "configs" / name
     return inside if inside.exists() else package.parent / "configs" / name
 
 
 def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> str:
-    """The shipped pool.toml with this pool's name, accounts and environment; its comments stay."""
+    """Return the shipped pool.toml with this pool's name, accounts and environment. Its comments stay."""
     text = find_shipped("pool.toml").read_text()
-    if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
+    if plan.chain is not None:  # the windows of a test network leave people no time to notice mistakes
         for window, seconds in PUBLIC_WINDOWS.items():
             text = re.sub(rf"(?m)^{window} = \d+", f"{window} = {seconds}", text)
-    document = tomlkit.parse(text[text.index("[terms]") :])  # its first lines say that its addresses are examples
+    document = tomlkit.parse(text[text.index("[terms]") :])  # the first lines say that the addresses are examples
     values: Any = document
     terms, params = values["terms"], values["params"]
     terms["trainer"], terms["arbiter"] = addresses["trainer"], addresses["arbiter"]
@@ -137,23 +140,23 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
     if params["environment"]["kind"] != plan.environment:
         params["environment"]["kind"] = plan.environment
         params["environment"]["options"] = tomlkit.inline_table()
-    head = "# The contract enforces [terms], and the chain keeps [params] as text.  Both are fixed at creation.\n\n"
+    head = "# The contract enforces [terms], and the chain keeps [params] as text. Both are fixed at creation.\n\n"
     return head + tomlkit.dumps(document)
 
 
 def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
-    """Windows that are shorter than a public pool's.  Example: "veto_window is 15, a public pool takes 86400"."""
+    """List windows shorter than a public pool's. Example: "veto_window is 15, a public pool requires 86400"."""
     values = {"epoch_seconds": params.epoch_seconds, "draw_seconds": params.verification.draw_seconds}
     values |= {name: getattr(terms, name) for name in PUBLIC_WINDOWS if name not in values}
     return [
-        f"{name} is {values[name]:g}, a public pool takes {least}"
+        f"{name} is {values[name]:g}, a public pool requires {least}"
         for name, least in PUBLIC_WINDOWS.items()
         if values[name] < least
     ]
 
 
 def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
-    """Settings of each role by the name of its file.  The pool's number is corrected when it is opened."""
+    """Return the settings of each role by the name of its file. Opening the pool corrects its number."""
     shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
     public: dict[str, Any] = {}
     sending: dict[str, Any] = {}
@@ -190,7 +193,7 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
 
 
 def list_commands(plan: PoolPlan) -> dict[str, str]:
-    """The command of each process by its name, in the order of starting."""
+    """Return the command of each process by its name, in the order of starting."""
     ports, host = plan.ports, plan.choose_host("relay")
     relay = f"relay run --root relay --upstream http://127.0.0.1:{ports['origin']} --port {ports['relay']}"
     commands = {

@@ -1,6 +1,6 @@
-"""A pool's opening on chain, from its folder: money, the pool itself, its escrow, its bonds, its start.
+"""Opening a folder's pool on chain: test money, the pool itself, its escrow, its bonds and its start.
 
-Every step looks at the chain first, so an opening that broke off goes on where it was, and a repeated one does nothing.
+Every step checks the chain first, so an interrupted opening is resumed, and a repeated one does nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ from covey.protocol.params import PoolParams
 
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
-"""A devnet's accounts get this many times what the opening takes."""
+"""Factor by which the test money of an account exceeds what it spends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a folder's pool still lacks on its chain.  Amounts are in the token's smallest unit, 0 for nothing."""
+    """What a folder's pool still lacks on its chain. Amounts are in the token's smallest unit, 0 for nothing."""
 
     pool: PoolId | None
     """Number of the pool; None before it is created."""
@@ -39,19 +39,19 @@ class Opening:
     validators: tuple[Address, ...]
     params: PoolParams
     token: Token
-    """The one that the terms name, which need not be the deployment's."""
+    """Token that the terms name, which may differ from the deployment's."""
     escrow: int
     """Amount that the operator adds to the escrow."""
     operator_bond: int
     """Amount that the operator adds to its bond."""
     validator_bonds: Mapping[Path, int]
-    """Amount that each validator adds to its bond, by key file; a validator whose key is elsewhere is not in it."""
+    """Amount that each validator adds to its bond, by key file. Validators whose key is elsewhere are left out."""
     absent_bonds: Mapping[Address, int]
-    """Amount that the bond of each validator lacks whose key is not in the folder: its owner has to add it."""
+    """Amount that is missing from the bond of each validator whose key is elsewhere. Its owner must add it."""
 
     @property
     def costs(self) -> dict[Address, int]:
-        """What each account spends, by address; the trainer as such spends gas alone."""
+        """Amount that each account spends, by address. The trainer, as such, spends only gas."""
         costs = {self.operator.wallet.address: self.escrow + self.operator_bond}
         costs.setdefault(self.terms.trainer, 0)
         for file, amount in self.validator_bonds.items():
@@ -61,19 +61,20 @@ class Opening:
 
 
 def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
-    """Find what the folder's pool lacks; sends nothing.
+    """Find what the folder's pool lacks, without sending anything.
 
-    `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
-    Raises OperatorError("pending_transaction") if an earlier opening's transaction is in no block yet.
+    `escrow` and `operator_bond` are minimum amounts after the opening, in tokens. Example: escrow="100".
+    Raises OperatorError("no_deployment") if the folder's own chain has not run yet.
+    Raises OperatorError("pending_transaction") if a transaction of an earlier opening is not in a block yet.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
-    Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
-    the chain is a devnet, which gives it.
+    Raises OperatorError("pool_ended") if the pool has ended. Raises OperatorError("unfunded") with every account that
+    lacks something, unless the chain is the folder's devnet, which gives it.
     """
     if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
         raise OperatorError(
             "no_deployment",
             f"the chain of {folder} has not run yet",
-            fix=f"Run covey up {folder}, which opens the pool too",
+            fix=f"Run covey up {folder}, which also opens the pool",
         )
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
@@ -138,7 +139,7 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
     for address, amount in opening.absent_bonds.items():
         if amount:
             say(
-                f"pool {pool}: the bond of {address} is left to its owner: covey stake add {amount} --raw "
+                f"pool {pool}: the owner of {address} must add its bond: covey stake add {amount} --raw "
                 f"--kind validator --pool {pool} --deployment FILE --key-file FILE"
             )
     if operator.contracts.pools.state_of(pool) is PoolState.CREATED:
@@ -159,8 +160,9 @@ def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
 
 
 def find_open_pool(folder: Path) -> PoolId | None:
-    """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled.
+    """Return the number of the folder's pool if it was started, or None.
 
+    A pool that has ended counts, because its work is still settled.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     """
     operator = _open_account(folder, folder / OPERATOR_KEY)
@@ -171,9 +173,9 @@ def find_open_pool(folder: Path) -> PoolId | None:
 
 
 def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:
-    """The pool that has these parameters, or that the settings name; None before it is created.
+    """Return the pool that has these parameters, or that the settings name. None before it is created.
 
-    Raises OperatorError("pool_differs") if the chain has other terms or parameters, since neither can be changed.
+    Raises OperatorError("pool_differs") if the chain has other terms or parameters, because neither can be changed.
     """
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     if pool is None and operator.contracts.pools.operator_of(operator.pool) == operator.wallet.address:
@@ -194,16 +196,16 @@ def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolPa
         raise OperatorError(
             "pool_differs",
             f"{folder / 'pool.toml'} is not what pool {pool} was created with: {'; '.join(differing)}",
-            fix="Undo the change, or make another folder for another pool; where only environment differs, install the "
-            "version of its library that the pool was made with",
+            fix="Undo the change, or make another folder for another pool; if only environment differs, install the "
+            "version of its library with which the pool was created",
         )
     return pool
 
 
 def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Account:
-    """An account of the folder, which asks the node that the folder's coordinator asks.
+    """Return an account of the folder, which asks the same node as the folder's coordinator.
 
-    `pool`: number of its pool; None for the one that the settings name, which need not exist.
+    `pool` is the number of its pool. None means the one that the settings name, which need not exist.
     """
     file = folder / "coordinator.toml"
     if not file.exists():
@@ -215,7 +217,7 @@ def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Acco
 
 
 def _find_poor(opening: Opening) -> dict[Address, int]:
-    """The accounts that lack ether or tokens, with what each of them needs."""
+    """Return the accounts that lack ether or tokens, with the amount of tokens that each spends."""
     return {
         address: amount
         for address, amount in opening.costs.items()
@@ -232,11 +234,11 @@ def _require_money(folder: Path, opening: Opening) -> None:
     wanted = "; ".join(
         f"{address} needs ether for gas and {format_amount(amount, unit)}" for address, amount in poor.items()
     )
-    raise OperatorError("unfunded", wanted, fix=f"Send them that, and run covey pool open {folder} again")
+    raise OperatorError("unfunded", wanted, fix=f"Send them what they lack, and run covey pool open {folder} again")
 
 
 def _give_what_is_missing(opening: Opening) -> None:
-    """Ether and, where the pool's token is the devnet's own, tokens."""
+    """Give ether and, if the pool's token is the devnet's own, tokens to the accounts that lack some."""
     deployment = opening.operator.deployment
     is_own = opening.token.address == deployment.token
     give_test_money(
@@ -245,5 +247,5 @@ def _give_what_is_missing(opening: Opening) -> None:
 
 
 def give_test_money(deployment: Deployment, tokens: Mapping[Address, int]) -> None:
-    """Ether and test tokens on a devnet."""
+    """Give ether and test tokens on a devnet."""
     fund(deployment, derive_wallet(DEVNET_SEED, "deployer"), tokens)

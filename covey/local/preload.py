@@ -1,6 +1,6 @@
-"""What the fork server of `processes` imports once, so that each process of the network starts with it.
+"""Imports that the fork server of `processes` makes once, so that each process of the network starts with them.
 
-It has one thread: a fork copies one, and what others hold would stay locked for ever.
+The server has one thread, because a fork copies only one, and locks that other threads hold would never be released.
 """
 
 import gc
@@ -28,8 +28,8 @@ MODULES = (
 def preload() -> None:
     """Import what the roles import, and load the sampler's kernels.
 
-    What was imported is frozen, so that the garbage collector leaves it alone in this process and its forks.  A
-    collection would find nothing in it to free, and would write to memory pages, which ends their sharing.
+    The imported objects are frozen, so the garbage collector ignores them in this process and its forks. A collection
+    would free none of them, and it would write to their memory pages, which ends the sharing between processes.
     """
     gc.disable()
     for name in MODULES:

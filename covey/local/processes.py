@@ -1,10 +1,10 @@
-"""The processes of a network on one machine: started in sessions of their own, watched, and ended whatever happens.
+"""The processes of a network on one machine: started in their own sessions, watched, and stopped whatever happens.
 
-They are forked from one server that has imported the heavy libraries once: a dozen processes that each import torch and
-transformers take five seconds of a core and 400 MB each before they do anything.  A process cannot use CUDA after a
-fork of one that has, so on a machine with an accelerator each starts as a new interpreter.
+They are forked from one server that has imported the heavy libraries once, because a dozen processes that each import
+torch and transformers cost much time and memory (decision 029). A process cannot use CUDA after a fork of one that
+has, so on a machine with an accelerator each process starts as a new interpreter.
 
-The server reports how its children end.  A child outlives it, and is then watched by a pipe of its own.
+The server reports how its children end. A child that outlives the server is watched through its own pipe.
 """
 
 import contextlib
@@ -29,30 +29,30 @@ from covey.errors import OperatorError
 from covey.local.logs import read_last_lines, rotate
 
 KILL_SECONDS = 10.0
-"""Timeout for the end of a process after SIGKILL."""
+"""Timeout in seconds for the end of a process after SIGKILL."""
 STOP_SECONDS = (30.0, 60.0, 10.0, 10.0)
-"""Timeout of each phase of `Processes.stop`, after which what still runs in it is killed."""
+"""Timeout in seconds of each phase of `Processes.stop`, after which its remaining processes are killed."""
 SAY_SECONDS = 5.0
-"""A phase that takes longer is named to the person in front of the screen."""
+"""Seconds after which the remaining processes of a phase are named to the user."""
 STOP_PHASES = {"trainer": 1, "coordinator": 2, "origin": 2, "relay": 2, "devnet": 3}
 """Phase in which a command ends, by its first word; all other commands end in phase 0.
 
-A process ends before those that it needs.  Workers hand in their last work, and the trainer its last policy, while the
-coordinator still runs; the coordinator sends its last transactions while the chain still runs.
+A process ends before those that it needs. Workers submit their last work, and the trainer publishes its last policy,
+while the coordinator still runs. The coordinator sends its last transactions while the chain still runs.
 """
 LOST = 255
-"""Exit status that multiprocessing makes up for a child of a server that is gone."""
+"""Exit status that multiprocessing reports for a child whose server is gone."""
 PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Several busy processes with more threads collapse on a small machine."""
+"""Environment that limits each process to one thread, because several busy ones with more slow down a small machine."""
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd")
 """Device files of NVIDIA's and AMD's drivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """One process of the network.  Example: name="worker-1"."""
+    """One process of the network. Example: name="worker-1"."""
 
     name: str
     process: BaseProcess
@@ -60,7 +60,7 @@ class Running:
     begun: int
     """Size of the log in bytes when the process was started."""
     phase: int
-    """Place in the order of ending, see STOP_PHASES."""
+    """Phase in which the process is stopped, see STOP_PHASES."""
     life: Connection
     """Reading end of a pipe whose writing end the process holds until it ends."""
 
@@ -72,12 +72,12 @@ class Running:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit status; negative: the number of the signal that ended the process; None while it runs."""
+        """Exit status, or the negative number of the signal that ended the process. None while it runs."""
         code = self.process.exitcode
         return None if code == LOST and not self.life.poll() else code
 
     def wait(self, seconds: float) -> int:
-        """Wait for the end and return the exit status; raise TimeoutError after so many seconds."""
+        """Wait for the end and return the exit status. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         self.process.join(seconds)
         if self.process.exitcode == LOST:
@@ -91,16 +91,16 @@ class Running:
         if self.exit_code is None:
             try:
                 os.killpg(self.pid, number)
-            except ProcessLookupError:  # it has only just been started and leads no session yet
+            except ProcessLookupError:  # it has just been started and does not lead a session yet
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
 
 
 class Processes:
-    """Starts `covey ...` commands and ends them all.
+    """Starts `covey ...` commands and stops them all.
 
-    `logs` is the folder of their output, `cwd` the one that they run in, `environment` all that they see.  One that
-    `is_alone` is not forked: a server that imports what all roles need costs more than it saves.
+    `logs` is the folder of their output, `cwd` their working directory, and `environment` their whole environment. A
+    process that `is_alone` is not forked, because a server that imports what all roles need costs more than it saves.
     """
 
     def __init__(
@@ -116,10 +116,11 @@ class Processes:
             self._build_process = context.Process
 
     def prepare(self) -> None:
-        """Have the server import while the caller does something else; `start` waits for it."""
+        """Let the server import while the caller does something else. `start` waits for it."""
         if self._is_forking:
             before = dict(os.environ)
-            # Libraries read it when they are imported.  The server's own socket stays where this process has its files.
+            # Libraries read the environment when they are imported. TMPDIR keeps the value of this process, so that the
+            # server's own socket is among its files.
             os.environ.update(self._environment | {"TMPDIR": tempfile.gettempdir()})
             try:
                 forkserver.ensure_running()
@@ -133,9 +134,9 @@ class Processes:
                 os.environ.update(before)
 
     def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
-        """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
+        """Run `covey <arguments>`, or another module with these arguments. Its output goes to a log file."""
         log = self._logs / f"{name}.log"
-        self._logs.mkdir(parents=True, exist_ok=True)  # here, since somebody may delete it while others run
+        self._logs.mkdir(parents=True, exist_ok=True)  # here, because someone may delete it while others run
         log.touch()
         self.prepare()
         life, held = multiprocessing.Pipe(duplex=False)
@@ -161,7 +162,7 @@ class Processes:
         running.wait(KILL_SECONDS)
 
     def rotate_logs(self) -> str | None:
-        """Keep all logs within their size; return why the last one that cannot be moved cannot, None if all are."""
+        """Keep all logs within their size. Return why a log could not be moved, or None if all could."""
         trouble = None
         for running in self.running:
             try:
@@ -171,7 +172,7 @@ class Processes:
         return trouble
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
-        """Raise OperatorError when a process has died; those in `ended` may have ended with 0."""
+        """Raise OperatorError("process_died") if a process has died. Those in `ended` may have ended with 0."""
         for running in self.running:
             code = running.exit_code
             if code is None or (code == 0 and running.name in ended):
@@ -180,16 +181,16 @@ class Processes:
             raise OperatorError("process_died", f"{running.name} ended with {code}:\n{tail}", fix=f"Read {running.log}")
 
     def stop(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Ask all to end, those that depend on others first, and kill what does not within its phase's timeout.
+        """Ask all processes to end, those that depend on others first, and kill any that exceed their phase's timeout.
 
-        `say` is given a line about what takes long.
+        `say` is given a line about processes that take long.
         """
         for phase, seconds in enumerate(STOP_SECONDS):
             _end([running for running in self.running if running.phase == phase], seconds, say)
 
 
 def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) -> None:
-    """Ask these processes to end, and kill what still runs after so many seconds."""
+    """Ask these processes to end, and kill those that still run after `seconds`."""
     started = time.monotonic()
     for running in ending:
         running.signal(signal.SIGTERM)
@@ -209,9 +210,9 @@ def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) 
 
 
 def build_environment(scratch: Path) -> dict[str, str]:
-    """The environment of a network that is for show: no secret of its starter, no model hub.
+    """Return the environment of a network for a demonstration, without its starter's secrets or a model hub.
 
-    Temporary files of libraries go to `scratch`, where the network's own files are, and vanish with them.
+    Temporary files of libraries go to `scratch`, where the network's own files are, and are deleted with them.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -222,12 +223,12 @@ def build_environment(scratch: Path) -> dict[str, str]:
 def _run_module(
     module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str], _held: Connection
 ) -> None:
-    """In the new process: become `python -m module arguments`, in a session of its own, with its output in the log.
+    """Become `python -m module arguments` in the new process, in its own session and with its output in the log.
 
-    The pipe is held, and not used, until the process ends.
+    The pipe is held, but not used, until the process ends.
     """
-    os.setsid()  # Ctrl-C is for the starter, which ends the others in order
-    setproctitle(" ".join([module, *arguments]))  # which has to come before the environment changes
+    os.setsid()  # Ctrl-C must reach only the starter, which stops the others in order
+    setproctitle(" ".join([module, *arguments]))  # must come before the environment changes
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -242,7 +243,7 @@ def _run_module(
 
 
 def _end_with_starter() -> None:
-    """Wait until the starter is gone, however it ended, and end this process and its children as `stop` would."""
+    """Wait until the starter is gone for any reason, and end this process and its children as `stop` would."""
     starter = multiprocessing.parent_process()
     if starter is not None:
         starter.join()

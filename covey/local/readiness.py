@@ -1,6 +1,6 @@
-"""Whether a folder that `covey up` keeps is ready: all its processes run, and those that need time say so.
+"""Check whether a folder that `covey up` keeps is ready: all its processes run, and the slow ones have logged it.
 
-Anything may listen on the coordinator's port, for example the coordinator of another folder, so its answer is compared
+Anything may listen on the coordinator's port, for example the coordinator of another folder. So its answer is compared
 with the folder: pool, operator, chain and contracts.
 """
 
@@ -25,7 +25,7 @@ from covey.runtime.http import listen
 
 MAX_PORT = 65_535
 ASK_SECONDS = 1.0
-"""Time between two looks."""
+"""Seconds between two checks."""
 ANSWER_SECONDS = 2.0
 EVENTS = {
     "worker run": '"worker runs"',
@@ -35,24 +35,24 @@ EVENTS = {
     "origin run": '"serves policies"',
     "relay run": '"serves policies"',
 }
-"""Event that a process logs once it works, by the first two words of its command.  Others work while they run."""
+"""Event that a process logs once it works, by the first two words of its command. Others work as soon as they run."""
 COORDINATOR = "coordinator serve"
 POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
-"""Port that a command listens on unless it names one."""
+"""Port that a command listens on if it does not name one."""
 HOST_TO_ASK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Host of a URL, by the host that is listened on."""
+"""Host to use in a URL, by the address that the server listens on."""
 SETTINGS = "coordinator.toml"
 
 
 class Readiness:
-    """Example: `Readiness(folder, keeper.kept).is_reached()`."""
+    """State of a folder's processes. Example: `Readiness(folder, keeper.kept).is_reached()`."""
 
     def __init__(self, folder: Path, kept: Sequence[Kept], *, clock: Callable[[], float] = monotonic) -> None:
         self._folder, self._kept, self._clock, self._asked_at = folder, kept, clock, -ASK_SECONDS
         serves = any(_get_verb(each) == COORDINATOR for each in kept)
         self._coordinator = find_settings(folder) if serves else None
         self.awaited = tuple(each.name for each in kept)
-        """Names of the processes that did not work yet at the last look, in the order of the folder."""
+        """Names of the processes that did not work yet at the last check, in the order of the folder."""
 
     def require_free_ports(self) -> None:
         """Raise OperatorError("address_in_use") if the coordinator, an origin or a relay could not listen."""
@@ -64,16 +64,16 @@ class Readiness:
 
     def _require_free(self, host: str, port: str, file: str) -> None:
         if not port.isdecimal() or int(port) > MAX_PORT:
-            return  # the command itself refuses it, in its log
+            return  # the command itself refuses it and logs why
         try:
             listen(host, int(port)).close()
         except OperatorError as error:
             raise self._refuse("address_in_use", error.message.removesuffix(f". {error.fix}"), file) from error
 
     def is_reached(self) -> bool:
-        """Look at most every ASK_SECONDS; between two looks it is False.
+        """Return whether all processes work. It checks at most every ASK_SECONDS and returns False in between.
 
-        Raises OperatorError("other_coordinator") if another service than the folder's coordinator answers.
+        Raises OperatorError("other_coordinator") if a service other than the folder's coordinator answers.
         """
         now = self._clock()
         if now < self._asked_at + ASK_SECONDS:
@@ -83,7 +83,7 @@ class Readiness:
         return not self.awaited
 
     def _works(self, kept: Kept) -> bool:
-        """Whether a process works; one that ended with 0 has done its work."""
+        """Return whether a process works. A process that ended with 0 has done its work."""
         running, verb = kept.running, _get_verb(kept)
         if running is None or running.exit_code is not None:
             return running is not None and running.exit_code == 0
@@ -102,36 +102,36 @@ class Readiness:
             return False
         except ProtocolError as error:
             raise self._refuse(
-                "other_coordinator", f"port {settings.port} has another service: {error.message}"
+                "other_coordinator", f"another service answers on port {settings.port}: {error.message}"
             ) from error
         if (view.pool, view.operator, named) != (settings.pool, load_key(settings.key_file).address, deployment):
             other = f"pool {view.pool} of {view.operator}, chain {view.chain_id}"
-            raise self._refuse("other_coordinator", f"port {settings.port} has the coordinator of {other}")
+            raise self._refuse("other_coordinator", f"the coordinator of {other} answers on port {settings.port}")
         return True
 
     def _refuse(self, code: str, message: str, file: str = SETTINGS) -> OperatorError:
-        return OperatorError(code, message, fix=f"End what listens there, or change port in {self._folder / file}")
+        return OperatorError(code, message, fix=f"Stop what listens there, or change port in {self._folder / file}")
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:
-    """Settings of the folder's own coordinator; None where it has none."""
+    """Return the settings of the folder's own coordinator, or None if it has none."""
     file = folder / SETTINGS
     return CoordinatorConfig.load(file, environment=get_environment()) if file.exists() else None
 
 
 def find_url(settings: CoordinatorConfig) -> str:
-    """URL of the coordinator on its own machine: the public one may not be reachable from there."""
+    """Return the URL of the coordinator on its own machine, from which the public one may not be reachable."""
     host = HOST_TO_ASK.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def _get_verb(kept: Kept) -> str:
-    """First two words of the command.  Example: "trainer run"."""
+    """Return the first two words of the command, for example "trainer run"."""
     return " ".join(shlex.split(kept.command)[:2])
 
 
 def _find_address(kept: Kept) -> tuple[str, str]:
-    """Host and port that the command of an origin or a relay names."""
+    """Return the host and port that the command of an origin or a relay names."""
     words = [part for word in shlex.split(kept.command) for part in word.split("=") if part]
     options = dict(pairwise(words))
     return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[_get_verb(kept)])

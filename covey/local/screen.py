@@ -1,4 +1,4 @@
-"""What `covey up` shows: a table that stays in place on a terminal, and lines elsewhere, so that a log can be read."""
+"""Output of `covey up`: a table that stays in place on a terminal, and lines elsewhere, so that a log is readable."""
 
 import asyncio
 import time
@@ -22,11 +22,11 @@ from covey.protocol.status import SubmissionState
 
 STATUS_SECONDS = 2.0
 LAST_LINE = 70
-"""Characters of a process's last line that fit into the table."""
+"""Number of characters of a process's last line that fit into the table."""
 
 
 class Screen:
-    """Example: `with Screen(Console(), folder, url) as screen: screen.show(keeper.kept)`."""
+    """Display of a keeper. Example: `with Screen(Console(), folder, url) as screen: screen.show(keeper.kept)`."""
 
     def __init__(self, console: Console, folder: Path, coordinator_url: str | None) -> None:
         self._console, self._folder, self._url = console, folder, coordinator_url
@@ -34,7 +34,7 @@ class Screen:
         self._asked_at = 0.0
         self._step = -1
         self.status: StatusView | None = None
-        """What the coordinator said last; None before its first answer."""
+        """Last answer of the coordinator; None before the first one."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -48,11 +48,11 @@ class Screen:
             self._live.stop()
 
     def say(self, line: str) -> None:
-        """Show a line that stays, without what a terminal would obey."""
+        """Show a line that stays, without characters that a terminal would obey."""
         self._console.print(escape(quote(line)), highlight=False, soft_wrap=True)
 
     def show(self, kept: Sequence[Kept]) -> None:
-        """Show how all is now; asks the coordinator at most every STATUS_SECONDS."""
+        """Show the state of all processes. The coordinator is asked at most every STATUS_SECONDS."""
         if self._url is not None and time.monotonic() - self._asked_at >= STATUS_SECONDS:
             self._asked_at = time.monotonic()
             self.status = asyncio.run(_ask(self._url)) or self.status
@@ -65,15 +65,18 @@ class Screen:
     def _build_table(self, kept: Sequence[Kept]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
         table = Table("process", "state", "pid", "last line of its log", title=escape(quote(title)), expand=True)
-        for each in kept:
-            running = each.running
+        for process in kept:
+            running = process.running
             pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])
-            table.add_row(each.name, each.state, pid, escape(quote(line)))
+            table.add_row(process.name, process.state, pid, escape(quote(line)))
         return table
 
 
 def describe_status(status: StatusView) -> str:
-    """Example: "pool 1, step 3, submissions: 12 accepted, 0 rejected, 1 being judged; nodes: 2"."""
+    """Describe the status on one line.
+
+    Example: "pool 1, step 3, submissions: 12 accepted, 0 rejected, 1 being judged; nodes: 2".
+    """
     waiting = status.submissions.get(SubmissionState.SUBMITTED, 0)
     accepted = sum(node.accepted for node in status.nodes.values())
     rejected = sum(status.reasons.values())

@@ -1,4 +1,4 @@
-"""Terms and parameters of a pool's folder, with what they pin of the model that its trainer publishes first."""
+"""Terms and parameters of a pool's folder, with the values that its trainer's first model pins."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from trainer.config import TrainerConfig
 
 
 def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """The pool.toml of a folder, as `read_pool_file`; of a chat pool with what its trainer's model pins."""
+    """Read the pool.toml of a folder as `read_pool_file` does. In a chat pool, the trainer's model pins its values."""
     file, model = folder / "pool.toml", None
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":
         model = find_model(folder)
@@ -20,8 +20,10 @@ def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], 
 
 
 def find_model(folder: Path) -> str | Path | None:
-    """The model that the folder's trainer publishes first; None where the trainer is elsewhere, or trains the tiny
-    one, which has no chat template."""
+    """Return the model that the folder's trainer publishes first.
+
+    None if the trainer is elsewhere, or if it trains the tiny model, which has no chat template.
+    """
     file = folder / "trainer.toml"
     if not file.exists():
         return None

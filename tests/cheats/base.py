@@ -1,6 +1,6 @@
-"""What all cheats share: the class, the search for rows that suit one, and what a cheat with the true model can mend.
+"""Shared parts of all cheats: the class, the search for suitable rows, and what a cheat with the true model can forge.
 
-A cheat takes a worker and returns what it hands in, so that it runs in front of the checks and in a real network.
+A cheat takes a worker and returns a submission, so it runs in tests of the checks and in a real network.
 """
 
 import dataclasses
@@ -21,56 +21,56 @@ from tests.fakes.tools import Work, Worker
 END = 1
 """The tiny model's end token."""
 FIRST_TEXT = 3
-"""Its first token that is text."""
+"""First token of the tiny model that is text."""
 
 
 class Cheat:
-    """Takes a worker that can work, returns what it hands in."""
+    """A dishonest worker: takes an honest one and returns a submission."""
 
     row: ClassVar[int]
     """Row of docs/threats.md. Rows 1 to 16 are dishonest work."""
     reason: ClassVar[Reason]
-    """What it must earn."""
+    """Reason for which it must be rejected."""
 
     def cheat(self, worker: Worker) -> Work:
         raise NotImplementedError
 
 
 class Elsewhere:
-    """A threat that is answered by something else than a judgement: `shown_by` names the tests, as path::function."""
+    """A threat that is not answered by a judgement. `shown_by` names the tests that show it, as path::function."""
 
     row: ClassVar[int]
     shown_by: ClassVar[tuple[str, ...]]
 
 
 def find(worker: Worker, wanted: Callable[[Rollout], bool]) -> tuple[Work, int]:
-    """Honest work with a row as it is wanted, and the index of one that the worker's dice choose."""
+    """Return honest work that has rows as `wanted`, and the index of one of them, chosen by the worker's `rng`."""
     for task in worker.list_tasks():
         work = worker.work(task)
         rows = [i for i, row in enumerate(work.rollouts) if wanted(row)]
         if rows:
             return work, worker.rng.choice(rows)
-    raise LookupError("no honest rollout is as it is wanted")
+    raise LookupError("no honest rollout is as wanted")
 
 
 def pick(worker: Worker) -> tuple[Work, int]:
-    """Honest work and any row of it."""
+    """Return honest work and the index of any of its rows."""
     return find(worker, lambda row: True)
 
 
 def choose_other(worker: Worker, token: int) -> int:
-    """A token of text that is not this one."""
+    """Return a text token other than this one."""
     return worker.rng.choice([t for t in range(FIRST_TEXT, worker.engine.vocabulary_size) if t != token])
 
 
 def is_slip(honest: Sequence[int], forged: Sequence[int]) -> bool:
-    """Whether the first token that the seeded choice would not have taken is text: a false end has its own reason."""
+    """Return whether the first token that differs from the seeded choice is text. A false end has its own reason."""
     differing = [b for a, b in zip(honest, forged, strict=False) if a != b]
     return bool(differing) and differing[0] != END
 
 
 def prove(worker: Worker, row: Rollout) -> Rollout:
-    """The row with proofs and log-probabilities of the true policy over its tokens: all that a replay can give."""
+    """Return the row with proofs and log-probabilities of the true policy: everything that a replay can give."""
     claim = ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed)
     capture = build_capture(worker.params.verification)
     (replay,) = worker.engine.replay([claim], temperature=worker.params.model.temperature, capture=capture)
@@ -79,7 +79,7 @@ def prove(worker: Worker, row: Rollout) -> Rollout:
 
 
 def rewrite(worker: Worker, work: Work, i: int, tokens: Sequence[int]) -> Work:
-    """Another completion in row i, which nothing but the seeded choice gives away."""
+    """Return the work with another completion in row i, which only the seeded choice gives away."""
     row = dataclasses.replace(work.rollouts[i], tokens=tuple(tokens), finished=tokens[-1] == END)
     rows = list(work.rollouts)
     rows[i] = prove(worker, row)
@@ -87,7 +87,7 @@ def rewrite(worker: Worker, work: Work, i: int, tokens: Sequence[int]) -> Work:
 
 
 def with_right_rewards(worker: Worker, work: Work) -> Work:
-    """The rewards that a validator will compute, so that they are not what gives the cheat away."""
+    """Return the work with the rewards that a validator will compute, so that they do not give the cheat away."""
     receipt, tokenizer = work.receipt, worker.engine.tokenizer
     domain = SlotDomain(
         beacon=worker.task.manifest_hash,

@@ -15,7 +15,7 @@ from tests.fakes.tools import Work, Worker
 
 
 class RowBomb(Cheat):
-    """A million rows of nothing in a few kilobytes."""
+    """A million empty rows in a few kilobytes."""
 
     row, reason = 18, Reason.OVERSIZED
 
@@ -37,7 +37,7 @@ def _constant(kind: pa.DataType, zeros: Any, lists: pa.ListArray, count: int) ->
 
 
 class ListBomb(Cheat):
-    """One row whose tokens are tens of millions of zeros, which run lengths hold in a few bytes."""
+    """One row whose tokens are tens of millions of zeros, which run-length encoding stores in a few bytes."""
 
     row, reason = 18, Reason.OVERSIZED
     values: ClassVar[int] = 30_000_000
@@ -47,7 +47,7 @@ class ListBomb(Cheat):
 
 
 class ProofBomb(Cheat):
-    """One value of a kilobyte, named a million times through a dictionary."""
+    """One value of a kilobyte, repeated a million times by dictionary encoding."""
 
     row, reason = 18, Reason.OVERSIZED
 
@@ -57,7 +57,7 @@ class ProofBomb(Cheat):
 
 
 def build_bomb(worker: Worker, column: str, build: Callable[[pa.DataType], pa.Array]) -> Work:
-    """Honest rows, but the list of one column of one row."""
+    """Return honest rows, except for the list in one column of one row."""
     work = worker.work()
     row = asdict(work.rollouts[0])
     arrays = []

@@ -1,4 +1,4 @@
-"""Rows 7, 13 and 14: completions that are shorter, longer or other than what the seeded choice wrote."""
+"""Rows 7, 13 and 14: completions that are shorter, longer or different from what the seeded choice wrote."""
 
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
@@ -21,7 +21,7 @@ class Truncated(Cheat):
 
 
 class SaysUnfinished(Cheat):
-    """Ends with the end token and says that it did not."""
+    """Ends with the end token and claims that it did not."""
 
     row, reason = 7, Reason.FALSE_TERMINATION
 
@@ -31,7 +31,7 @@ class SaysUnfinished(Cheat):
 
 
 class FalseEnd(Cheat):
-    """Writes the end token where the length limit cut, to look like a short answer: the proof stays right."""
+    """Writes the end token where the length limit cut, to look like a short answer. The proof stays valid."""
 
     row, reason = 7, Reason.FALSE_TERMINATION
 
@@ -42,7 +42,7 @@ class FalseEnd(Cheat):
 
 
 class FalseEndProven(Cheat):
-    """Ends anywhere, and has the true policy prove it."""
+    """Ends anywhere, and lets the true policy prove it."""
 
     row, reason = 7, Reason.FALSE_TERMINATION
 
@@ -53,7 +53,7 @@ class FalseEndProven(Cheat):
 
 
 class Padded(Cheat):
-    """Writes on after the end token: more units."""
+    """Continues after the end token, for more units."""
 
     row, reason = 7, Reason.FALSE_TERMINATION
 
@@ -66,7 +66,7 @@ class Padded(Cheat):
 
 
 class WritesOn(Cheat):
-    """Leaves the end token out and writes to the limit, proven by the true policy: more units."""
+    """Leaves out the end token and writes to the limit, proven by the true policy, for more units."""
 
     row, reason = 7, Reason.TOKEN_MARGIN
 
@@ -81,7 +81,7 @@ class WritesOn(Cheat):
 
 
 class SwappedLastToken(Cheat):
-    """Replaces the end of a cut completion: no state after it is proven, so only the seeded choice shows it."""
+    """Replaces the end of a cut completion. No state after it is proven, so only the seeded choice shows it."""
 
     row, reason = 13, Reason.TOKEN_MARGIN
 
@@ -103,20 +103,20 @@ class SwappedFirstToken(Cheat):
 
 
 class EditedProven(Cheat):
-    """Replaces a token anywhere; the true policy proves the whole: only the seeded choice shows it."""
+    """Replaces a token anywhere. The true policy proves the completion, so only the seeded choice shows it."""
 
     row, reason = 13, Reason.TOKEN_MARGIN
 
     def cheat(self, worker: Worker) -> Work:
         work, i = find(worker, lambda row: row.tokens[0] != END)
         tokens = list(work.rollouts[i].tokens)
-        place = worker.rng.randrange(len(tokens) - tokens.count(END))
-        tokens[place] = choose_other(worker, tokens[place])
+        position = worker.rng.randrange(len(tokens) - tokens.count(END))
+        tokens[position] = choose_other(worker, tokens[position])
         return rewrite(worker, work, i, tokens)
 
 
 class InsertedProven(Cheat):
-    """A completion of its own choice in place of the policy's, proven by the true policy."""
+    """Submits a completion of its own choice instead of the policy's, proven by the true policy."""
 
     row, reason = 13, Reason.TOKEN_MARGIN
 
@@ -127,7 +127,7 @@ class InsertedProven(Cheat):
 
 
 class InsertedAnswer(Cheat):
-    """The right answer in every row, truly proven and truly rewarded: text that nobody would call poison."""
+    """Submits the right answer in every row, with true proofs and rewards: text that nobody would call poison."""
 
     row, reason = 13, Reason.TOKEN_MARGIN
 
@@ -139,7 +139,7 @@ class InsertedAnswer(Cheat):
         return rewrite(worker, work, i, self.answer(worker, work.rollouts[i]))
 
     def answer(self, worker: Worker, row: Rollout) -> list[int]:
-        """The prompt's last word, backward, cut at the limit."""
+        """Return the prompt's last word, backward, cut at the limit."""
         limit = worker.params.model.max_completion_tokens
         tokenizer = worker.engine.tokenizer
         word = tokenizer.decode(row.prompt, skip_special_tokens=True).strip().rsplit(" ", 1)[-1]
@@ -150,7 +150,7 @@ class InsertedAnswer(Cheat):
 
 
 class StuffedAnswer(Cheat):
-    """Writes every letter there is and claims that the grader likes it."""
+    """Writes every letter and claims that the grader rewards it."""
 
     row, reason = 14, Reason.REWARD
 

@@ -1,4 +1,4 @@
-"""Rows 1 to 5: cheats that compute something else than they claim, be it other weights or another choice of tokens."""
+"""Rows 1 to 5: cheats that do not compute what they claim, with other weights or another choice of tokens."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.fakes.tools import Work, Worker
 
 
 def build(change: Callable[[torch.nn.Module], None]) -> Engine:
-    """An engine of the tiny model with other weights."""
+    """Build an engine of the tiny model with changed weights."""
     model = load_model(tiny_folder(), "float32")
     with torch.no_grad():
         change(model)
@@ -26,14 +26,14 @@ def build(change: Callable[[torch.nn.Module], None]) -> Engine:
 
 
 def shake(model: torch.nn.Module, size: float) -> None:
-    """Every weight off by about this part of itself."""
+    """Change every weight by about this part of itself."""
     generator = torch.Generator().manual_seed(3)
     for weight in model.parameters():
         weight.mul_(1 + size * torch.randn(weight.shape, generator=generator))
 
 
 def round_to_bytes(model: torch.nn.Module) -> None:
-    """Every matrix as int8 with one scale a row, as usual inference engines do."""
+    """Round every matrix to int8 with one scale per row, as common inference engines do."""
     for weight in model.parameters():
         if weight.ndim == 2:
             scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / 127
@@ -42,7 +42,7 @@ def round_to_bytes(model: torch.nn.Module) -> None:
 
 @functools.cache
 def other_model() -> Engine:
-    """The same shape, and never trained."""
+    """Build an untrained model of the same shape."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         model = AutoModelForCausalLM.from_config(load_model(tiny_folder(), "float32").config)
@@ -90,7 +90,7 @@ class Int8Weights(Cheat):
 
 
 class Quantized(Cheat):
-    """The shipped demo's cheat: five bits of every weight's mantissa are gone."""
+    """The cheat of the shipped demo, without the five lowest bits of every weight's mantissa."""
 
     row, reason = 2, Reason.PROOF
 
@@ -99,7 +99,7 @@ class Quantized(Cheat):
 
 
 class StaleWeights(Cheat):
-    """An earlier policy: every weight about a hundredth off."""
+    """Runs an earlier policy, of which every weight differs by about a hundredth."""
 
     row, reason = 3, Reason.PROOF
 
@@ -108,7 +108,7 @@ class StaleWeights(Cheat):
 
 
 class SeedsOfAnotherPolicy(Cheat):
-    """Seeds and prompts of an earlier manifest: old work, served again."""
+    """Uses seeds and prompts of an earlier manifest: old work that is submitted again."""
 
     row, reason = 3, Reason.WRONG_PROMPT
 
@@ -117,7 +117,7 @@ class SeedsOfAnotherPolicy(Cheat):
 
 
 class SmallWritesLargeProves(Cheat):
-    """A cheaper model writes; the true one reads it once and proves it, log-probabilities included."""
+    """Lets a cheaper model write. The true one reads the text once and proves it, including log-probabilities."""
 
     row, reason = 4, Reason.TOKEN_MARGIN
 
@@ -132,7 +132,7 @@ class SmallWritesLargeProves(Cheat):
 
 
 class BestOfFour(Cheat):
-    """The shipped demo's cheat: four seeds a slot, the best is claimed as the slot's."""
+    """The cheat of the shipped demo, which tries four seeds per slot and claims the best as the slot's."""
 
     row, reason = 5, Reason.TOKEN_MARGIN
 
@@ -141,7 +141,7 @@ class BestOfFour(Cheat):
 
 
 class OtherTemperature(Cheat):
-    """Samples more greedily than the pool asks for: likelier to be right."""
+    """Samples more greedily than the pool requires, which is more often right."""
 
     row, reason = 5, Reason.TOKEN_MARGIN
 

@@ -1,4 +1,4 @@
-"""Rows 8, 12, 18 and 19 in the file itself: no honest Parquet, or honest Parquet that says nonsense or explodes."""
+"""Rows 8, 12, 18 and 19 in the file itself: invalid Parquet, or valid Parquet with nonsense or an explosion."""
 
 import io
 import random
@@ -46,7 +46,7 @@ class FileCheat(Cheat):
         return work.with_file(write(pa.Table.from_pylist(rows, schema=self.schema)))
 
     def alter(self, rows: Rows, rng: random.Random) -> None:
-        """In place."""
+        """Alter the rows in place."""
 
 
 class NullToken(FileCheat):
@@ -67,7 +67,7 @@ class NullReward(FileCheat):
 
 
 class NullGroup(FileCheat):
-    """A group that is no number: counted by nobody, or by everybody."""
+    """Submits a group without a number, which belongs to no group or to every group."""
 
     reason = Reason.SCHEMA
     schema = make_nullable(SCHEMA)
@@ -128,7 +128,7 @@ class EmptyCompletion(FileCheat):
 
 
 class LongCompletion(FileCheat):
-    """Another target length than the pool's: more units."""
+    """Uses a target length other than the pool's, for more units."""
 
     row, reason = 6, Reason.OVERSIZED
 
@@ -154,7 +154,7 @@ class ExtraColumn(FileCheat):
 
 
 class InventedAdvantage(FileCheat):
-    """Brings advantages along: there is no place for them, they follow from the rewards."""
+    """Adds advantages. The schema has no column for them, because they are computed from the rewards."""
 
     row, reason = 8, Reason.SCHEMA
     schema = SCHEMA.append(pa.field("advantage", pa.float64(), nullable=False))
@@ -205,7 +205,7 @@ class Oversized(Cheat):
 
 
 class AnotherFile(Cheat):
-    """Uploads something else than what it signed for."""
+    """Uploads a file other than the one that it signed for."""
 
     row, reason = 12, Reason.MALFORMED
 

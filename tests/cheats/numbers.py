@@ -10,7 +10,7 @@ from tests.fakes.tools import Work, Worker
 
 
 class InventedReward(Cheat):
-    """Claims every answer right."""
+    """Claims that every answer is right."""
 
     row, reason = 8, Reason.REWARD
 
@@ -20,7 +20,7 @@ class InventedReward(Cheat):
 
 
 class InventedAmount(Cheat):
-    """Claims another reward for one answer, a little or much more or less."""
+    """Claims another reward for one answer, slightly or much higher or lower."""
 
     row, reason = 8, Reason.REWARD
 
@@ -31,7 +31,7 @@ class InventedAmount(Cheat):
 
 
 class MovedLogprobs(Cheat):
-    """Claims likelier tokens than they were: clipping would go its way."""
+    """Claims higher log-probabilities than the true ones, so that clipping would favour it."""
 
     row, reason = 39, Reason.LOGPROB
 
@@ -40,7 +40,7 @@ class MovedLogprobs(Cheat):
 
 
 class SlightlyMovedLogprobs(Cheat):
-    """Each below the limit of one token, all together beyond the limit of the mean."""
+    """Moves each log-probability by less than the limit for one token, and all by more than the limit for the mean."""
 
     row, reason = 39, Reason.LOGPROB
 
@@ -52,7 +52,7 @@ class SlightlyMovedLogprobs(Cheat):
 
 
 class MissingRow(Cheat):
-    """Leaves a rollout out, and asks for the units of the rest."""
+    """Leaves out a rollout, and claims the units of the rest."""
 
     row, reason = 12, Reason.MISSING
 
@@ -62,7 +62,7 @@ class MissingRow(Cheat):
 
 
 class DuplicateRow(Cheat):
-    """Hands one rollout in twice, in the place of another."""
+    """Submits one rollout twice, in place of another."""
 
     row, reason = 12, Reason.DUPLICATE
 
@@ -85,7 +85,7 @@ class RowOfAnotherGroup(Cheat):
 
 
 class WrongUnits(Cheat):
-    """Signs for more tokens than it made, or for fewer."""
+    """Signs for more or fewer tokens than it generated."""
 
     row, reason = 12, Reason.MALFORMED
 
@@ -95,11 +95,11 @@ class WrongUnits(Cheat):
         return work.with_file(work.file, units=work.receipt.units + more)
 
 
-# -- 19: proofs and tokens that are none
+# -- 19: invalid proofs and tokens
 
 
 class ProofOfNothing(Cheat):
-    """Bytes of the right length that are no proof: the modulus is 0."""
+    """Submits bytes of the right length that are not a proof, because the modulus is 0."""
 
     row, reason = 19, Reason.MALFORMED
     proof: ClassVar[bytes] = b"\x00" * 258
@@ -126,7 +126,7 @@ class OversizedProof(ProofOfNothing):
 
 
 class OtherModulus(Cheat):
-    """An honest proof under another modulus: where a window is small it says the same in other bytes."""
+    """Encodes an honest proof under another modulus, which for a small window means the same in other bytes."""
 
     row, reason = 19, Reason.MALFORMED
 

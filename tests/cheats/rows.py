@@ -1,4 +1,4 @@
-"""Which cheats show which row of docs/threats.md, and which tests show the rows that no judgement answers."""
+"""The cheats that show each row of docs/threats.md, and the tests that show rows which no judgement answers."""
 
 from tests.cheats.base import Cheat, Elsewhere
 from tests.cheats.content import CONTENT
@@ -12,7 +12,7 @@ INTAKE = "tests/integration/coordinator"
 
 
 class ManyIdentities(Elsewhere):
-    """Many nodes of one purse: stake for each, and each a newcomer."""
+    """Runs many nodes with one purse. Each needs stake, and each is a newcomer."""
 
     row = 11
     shown_by = (
@@ -23,14 +23,14 @@ class ManyIdentities(Elsewhere):
 
 
 class HackedGrader(Elsewhere):
-    """Text that is no answer and earns something."""
+    """Submits text that is not an answer but earns a reward."""
 
     row = 14
     shown_by = ("tests/unit/covey/environments/test_registry__junk.py::test_reward__junk__is_zero",)
 
 
 class TwoReceipts(Elsewhere):
-    """Two receipts for one slot, shown to different people."""
+    """Signs two receipts for one slot, and shows them to different parties."""
 
     row = 15
     shown_by = (
@@ -53,14 +53,14 @@ class NeverDelivers(Elsewhere):
 
 
 class ForgedUnseen(Elsewhere):
-    """Log-probabilities of its own invention in work that nobody replayed."""
+    """Invents log-probabilities in work that nobody replays."""
 
     row = 39
     shown_by = ("tests/unit/trainer/test_loop.py::test_learn__forged_logprobs_in_unreplayed_work__have_no_effect",)
 
 
 class InventedUnseen(Elsewhere):
-    """Rewards and prompts of its own invention, which an accomplice among the validators lets through."""
+    """Invents rewards and prompts, which an accomplice among the validators accepts."""
 
     row = 39
     shown_by = (
@@ -81,7 +81,7 @@ class RedrawsPrompts(Elsewhere):
 
 
 class FailsEveryValidator(Elsewhere):
-    """Input on which no validator comes to a verdict."""
+    """Submits input on which no validator reaches a verdict."""
 
     row = 41
     shown_by = (

@@ -1,4 +1,4 @@
-"""Rows 5, 6, 9 and 10: honest completions in the wrong place, with other seeds, other prompts, or another's."""
+"""Rows 5, 6, 9 and 10: honest completions in the wrong slot, with other seeds or prompts, or of another node."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ PLACE = ("group", "sibling", "seed")
 
 
 class OtherSeed(Cheat):
-    """Claims another slot's noise: the seed stands in the file, so that the margins are all right."""
+    """Claims another slot's noise. Its seed is in the file, so all margins are right."""
 
     row, reason = 5, Reason.WRONG_SEED
 
@@ -21,7 +21,7 @@ class OtherSeed(Cheat):
 
 
 class OtherTask(Cheat):
-    """Hands in rollouts of a task that it would rather have had: other prompts."""
+    """Submits rollouts of a task that it prefers, with other prompts."""
 
     row, reason = 6, Reason.WRONG_PROMPT
 
@@ -42,7 +42,7 @@ class OneTokenOfThePrompt(Cheat):
 
 
 class OwnOldWork(Cheat):
-    """Hands in again what it made for an earlier lease, under the receipt of this one."""
+    """Submits the work of an earlier lease again, under the receipt of this one."""
 
     row, reason = 9, Reason.WRONG_PROMPT
 
@@ -52,7 +52,7 @@ class OwnOldWork(Cheat):
 
 
 class OldProofs(Cheat):
-    """Makes this lease's rollouts and proves them with the proofs of an earlier one: no states need be kept."""
+    """Generates this lease's rollouts with the proofs of an earlier lease, so that it need not keep hidden states."""
 
     row, reason = 9, Reason.PROOF
 
@@ -88,7 +88,7 @@ class ReplayedProof(Cheat):
 
 
 class PermutedSiblings(Cheat):
-    """Exchanges the completions of two siblings: each was made with the other's noise."""
+    """Swaps the completions of two siblings, so each was sampled with the other's noise."""
 
     row, reason = 9, Reason.TOKEN_MARGIN
 
@@ -111,7 +111,7 @@ class PermutedSiblings(Cheat):
 
 
 class PermutedGroups(Cheat):
-    """Hands the groups in under each other's numbers, prompts and all."""
+    """Submits the groups under each other's numbers, including their prompts."""
 
     row, reason = 9, Reason.WRONG_PROMPT
 
@@ -125,7 +125,7 @@ class PermutedGroups(Cheat):
 
 
 class CopiedFromAnotherNode(Cheat):
-    """Hands in what another node made for the same task: other seeds, and other prompts with them."""
+    """Submits what another node generated for the same task, with other seeds and therefore other prompts."""
 
     row, reason = 10, Reason.WRONG_PROMPT
 
@@ -134,7 +134,7 @@ class CopiedFromAnotherNode(Cheat):
 
 
 class CopiedIntoOwnSlots(Cheat):
-    """Puts another node's completions and proofs under its own prompts and seeds, graded for them."""
+    """Puts another node's completions and proofs under its own prompts and seeds, with matching rewards."""
 
     row, reason = 10, Reason.PROOF
 
@@ -146,7 +146,7 @@ class CopiedIntoOwnSlots(Cheat):
 
 
 def put(row: Rollout, where: Rollout) -> Rollout:
-    """This row in that one's slot."""
+    """Return a row in the slot of another one."""
     return dataclasses.replace(row, **{name: getattr(where, name) for name in PLACE})
 
 

@@ -39,10 +39,10 @@ def test_cheats__names__are_one_each():
 
 
 def test_cheats__reasons__cost_something():
-    for each in JUDGED:
-        assert issubclass(each, Cheat)
-        assert each.reason is not Reason.NONE
-        assert each.reason.severity in (Severity.SOFT, Severity.HARD)
+    for cheat in JUDGED:
+        assert issubclass(cheat, Cheat)
+        assert cheat.reason is not Reason.NONE
+        assert cheat.reason.severity in (Severity.SOFT, Severity.HARD)
 
 
 @pytest.mark.parametrize("each", ELSEWHERE, ids=lambda each: each.__name__)

@@ -1,7 +1,7 @@
-"""The shipped worker as a process of its own, but for what it hands in: `python -m tests.e2e.cheating_worker KIND`.
+"""The shipped worker in its own process, with a cheat's submissions: `python -m tests.e2e.cheating_worker KIND`.
 
-Started by the tests of the network of processes.  KIND is a class of tests/cheats; everything else is the shipped
-worker's: registration, leases, policies, signing, sending.
+KIND is a class of tests/cheats. Everything else is the shipped worker's: registration, leases, policies, signing and
+sending.
 """
 
 import argparse
@@ -19,9 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="cheating_worker", description=__doc__)
     parser.add_argument("kind", choices=sorted(kinds))
     parser.add_argument("--config", type=Path, required=True)
-    given = parser.parse_args(arguments)
-    config = WorkerConfig.load(given.config, {})
-    with cheating(kinds[given.kind]()):
+    options = parser.parse_args(arguments)
+    config = WorkerConfig.load(options.config, {})
+    with cheating(kinds[options.kind]()):
         app.run(config)
 
 

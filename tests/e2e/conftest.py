@@ -1,5 +1,7 @@
-"""End-to-end tests need Anvil.  They kill processes that are connected to them, so what such connections leave is
-collected here and not blamed on a later test.
+"""End-to-end tests require Anvil.
+
+They kill processes that are connected to them. What such connections leave is collected here, so that no later test is
+blamed for it.
 """
 
 import gc

@@ -1,6 +1,6 @@
 """The fenced commands of a document, as a reader would type them.
 
-A fence whose language is `sh` holds commands.  One that cannot run in a test has a comment on the line before it that
+A fence whose language is `sh` holds commands. One that cannot run in a test has a comment on the line before it that
 says why: `<!-- not run: installs everything -->`.
 """
 
@@ -16,17 +16,17 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """One fenced block.  Example: document="README.md", language="sh", body="covey up mypool", reason=""."""
+    """One fenced block. Example: document="README.md", language="sh", body="covey up mypool", reason=""."""
 
     document: str
     language: str
     body: str
     reason: str
-    """Why its commands do not run in a test; empty: they do."""
+    """Reason why its commands do not run in a test. Empty if they do."""
 
 
 def read_fences(path: Path) -> list[Fence]:
-    """All fences of a Markdown file, in its order."""
+    """Return all fences of a Markdown file in order."""
     return [
         Fence(
             document=path.name,

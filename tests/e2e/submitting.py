@@ -1,4 +1,4 @@
-"""Turns of a walk with several workers: one that hands in what a cheat makes, and judgement until it is decided."""
+"""Turns of a walk with several workers: a submission, honest or of a cheat, and judging until it is decided."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ from worker.submission_store import SignedSubmission
 
 
 class ShortParticipants(Participants):
-    """The demo with completions of five tokens at most: some end by themselves, some are cut."""
+    """The demo with completions of at most five tokens: some end with the end token, and some are cut."""
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Any:
         if name == "pool":
@@ -36,8 +36,8 @@ class ShortParticipants(Participants):
 
 @contextmanager
 def cheating(cheat: Cheat) -> Iterator[None]:
-    """In place of the honest worker's hand: what the cheat makes of a lease, signed and stored like honest work."""
-    made: dict[int, Work] = {}
+    """Replace the honest worker's rollouts with the cheat's work, which is signed and stored like honest work."""
+    works: dict[int, Work] = {}
 
     def roll_out(ctx: worker.context.Context, task: TaskOrder) -> list[Draft]:
         hand = Worker(
@@ -49,11 +49,11 @@ def cheating(cheat: Cheat) -> Iterator[None]:
             now=time.time(),
             leased=True,
         )
-        made[task.lease] = cheat.cheat(hand)
+        works[task.lease] = cheat.cheat(hand)
         return []
 
-    def sign(ctx: worker.context.Context, given: GeneratedTask) -> None:
-        network, work = ctx.network, made.pop(given.order.lease)
+    def sign(ctx: worker.context.Context, generated: GeneratedTask) -> None:
+        network, work = ctx.network, works.pop(generated.order.lease)
         parcel = SignedSubmission(
             receipt=work.receipt,
             signature=eip712.sign(work.receipt, network.receipt_domain, network.wallet),
@@ -75,7 +75,7 @@ def list_submissions(walk: Walk) -> list[SubmissionRow]:
 
 
 async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
-    """One turn of this worker, from its registration to its countersigned submission; the node's address."""
+    """Run one turn of a worker, from registration to countersigned submission, and return the node's address."""
     ctx = walk.workers[name]
     await ctx.network.coordinator.register()
     before = len(list_submissions(walk))
@@ -91,7 +91,7 @@ async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
 
 
 async def judge_all(walk: Walk) -> dict[str, SubmissionRow]:
-    """Every validator takes its turns until nothing is undecided; submissions by node."""
+    """Let every validator take its turns until everything is decided, and return the submissions by node."""
 
     async def turns() -> None:
         for ctx in walk.validators:

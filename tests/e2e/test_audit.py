@@ -1,4 +1,4 @@
-"""Anybody who doubts a verdict judges again: `covey validator audit` alongside a network."""
+"""Anyone who doubts a verdict can judge again: `covey validator audit` alongside a network."""
 
 import asyncio
 import contextlib
@@ -31,13 +31,13 @@ pytestmark = [pytest.mark.e2e]
 
 
 def build_arguments(walk: Walk, name: str, storage: str, *options: str) -> list[str]:
-    """The command, which knows nothing of the coordinator but where its objects are."""
+    """Return the command, which knows only where the coordinator's objects are."""
     deployment = ("--deployment", str(walk.network.participants.deployment), "--pool", "1")
     return ["validator", "audit", name, "--storage", storage, *deployment, *options]
 
 
 async def audit(walk: Walk, name: str, storage: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """The command in this process, where its imports are done; what it prints, and its error as the shell shows it."""
+    """Run the command in this process, which has its imports. Return its output and its error as a shell shows it."""
     arguments, output = build_arguments(walk, name, storage, *options), io.StringIO()
 
     def run() -> tuple[int, str]:
@@ -48,7 +48,7 @@ async def audit(walk: Walk, name: str, storage: str, *options: str) -> subproces
             except CoveyError as error:
                 return 1, f"covey: {error}"
             finally:
-                structlog.configure(**before)  # the command logs warnings only; other tests look at more
+                structlog.configure(**before)  # the command logs only warnings; other tests read more
 
     code, error = await asyncio.to_thread(run)
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), error)
@@ -74,18 +74,22 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         reached = ("--relay", relay, "--policies", str(policies))
 
         command = build_arguments(walk, row.evidence_hash, store, *reached, "--json")
-        done = await asyncio.to_thread(  # as a person runs it; what follows is in this process
+        done = await asyncio.to_thread(  # as a person runs it; later audits run in this process
             subprocess.run, [sys.executable, "-m", "covey", *command],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        told = json.loads(done.stdout)
-        assert told["agrees"] is True
-        assert (told["found"]["decision"], told["found"]["reason"], told["found"]["units"]) == ("reject", "proof", 0)
-        assert told["found"]["details"] == told["bundle"]["details"] == dict(bundle.details)
-        assert len(told["rollouts"]) == 4 * 8
+        report = json.loads(done.stdout)
+        assert report["agrees"] is True
+        assert (report["found"]["decision"], report["found"]["reason"], report["found"]["units"]) == (
+            "reject",
+            "proof",
+            0,
+        )
+        assert report["found"]["details"] == report["bundle"]["details"] == dict(bundle.details)
+        assert len(report["rollouts"]) == 4 * 8
         accused = (bundle.details["group"], bundle.details["sibling"])
-        (worst,) = [r for r in told["rollouts"] if (r["group"], r["sibling"]) == accused]
+        (worst,) = [r for r in report["rollouts"] if (r["group"], r["sibling"]) == accused]
         assert worst["exponent"] >= bundle.details["exponent"] > 3
 
         done = await audit(walk, str(kept), store, "--policies", str(policies))  # a table, and the policy from disk
@@ -102,11 +106,11 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         lie.write_bytes(  # the cheap checks accept it: what a validator would say of the cheat if it were not drawn
             rewrite(kept.read_bytes(), full=False, decision=Decision.ACCEPT, reason=0, units=row.receipt_units)
         )
-        for extra, found in (((), "accept none"), (("--full",), "reject proof")):
+        for extra, verdict in (((), "accept none"), (("--full",), "reject proof")):
             done = await audit(walk, str(lie), store, *reached, "--json", *extra)
-            told = json.loads(done.stdout)
-            assert told["full"] is False
-            assert f"{told['found']['decision']} {told['found']['reason']}" == found
+            report = json.loads(done.stdout)
+            assert report["full"] is False
+            assert f"{report['found']['decision']} {report['found']['reason']}" == verdict
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
             "bad_evidence: this is not": kept.read_bytes()[:-1],
@@ -129,13 +133,13 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
-        told = json.loads(done.stdout)
-        assert (done.returncode, told["agrees"], told["draw"]["is_due"]) == (0, True, True)
-        assert walk.chain.get_block(told["draw"]["block_number"]).hash == row.draw
+        report = json.loads(done.stdout)
+        assert (done.returncode, report["agrees"], report["draw"]["is_due"]) == (0, True, True)
+        assert walk.chain.get_block(report["draw"]["block_number"]).hash == row.draw
 
 
 async def publish_more(walk: Walk, folder: Path, steps: range) -> None:
-    """Policies after the first, on chain and at the relay, each with a shard of its own."""
+    """Publish policies after the first, on chain and at the relay, each with its own shard."""
     context, contracts = walk.trainer, walk.network.contracts
     shutil.copytree(context.exports.get_path(Step(0)), folder)
     relay = ShardClient(walk.coordinator.config.relays)
@@ -171,8 +175,8 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
 
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--json")
         assert (done.returncode, done.stderr) == (0, "")
-        told = json.loads(done.stdout)
-        assert (told["agrees"], told["found"]["decision"], told["found"]["units"]) == (True, "accept", row.units)
+        report = json.loads(done.stdout)
+        assert (report["agrees"], report["found"]["decision"], report["found"]["units"]) == (True, "accept", row.units)
 
         for store in (origin, copies):
             store.prune(1, Retention(keep=1))

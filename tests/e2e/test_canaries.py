@@ -1,4 +1,4 @@
-"""The operator's own cheat in a real network: an honest validator sees it, a lazy one is seen, nobody loses stake."""
+"""Canaries in a real network: an honest validator rejects them, a lazy one is exposed, and nobody loses stake."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ CANARIES = ("worker-1", "worker-2")
 
 
 class WatchedParticipants(ShortParticipants):
-    """One validator decides, and two workers are canaries that should be rejected."""
+    """A pool in which one validator decides, and two workers are canaries that should be rejected."""
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Any:
         changed = dict(values)
@@ -39,12 +39,12 @@ class WatchedParticipants(ShortParticipants):
 
 
 def accept_unseen(claim: SubmissionClaim, *_: object, **__: object) -> Judgement:
-    """In place of a lazy validator's checks."""
+    """Accept without a check, as a lazy validator does."""
     return Judgement.accept(claim.receipt.units)
 
 
 async def judge(walk: Walk, index: int) -> SubmissionRow:
-    """This validator alone takes turns until the newest submission is decided."""
+    """Let only this validator take turns until the newest submission is decided."""
 
     async def turn() -> None:
         await take_judgement(walk.validators[index])
@@ -54,7 +54,7 @@ async def judge(walk: Walk, index: int) -> SubmissionRow:
 
 
 def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
-    """(validator, outcome, reason) of the one that was revealed."""
+    """Return (validator, outcome, reason) of the revealed verdict."""
     with walk.coordinator.database.read() as repository:
         (verdict,) = [j.verdict for j in repository.get_submission(receipt_hash).judgements if j.verdict]
     return verdict.validator, verdict.outcome, verdict.reason
@@ -62,7 +62,7 @@ def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
 
 @pytest.fixture
 def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quorum of one is refused without --force."""
+    """Add --force, without which a quorum of one is refused."""
     command = DemoNetwork.command
 
     def insist(network: DemoNetwork, *arguments: str, **how: Any) -> Any:
@@ -85,9 +85,9 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
             walk.workers[name] = dataclasses.replace(ctx, engine=engine, loader=loader)
 
         nodes = [await hand_in(walk, "worker-1")]
-        seen = await judge(walk, 0)
-        assert get_verdict(walk, seen.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
-        assert (seen.state, seen.reason, seen.units) == (SubmissionState.VOID, Reason.CANARY, 0)
+        submission = await judge(walk, 0)
+        assert get_verdict(walk, submission.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
+        assert (submission.state, submission.reason, submission.units) == (SubmissionState.VOID, Reason.CANARY, 0)
         status = views.get_status(walk.coordinator)
         assert {who: (v.canaries, v.missed) for who, v in status.validators.items() if v.judged} == {honest: (1, 0)}
 
@@ -111,8 +111,8 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
             opened = compute_canary_commitment(view.receipt_hash, view.salt, CanaryKind(view.kind))
             assert opened == view.commitment
 
-        for each in walk.validators:
-            await validator.enforcement.cycle(each)
+        for ctx in walk.validators:
+            await validator.enforcement.cycle(ctx)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             assert repository.list_cases() == []

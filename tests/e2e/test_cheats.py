@@ -1,4 +1,4 @@
-"""One cheat for each row of dishonest work, as real workers: the network's validators find the reason it must earn."""
+"""One cheat for each row of dishonest work, as real workers: the network's validators reject it for its reason."""
 
 import pytest
 
@@ -34,13 +34,14 @@ async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_p
         await walk.follow()
         honest = await hand_in(walk, "worker-1")
         nodes = {}
-        for i, cheat in enumerate(cheats, 2):  # what is not accepted is planned anew: there is a task for each
+        for i, cheat in enumerate(cheats, 2):  # rejected work is planned again, so there is a task for each
             nodes[cheat] = await hand_in(walk, f"worker-{i}", cheat())
-            found = await judge_all(walk)
+            decided = await judge_all(walk)
 
-        assert (found[honest].state, found[honest].units) == (SubmissionState.ACCEPTED, found[honest].receipt_units)
+        row = decided[honest]
+        assert (row.state, row.units) == (SubmissionState.ACCEPTED, row.receipt_units)
         for cheat, node in nodes.items():
-            row = found[node]
+            row = decided[node]
             expected = (STATES[cheat.reason.severity], cheat.reason, 0)
             assert (row.state, row.reason, row.units) == expected, cheat.__name__
         hard = {node for cheat, node in nodes.items() if cheat.reason.severity is Severity.HARD}
@@ -51,15 +52,15 @@ async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_p
         assert struck == {*nodes.values()} - hard
 
         async def enforce() -> None:
-            for each in walk.validators:
-                await validator.enforcement.cycle(each)
+            for ctx in walk.validators:
+                await validator.enforcement.cycle(ctx)
 
         def list_cases():
             with walk.coordinator.database.read() as repository:
                 return repository.list_cases()
 
         await walk.until(lambda: len(list_cases()) >= len(hard), enforce, walk.follow)
-        assert {case.receipt_hash for case in list_cases()} == {found[node].receipt_hash for node in hard}
+        assert {case.receipt_hash for case in list_cases()} == {decided[node].receipt_hash for node in hard}
         assert {case.state for case in list_cases()} == {CaseState.LOCKED}
         for participant in walk.network.participants.workers:
             locked = walk.network.contracts.stakes.locked_of(

@@ -1,4 +1,4 @@
-"""The demo's network of processes with one more for each kind of dishonest work: what the harness sees of each."""
+"""The demo's network of processes with one more process for each kind of dishonest work, and how each is caught."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ WATCH_SECONDS = 300.0
 
 
 class Masked(DemoNetwork):
-    """The demo's network on which some workers are not what they say."""
+    """The demo's network with some workers that cheat."""
 
     def start(self, name: str) -> Running:
         if name not in CHEATS:
@@ -52,18 +52,18 @@ class Masked(DemoNetwork):
 
 @dataclass(kw_only=True)
 class Seen:
-    """What anyone can see: the coordinator's public views and the chain."""
+    """Public facts, from the coordinator's public views and the chain."""
 
     status: StatusView | None = None
     submissions: Sequence[SubmissionView] = ()
     opened: dict[str, events.CaseOpened] = field(default_factory=dict)
     """Cases by receipt hash."""
     slashed: set[str] = field(default_factory=set)
-    """Receipt hashes of the executed ones."""
+    """Receipt hashes of executed cases."""
     cursor: tuple[SeenBlock, ...] = ()
 
     async def look(self, network: DemoNetwork) -> None:
-        """Once.  The chain first: a case that it shows stands for a submission that is decided by then."""
+        """Read everything once. The chain comes first, so that the submission of any case it shows is decided."""
         progress = await asyncio.to_thread(network.follower.poll, self.cursor)
         self.submissions = await network.client.list_submissions(limit=1000)
         self.status = await network.client.get_status()
@@ -79,7 +79,7 @@ class Seen:
 
 
 def is_over(seen: Seen, network: DemoNetwork) -> bool:
-    """Whether everybody's first submission is decided and each hard one has its case."""
+    """Return whether every worker's first submission is decided and each hard one has its case."""
     nodes = {worker.name: worker.node for worker in network.participants.workers}
     for name, node in nodes.items():
         decided = seen.list_decided(node)
@@ -90,7 +90,7 @@ def is_over(seen: Seen, network: DemoNetwork) -> bool:
 
 
 async def watch(network: DemoNetwork) -> Seen:
-    """Until it is over; bounded."""
+    """Look until everything is decided, or until WATCH_SECONDS have passed."""
     seen, deadline = Seen(), time.monotonic() + WATCH_SECONDS
     while not is_over(seen, network):
         assert time.monotonic() < deadline, [(s.node, s.state, s.reason) for s in seen.submissions]

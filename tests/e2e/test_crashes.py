@@ -1,4 +1,4 @@
-"""The demo's network, broken on purpose: crashes, a chain that is away, a relay that is missing.  Nothing is lost."""
+"""The demo's network, broken on purpose: crashes, an unreachable chain, a missing relay. Nothing is lost."""
 
 import asyncio
 import json
@@ -37,14 +37,14 @@ def folder():
 
 
 async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: float = 300) -> StatusView:
-    """Look until the condition holds; bounded."""
+    """Look until the condition holds, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         status = await demo.look()
         if status is not None and is_done(status):
             return status
         await asyncio.sleep(0.1)
-    raise AssertionError("the condition did not come")
+    raise AssertionError("the condition was not met in time")
 
 
 class Gate:
@@ -72,7 +72,7 @@ class Gate:
 
 
 def put_gate(network: DemoNetwork, port: int) -> None:
-    """Have all roles reach the coordinator by the gate's port; requests are signed for the address that they know."""
+    """Let all roles reach the coordinator through the gate's port. Requests are signed for the address they know."""
     gate = f"http://127.0.0.1:{port}"
     for name in ("coordinator", "worker-1", *network.participants.validators, "trainer"):
         file = network.participants.folder / f"{name}.toml"
@@ -84,9 +84,9 @@ def put_gate(network: DemoNetwork, port: int) -> None:
 
 
 async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(folder):
-    """One worker and no staleness: what is learned follows from the seed alone, whatever happens on the way.
+    """With one worker and no staleness, the result depends only on the seed, whatever happens in between.
 
-    The full run compares it with a demo to which nothing happens.
+    The full run compares it with an undisturbed demo.
     """
     options = DemoOptions(steps=2, workers=1, cheats=0, max_staleness=0, seed=7)
     demo = Demo(DemoNetwork(Participants(folder, options), invoke))
@@ -115,7 +115,7 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         await watch(demo, lambda status: status.step >= 1)
 
         assert network.anvil is not None
-        os.kill(network.anvil.pid, signal.SIGSTOP)  # the chain is away for longer than a request waits
+        os.kill(network.anvil.pid, signal.SIGSTOP)  # the chain is unreachable for longer than a request waits
         await asyncio.sleep(11)
         os.kill(network.anvil.pid, signal.SIGCONT)
         for name in ("jobs", "relay", "validator-1", "coordinator"):
@@ -133,8 +133,8 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         assert receipts[0]["signature"] == signed["signature"]
         assert receipts[0]["receipt"] == signed["receipt"]
         signatures: dict[tuple[int, int], set[str]] = {}
-        for each in receipts:  # an answer that got lost is asked for again, with the same receipt
-            signatures.setdefault((each["receipt"]["task"], each["receipt"]["lease"]), set()).add(each["signature"])
+        for kept in receipts:  # the request of a lost answer is repeated with the same receipt
+            signatures.setdefault((kept["receipt"]["task"], kept["receipt"]["lease"]), set()).add(kept["signature"])
         assert [len(each) for each in signatures.values()] == [1] * len(signatures)
         assert len(signatures) >= 2 * 4
     finally:

@@ -31,7 +31,7 @@ KEYS = {
 
 
 def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command, with a temporary folder of its own, so that what it leaves can be seen."""
+    """Start the command with its own temporary folder, so that leftovers can be found."""
     return subprocess.Popen(
         [sys.executable, "-m", "covey", "demo", *arguments],
         stdout=subprocess.PIPE,
@@ -44,12 +44,12 @@ def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def _hear_interrupts() -> None:
-    """As in a terminal, even where these tests run in the background with SIGINT ignored."""
+    """Accept SIGINT as in a terminal, even if these tests run in the background with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def find_processes(word: str) -> list[str]:
-    """Command lines of all processes that name `word` there or in their environment."""
+    """Return the command lines of all processes with `word` in their command line or environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""A pool with the online filter, with the real model: what the trainer claims holds enough live groups, or the cap."""
+"""A pool with the online filter and the real model: the trainer's batch has enough live groups, or the cap ends it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ OPTIONS = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
 
 
 class FilteringParticipants(Participants):
-    """Pairs of completions, half of which are right: of four groups wanted, some more have to be sampled."""
+    """A pool of pairs of completions, half of which are right, so that more than four groups must be sampled."""
 
     changes: Mapping[str, Any] = {
         "online_filter": True, "max_sampling": 8.0, "group_size": 2, "groups_per_step": 4, "groups_per_task": 2,
@@ -36,7 +36,7 @@ class FilteringParticipants(Participants):
 
 
 class DeadGroupsParticipants(FilteringParticipants):
-    """Nothing can be answered in one token: every reward is 0."""
+    """A pool in which nothing can be answered in one token, so that every reward is 0."""
 
     changes: Mapping[str, Any] = {**FilteringParticipants.changes, "max_sampling": 2.0}
     longest = 1
@@ -47,7 +47,7 @@ def get_step(walk: Walk, number: int = 0) -> StepView:
 
 
 async def fill(walk: Walk) -> int:
-    """The worker hands in until the step is ready; how many submissions that took."""
+    """Let the worker submit until the step is ready, and return the number of submissions."""
     await walk.publish()
     await walk.follow()
     while get_step(walk).state == StepState.OPEN:

@@ -1,4 +1,4 @@
-"""The demo's network with a trainer of two processes: it dies with either of them and resumes as two or one."""
+"""The demo's network with a trainer of two processes, which dies with either of them and resumes as two or one."""
 
 import os
 import signal
@@ -19,12 +19,12 @@ from tests.fakes.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ENDS = 60
-"""Seconds in which all processes of a trainer have ended after one was lost; torchrun itself waits 30 for them."""
+"""Timeout in seconds for the end of all processes of a trainer after one is lost. torchrun itself waits 30 s."""
 SILENCE = 20
 
 
 class SharedNetwork(DemoNetwork):
-    """The trainer is started by torchrun while `ranks` is more than one."""
+    """The demo's network with a trainer that torchrun starts while `ranks` is more than one."""
 
     ranks = 2
 
@@ -46,7 +46,7 @@ def folder(monkeypatch: pytest.MonkeyPatch):
 
 
 def find_ranks(parent: int) -> list[int]:
-    """Process ids of the ranks that a torchrun started, rank 0 first."""
+    """Return the process ids of the ranks that a torchrun started, rank 0 first."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -62,7 +62,7 @@ def find_ranks(parent: int) -> list[int]:
 
 
 def find_files(home: Path) -> set[str]:
-    """What the checkpoints consist of, weights and moments."""
+    """Return the names of the checkpoints' files, with weights and moments."""
     return {path.stem for path in (home / "checkpoints").glob("[0-9]*/*.safetensors")}
 
 
@@ -74,7 +74,7 @@ def is_alive(pid: int) -> bool:
 
 
 def end_by_killing(running: Running, rank: int) -> None:
-    """Kill one rank; the others and torchrun end in bounded time, and torchrun says that it failed."""
+    """Kill one rank. The others and torchrun must end in bounded time, and torchrun must report a failure."""
     ranks = find_ranks(running.pid)
     assert len(ranks) == 2
     os.kill(ranks[rank], signal.SIGKILL)
@@ -157,5 +157,5 @@ def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
 def wait_for(is_done, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not is_done():
-        assert time.monotonic() < deadline, "the condition did not come"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Validators that cannot check: their word neither pays nor slashes, and others are asked."""
+"""Validators that cannot check: their verdicts neither pay nor slash, and others are asked."""
 
 import dataclasses
 
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.e2e]
 
 
 def break_replay(walk: Walk, index: int) -> None:
-    """From here on this validator's engine fails at every replay, as a machine does."""
+    """Make this validator's engine fail at every replay, as a broken machine does."""
     ctx = walk.validators[index]
     engine = Broken(ctx.tools.engine, RuntimeError("the device is gone"))
     walk.validators[index] = dataclasses.replace(ctx, tools=dataclasses.replace(ctx.tools, engine=engine))
 
 
 def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
-    """(validator, outcome, units) of each revealed verdict."""
+    """Return (validator, outcome, units) of each revealed verdict."""
     with walk.coordinator.database.read() as repository:
         verdicts = [each.verdict for each in repository.get_submission(receipt_hash).judgements]
     return sorted((verdict.validator, verdict.outcome, verdict.units) for verdict in verdicts if verdict)
@@ -33,7 +33,7 @@ def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
 
 @pytest.fixture
 def in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validators are asked as the chain lists them, whatever is drawn."""
+    """Ask validators in the order of the chain, whatever is drawn."""
     monkeypatch.setattr(panel, "compute_turn_order", lambda _receipt, _block, validators: list(validators))
 
 
@@ -45,7 +45,7 @@ async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
         await walk.publish()
         await walk.follow()
 
-        break_replay(walk, 0)  # it is asked first: its unknown is one of two words
+        break_replay(walk, 0)  # it is asked first, so its unknown is one of two verdicts
         first = await hand_in(walk, "worker-1")
         row = (await judge_all(walk))[first]
         paid = row.receipt_units

@@ -25,5 +25,5 @@ def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_pa
     assert set(summary["rejected"]) == {"proof"}
     assert summary["claimed"] == summary["cumulative"] > 0
     assert summary["reward"][-1] - summary["reward"][0] >= 0.06
-    # vLLM's process has a session of its own: no signal to the demo's reaches it.
+    # vLLM's process has its own session, which no signal to the demo's session reaches.
     assert find_processes(str(tmp_path)) == []

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e]
 
 
 async def publish_and_plan(walk: Walk) -> None:
-    """Stops 1 and 2."""
+    """Do stops 1 and 2."""
     await walk.publish()
     published = walk.network.contracts.policies.policy_of(POOL, 0)
     Manifest.from_bytes(
@@ -34,12 +34,12 @@ async def publish_and_plan(walk: Walk) -> None:
     with walk.coordinator.database.read() as repository:
         tasks = repository.list_tasks(TaskState.PENDING)
         assert repository.get_step(0).state is StepState.OPEN
-    # staleness 0: one batch of 16 groups, 4 to a task
+    # staleness 0: one batch of 16 groups, 4 per task
     assert [(task.id, task.policy_version, task.groups) for task in tasks] == [(n, 0, 4) for n in (1, 2, 3, 4)]
 
 
 async def work(walk: Walk) -> None:
-    """Stops 3 to 9 for one task: the worker waits, Celery's job assigns, the worker does the rest."""
+    """Do stops 3 to 9 for one task: the worker waits, a Celery job assigns, and the worker does the rest."""
     (ctx,) = walk.workers.values()
     await ctx.network.coordinator.register()
     before = len(list_submissions(walk))
@@ -55,7 +55,7 @@ def list_submissions(walk: Walk):
 
 
 async def judge(walk: Walk) -> None:
-    """Stops 10 and 11: every validator takes its turn until nothing is undecided."""
+    """Do stops 10 and 11: every validator takes its turn until everything is decided."""
 
     async def turns() -> None:
         for ctx in walk.validators:
@@ -146,10 +146,10 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         with walk.coordinator.database.read() as repository:
             node = repository.get_node(ctx.network.wallet.address)
             assert node.suspended == "rejected"
-            assert sum(task.groups for task in repository.list_tasks(TaskState.PENDING)) == 16  # planned anew
+            assert sum(task.groups for task in repository.list_tasks(TaskState.PENDING)) == 16  # planned again
 
-        for each in walk.validators:  # 15: whoever comes second finds it done
-            await validator.enforcement.cycle(each)
+        for context in walk.validators:  # 15: the second validator finds it done
+            await validator.enforcement.cycle(context)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()
@@ -159,8 +159,8 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         assert walk.network.contracts.stakes.locked_of(POOL, contributor) == MIN_STAKE
 
         walk.network.advance_clock(VETO_SECONDS + 1)
-        for each in walk.validators:
-            await validator.enforcement.cycle(each)
+        for context in walk.validators:
+            await validator.enforcement.cycle(context)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()

@@ -46,7 +46,7 @@ from worker.config import WorkerConfig
 
 
 class Server:
-    """An ASGI application on a real port, in a thread with a loop of its own."""
+    """An ASGI application on a real port, in a thread with its own event loop."""
 
     def __init__(self, app: object, port: int) -> None:
         self._app, self._port, self._stop = app, port, asyncio.Event()
@@ -60,7 +60,7 @@ class Server:
 
     async def _serve(self) -> None:
         await serve_http(self._app, host="127.0.0.1", port=self._port, stop=self._stop)
-        await asyncio.sleep(0.1)  # transports that were closed say goodbye in the loop's next rounds
+        await asyncio.sleep(0.1)  # closed transports finish in the next rounds of the loop
 
     def start(self) -> None:
         self._thread.start()
@@ -90,28 +90,28 @@ class Walk:
             self.chain.request("evm_mine")
 
     async def publish(self) -> None:
-        """Have the trainer's newest policy on chain."""
+        """Publish the trainer's newest policy on chain."""
         assert await trainer.loop.publish(self.trainer) is CycleResult.DONE
 
     def read_update(self, step: int) -> dict[str, Any]:
-        """What the trainer told of a step of updates."""
+        """Return the trainer's metrics of a step's update."""
         lines = map(json.loads, (self.trainer.config.home / "metrics.jsonl").read_text().splitlines())
         (update,) = [line for line in lines if (line["event"], line["step"]) == ("update", step)]
         return dict(update)
 
     async def follow(self) -> None:
-        """Let the coordinator read the chain to its head and send what waits."""
+        """Let the coordinator read the chain to its head and send waiting transactions."""
         await chain_events.cycle(self.coordinator)
         await chain_events.cycle(self.coordinator)
 
     def run_jobs(self) -> None:
-        """The blocks that draw, and every Celery job once, in the jobs process's own functions."""
+        """Mine the blocks that draw, and run every Celery job once with the functions of the jobs process."""
         mine_draw(self.coordinator)
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 
     async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 90) -> None:
-        """Repeat `steps` until the condition holds; bounded."""
+        """Repeat `steps` until the condition holds, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if is_done():
@@ -122,11 +122,11 @@ class Walk:
                     with contextlib.suppress(TransientError):
                         await outcome
             await asyncio.sleep(0.01)
-        raise AssertionError("the condition did not come")
+        raise AssertionError("the condition was not met in time")
 
 
 async def take_judgement(ctx: validator.context.Context) -> None:
-    """One order of a validator, from its poll on."""
+    """Handle one order of a validator, from its poll on."""
     await validator.loop.poll(ctx)
     if ctx.turns.held:
         await validator.loop.judge_next(ctx)
@@ -154,7 +154,7 @@ async def open_walk(
     cheat: Callable[[Engine], Engine] | None = None,
     participants: type[Participants] = Participants,
 ) -> AsyncIterator[Walk]:
-    """A network of workers, three validators and a trainer; `cheat` wraps the workers' engines."""
+    """Open a network of workers, three validators and a trainer. `cheat` wraps the workers' engines."""
     with open_network(folder, options, participants) as network, contextlib.ExitStack() as stack:
         ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
         stack.callback(ctx.database.close)

@@ -1,4 +1,4 @@
-"""The account of a command, on a chain and with a coordinator that hold what the test says."""
+"""The account of a command, with a chain and a coordinator whose content a test chooses."""
 
 import json
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ runner = CliRunner()
 
 
 class Contract:
-    """Answers every read from `values`, and turns every other call into what would be sent."""
+    """Answers every read from `values`, and turns every other call into the transaction that would be sent."""
 
     def __init__(self, address, **values):
         self.address, self._values = address, values
@@ -32,7 +32,7 @@ class Contract:
 
 SIGNER = Account.from_key(b"\x11" * 32)
 LEAF = compute_reward_leaf(chain=31337, ledger=BOB, pool=1, contributor=SIGNER.address, cumulative=45)
-"""The signer, and nobody else, has earned 45."""
+"""Leaf of a reward tree in which only the signer has earned something: 45."""
 RECORD = EpochRecord(
     header_hash=HASH, reward_root=MerkleTree([LEAF]).root, epoch=1, final_at=90, reward=5, cumulative=45
 )
@@ -66,7 +66,7 @@ class FakeHistory:
 
 
 class FakeAccount(account.Account):
-    """An account on a chain that holds what the test says."""
+    """An account on a chain whose content the test chooses."""
 
     def __init__(self, pool):
         self.fake_history = FakeHistory()
@@ -128,7 +128,7 @@ class FakeAccount(account.Account):
 
 
 def invoke(*arguments, key=True):
-    """What a command prints with --json."""
+    """Run a command with --json and return what it prints."""
     options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
     result = runner.invoke(cli.app, [*arguments, *options, "--json"])
     assert result.exit_code == 0, result.output

@@ -1,6 +1,6 @@
-"""A chain in memory for the sender: one account, a pool of transactions, blocks that come, go and are seen late.
+"""A chain in memory for the sender: one account, a transaction pool, and blocks that appear, vanish or are seen late.
 
-It answers what `ChainClient` is asked, by the same errors.  Every call succeeds; its effect is its data.
+It has the methods and errors of `ChainClient`. Every call succeeds; its effect is its data.
 """
 
 import json
@@ -38,22 +38,22 @@ class FakeWallet:
     address = ACCOUNT
 
     def sign_transaction(self, values: dict[str, Any]) -> SignedTransaction:
-        made = Transaction(values["nonce"], values["maxPriorityFeePerGas"], values["data"].decode())
-        return SignedTransaction(hash=made.hash, raw=made.raw)
+        transaction = Transaction(values["nonce"], values["maxPriorityFeePerGas"], values["data"].decode())
+        return SignedTransaction(hash=transaction.hash, raw=transaction.raw)
 
 
 class MemoryChain:
-    """Example: `chain.mine()`, `chain.reorganise(3, length=2, returned=False)`, `chain.lag = 1`."""
+    """A chain in memory. Example: `chain.mine()`, `chain.reorganise(3, length=2, returned=False)`, `chain.lag = 1`."""
 
     def __init__(self) -> None:
         self.blocks: list[tuple[int, list[Transaction]]] = [(0, [])]
-        """A salt, from which with those below the hash follows, and the transactions."""
+        """Salt and transactions of each block. Its hash is derived from its salt and those of the blocks below."""
         self.pool: dict[int, Transaction] = {}
         self.lag = self.receipt_lag = 0
-        """Blocks that the backend lacks which answers, and the other backend which answers for receipts."""
+        """Number of newest blocks missing from the backend that answers, and from the one that answers for receipts."""
         self._salt = 0
 
-    # What happens to the chain
+    # Events of the chain
 
     def mine(self, blocks: int = 1) -> None:
         for _ in range(blocks):
@@ -77,11 +77,11 @@ class MemoryChain:
             self.blocks.append((self._salt, []))
 
     def forget_pool(self) -> None:
-        """Nodes drop what waits too long; the owner sends his own again."""
+        """Drop transactions that wait too long, as nodes do. The owner sends its own again."""
         self.pool = {nonce: each for nonce, each in self.pool.items() if each.effect == "owner"}
 
     def send_by_owner(self) -> None:
-        """A transaction of the same key that the outbox knows nothing of."""
+        """Send a transaction of the same key that the outbox does not know."""
         nonce = self._count(self.blocks)
         while nonce in self.pool:
             nonce += 1
@@ -90,7 +90,7 @@ class MemoryChain:
     def list_effects(self) -> list[str]:
         return [each.effect for _, mined in self.blocks for each in mined]
 
-    # What a client asks
+    # Requests of a client
 
     @property
     def _seen(self) -> list[tuple[int, list[Transaction]]]:
@@ -128,8 +128,8 @@ class MemoryChain:
         sent = Transaction(*json.loads(raw))
         if sent.nonce < self._count(self.blocks):
             raise ProtocolError("nonce_too_low", "nonce too low")
-        held = self.pool.get(sent.nonce)
-        if held is not None and held != sent and sent.fee < held.fee * 1.1:
+        waiting = self.pool.get(sent.nonce)
+        if waiting is not None and waiting != sent and sent.fee < waiting.fee * 1.1:
             raise ProtocolError("underpriced", "replacement transaction underpriced")
         self.pool[sent.nonce] = sent
 

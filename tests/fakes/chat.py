@@ -1,4 +1,4 @@
-"""A small chat model in a folder, made as published ones are: byte-level BPE, ChatML, two end tokens."""
+"""A small chat model in a folder, built like published ones: byte-level BPE, ChatML, two end tokens."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ CHATML = (
     "    {%- endif %}\n"
     "{%- endif %}\n"
 )
-"""Lays out messages as Qwen3's template does, its switch for thinking included."""
+"""Template that lays out messages as Qwen3's does, including its switch for thinking."""
 DATED = (
     "{{- bos_token }}\n"
     "{%- if not date_string is defined %}\n"
@@ -57,11 +57,11 @@ DATED = (
     "    {{- '<|im_start|>assistant\\n\\n' }}\n"
     "{%- endif %}\n"
 )
-"""Takes the date from its caller or from the clock, as Llama 3's template does."""
+"""Template that takes the date from its caller or from the clock, as Llama 3's does."""
 
 
 def build_chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
-    """Three special tokens, two added ones that are text, 256 bytes, and a few merges."""
+    """Build a tokenizer with three special tokens, two added text tokens, 256 bytes and a few merges."""
     vocabulary = {name: number for number, name in enumerate((*_SPECIAL, *_PLAIN))}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
         vocabulary[symbol] = len(vocabulary)
@@ -75,18 +75,20 @@ def build_chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFa
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in _SPECIAL])
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in _PLAIN])
-    made = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<|endoftext|>", eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
-    made.chat_template = template
-    return made
+    wrapped.chat_template = template
+    return wrapped
 
 
 def write_chat_model(
     folder: Path, template: str | None = CHATML, *, ends: object = (END_OF_TEXT, IM_END), seed: int = 0
 ) -> Path:
-    """A policy's folder: tokenizer, template, weights that follow from `seed`, and a generation configuration whose
-    `eos_token_id` is `ends`; None: without that file."""
+    """Write a policy's folder: tokenizer, template, weights drawn from `seed`, and a generation configuration.
+
+    Its `eos_token_id` is `ends`. None leaves that file out.
+    """
     tokenizer = build_chat_tokenizer(template)
     config = Qwen2Config(
         vocab_size=300, hidden_size=64, num_hidden_layers=1, intermediate_size=64, num_attention_heads=2,

@@ -4,5 +4,5 @@ from covey.cli import app
 
 
 def invoke(arguments: list[str]) -> object:
-    """Run one command; what it prints goes to the standard output."""
+    """Run one command. Its output goes to standard output."""
     return app(arguments, standalone_mode=False)

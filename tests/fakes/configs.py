@@ -1,4 +1,4 @@
-"""The shipped pool files, whose data sets are not shipped."""
+"""The shipped pool files, whose data sets are not shipped with them."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ from covey.protocol.params import PoolParams
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TOKEN = Address("0x" + "00" * 20)
 NO_DIGEST = "0x" + "00" * 32
-"""What intellect2-pool.toml has in the place of its data set's digest."""
+"""Placeholder for the digest of a data set in intellect2-pool.toml."""
 
 
 def read_settings(file: Path) -> tuple[PoolTerms, PoolParams]:
-    """Terms and parameters of a pool's file as they stand there, without a look at the tasks."""
+    """Return terms and parameters as written in a pool's file, without reading the tasks."""
     document = read_document(file)
     params = build_params(file, document, {})
     return read_terms(file, read_table(file, document, "terms"), TOKEN, params)[0], params
 
 
 def write_intellect2(folder: Path, digest: Hash) -> Path:
-    """The pool of the paper's run with a data set and the hash of a chat template."""
+    """Write the pool file of the paper's run with a data set and the hash of a chat template."""
     text = (CONFIGS / "intellect2-pool.toml").read_text()
     assert text.count(NO_DIGEST) == 2
     pinned = f'prompt_format = "chat"\nchat_template_hash = "0x{"11" * 32}"\n#'

@@ -11,7 +11,7 @@ ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 def encode_domain(version: str = DOMAIN_VERSION) -> bytes:
-    """What `eip712Domain` of a contract returns (ERC-5267)."""
+    """Encode the answer of a contract's `eip712Domain` (ERC-5267)."""
     outputs = abi_codec.load_artifact("EpochLedger").functions["eip712Domain"].outputs
     salt = "0x" + "00" * 32
     return abi_codec.encode_values(outputs, (b"\x0f", "Covey", version, 5, ADDRESS, salt, []))

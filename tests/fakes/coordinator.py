@@ -1,4 +1,4 @@
-"""A coordinator in memory, for the loops of worker and validator.  It passes the contract test of the real one."""
+"""A coordinator in memory, for the loops of worker and validator. It passes the contract test of the real one."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,7 +16,10 @@ from covey.protocol.messages import Countersignature, Receipt
 
 @dataclass(kw_only=True)
 class FakeCoordinator:
-    """What one node sees.  `orders` are handed out in turn; `fail` is called before and after each submission."""
+    """The coordinator that one node sees.
+
+    `orders` are given out in turn. `fail` is called before and after each submission.
+    """
 
     node: str
     operator: Signer
@@ -26,7 +29,7 @@ class FakeCoordinator:
     signed_at: int = 1000
     time: float = 1000.0
     instance: str = ""
-    """Worker that was heard first."""
+    """Instance of the worker that was heard first."""
     fail: Callable[[str], None] = lambda _: None
     leased: dict[tuple[int, int], TaskOrder] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[Receipt, SubmissionAnswer]] = field(default_factory=dict)
@@ -76,17 +79,17 @@ class FakeCoordinator:
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
         self.sent.append((receipt, signature, file))
         self.fail("before")
-        place = (receipt.task, receipt.lease)
-        if place not in self.leased:
+        key = (receipt.task, receipt.lease)
+        if key not in self.leased:
             raise ProtocolError("unknown_task" if receipt.task > 999 else "lease_expired", "no such lease", status=409)
         if canonical.sha256(file) != receipt.work_key:
             raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
         eip712.require_signer(receipt, self.receipt_domain, signature, receipt.node)
         if receipt.node != self.node:
             raise ProtocolError("not_your_task", "the receipt names another node", status=403)
-        if place not in self.answers:
-            self.answers[place] = (receipt, self._promise(receipt))
-        known, answer = self.answers[place]
+        if key not in self.answers:
+            self.answers[key] = (receipt, self._promise(receipt))
+        known, answer = self.answers[key]
         if known != receipt:
             code = "equivocation" if known.work_key != receipt.work_key else "duplicate_submission"
             raise ProtocolError(code, "another receipt was given for this lease", status=409)
@@ -104,16 +107,16 @@ class FakeCoordinator:
 
 @dataclass(kw_only=True)
 class FakeJudging:
-    """What one validator sees: orders, files behind links, commitments and reveals."""
+    """The coordinator that one validator sees: orders, files behind links, commitments and reveals."""
 
     orders: list[JudgeOrder | RevealOrder] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     commitments: dict[int, Hash] = field(default_factory=dict)
     reveals: list[RevealRequest] = field(default_factory=list)
     polls: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-    """(holding, free_turns) of each."""
+    """Arguments (holding, free_turns) of each poll."""
     pause: asyncio.Event | None = None
-    """Polls wait for it."""
+    """Event that polls wait for; None if they do not wait."""
     pause_begun: asyncio.Event = field(default_factory=asyncio.Event)
     fail: Callable[[str], None] = lambda _: None
 

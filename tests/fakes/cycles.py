@@ -1,4 +1,4 @@
-"""What tests of the worker's cycles share: an engine that is watched, a condition that is awaited, a failure."""
+"""Helpers for tests of the worker's cycles: an engine that records its batches, a wait for a condition, a failure."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from covey.engines.base import Engine
 
 
 class Counting(Wrapped):
-    """Remembers the size of each batch; `on_batch` is called in the middle, then the next of `fails` is raised."""
+    """Records the size of each batch. `on_batch` is called in the middle, then the next of `fails` is raised."""
 
     def __init__(self, engine: Engine, *, fails: Sequence[Exception] = ()) -> None:
         super().__init__(engine)
@@ -29,7 +29,7 @@ async def wait_until(is_done: Callable[[], bool]) -> None:
         if is_done():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("the condition did not come")
+    raise AssertionError("the condition was not met in time")
 
 
 def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str], None]:

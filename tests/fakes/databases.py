@@ -1,4 +1,4 @@
-"""Migrated databases for tests: a file of SQLite, and a schema of its own in PostgreSQL where one answers."""
+"""Migrated databases for tests: a SQLite file and, if a PostgreSQL server answers, a separate schema on it."""
 
 import os
 import secrets
@@ -18,7 +18,7 @@ POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/test"
 
 @contextmanager
 def open_sqlite(path: Path) -> Iterator[Database]:
-    """A new, migrated file."""
+    """Open a new, migrated SQLite file."""
     with closing(Database(f"sqlite:///{path}")) as database:
         database.migrate()
         yield database
@@ -26,7 +26,7 @@ def open_sqlite(path: Path) -> Iterator[Database]:
 
 @contextmanager
 def open_postgres() -> Iterator[Database]:
-    """A migrated schema that is dropped at the end; skips where no server answers."""
+    """Open a migrated schema, which is dropped at the end. Skips the test if no server answers."""
     with open_schema() as url, closing(Database(url)) as database:
         database.migrate()
         yield database
@@ -34,7 +34,7 @@ def open_postgres() -> Iterator[Database]:
 
 @contextmanager
 def open_schema() -> Iterator[str]:
-    """The URL of a new, empty schema that is dropped at the end; skips where no server answers."""
+    """Yield the URL of a new, empty schema, which is dropped at the end. Skips the test if no server answers."""
     url = os.environ.get("COVEY_TEST_POSTGRES", POSTGRES)
     schema = f"covey_test_{secrets.token_hex(4)}"
     admin = create_engine(url, connect_args={"connect_timeout": 2})
@@ -53,7 +53,7 @@ def open_schema() -> Iterator[str]:
 
 
 def empty(database: Database) -> None:
-    """Forget every row, and start counting anew."""
+    """Delete every row, and restart all counters."""
     with database.write() as rows:
         for table in reversed(Base.metadata.sorted_tables):
             rows.session.execute(table.delete())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def limit_files(size: int) -> Iterator[None]:
-    """Have writes fail beyond that many bytes of a file, as on a full disk."""
+    """Make writes fail beyond `size` bytes of a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

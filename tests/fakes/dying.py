@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:
-    """Factory of `die`."""
+    """Return `die`, as a factory of the sandbox does."""
     return die
 
 
 def die(payload: bytes) -> bytes:
-    """As a decoder with a memory error does."""
+    """End the process as a memory error in a decoder does."""
     os._exit(139 if payload else 1)

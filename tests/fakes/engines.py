@@ -4,7 +4,7 @@ from covey.engines.base import Engine
 
 
 class Broken:
-    """An engine whose replay fails as machines do."""
+    """An engine whose replay fails with an error of the machine."""
 
     def __init__(self, engine: Engine, error: Exception) -> None:
         self._engine, self._error = engine, error

@@ -14,24 +14,26 @@ from covey.runtime.settings import SandboxSettings
 
 
 def grade_with(environment: Environment) -> Grader:
-    """A grader that calls the environment in this process."""
+    """Return a grader that calls the environment in this process."""
     return lambda replies: [environment.grade(reply) for reply in replies]
 
 
 def grade_here(replies: Sequence[Reply]) -> Sequence[Grade]:
-    """The demo's grader without a process around it."""
+    """Grade replies of the demo's environment in this process."""
     return grade_with(load(DEMO))(replies)
 
 
 def grade_text(environment: Environment, draw: int, text: str, *, finished: bool = True, tokens: int = 9) -> float:
-    """Reward of a text for the prompt of a draw."""
+    """Return the reward of a text for the prompt of a draw."""
     return environment.grade(environment.prompt(draw).build_reply(text, finished=finished, tokens=tokens)).reward
 
 
 @contextmanager
 def open_grading(environment: Environment, *, factory: str = FACTORY) -> Iterator[GradingPool]:
-    """One real grading process of the demo, for texts that are only compared too; `factory` puts another function into
-    it."""
+    """Open one real grading process, also for environments that only compare texts.
+
+    `factory` selects another function for it.
+    """
     with (
         patch("covey.environments.grader.FACTORY", factory),
         patch.object(TaskEnvironment, "is_plain", lambda *_: False),

@@ -1,7 +1,7 @@
 """Grades of programs as a grading process makes them: a fork for each, with the limits that a sandbox sets.
 
 Usage: python -m tests.fakes.grading_process CPU_SECONDS MEMORY_BYTES < CASES, with a JSON list of {"tests": what
-`CodeSource.read_info` takes, "program": str}.  Prints a JSON list of [grade, code of the limit, seconds].
+`CodeSource.read_info` takes, "program": str}. Prints a JSON list of [grade, code of the limit, seconds].
 """
 
 import json

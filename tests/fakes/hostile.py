@@ -1,6 +1,6 @@
-"""What the sandbox's tests run inside: each word does one thing that hostile input could cause.
+"""Functions that the tests run inside the sandbox. Each word triggers one thing that hostile input could cause.
 
-Nothing but the standard library and covey is imported.
+Only the standard library and covey are imported.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _CALLS: list[bytes] = []
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:
-    """The function knows what it was set up with."""
+    """Return a function that knows its setup."""
 
     def behave(payload: bytes) -> bytes:
         _CALLS.append(payload)
@@ -34,14 +34,14 @@ def build(setup: bytes) -> Callable[[bytes], bytes]:
 
 
 def build_sympy(setup: bytes) -> Callable[[bytes], bytes]:
-    """A function that holds much memory before the fork."""
+    """Return a function that holds much memory before the fork."""
     import sympy
 
     return lambda payload: str(sympy.Integer(int(payload)) + 1).encode()
 
 
 def fail(setup: bytes) -> Callable[[bytes], bytes]:
-    """A factory that ends as it is told."""
+    """Fail as the setup says, instead of returning a function."""
     match setup:
         case b"operator":
             raise OperatorError("bad_environment", "the options are odd", fix="Correct them")
@@ -77,14 +77,14 @@ def _spin(_: bytes) -> bytes:
 
 
 def _spin_unbound(_: bytes) -> bytes:
-    """An endless loop that takes off what it can of its limits."""
+    """Loop endlessly after disabling the limits of CPU time that a process can disable."""
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.signal(signal.SIGXCPU, signal.SIG_IGN)
     return _spin(b"")
 
 
 def _spin_in_children(_: bytes) -> bytes:
-    """Endless loops in processes whose parent only waits."""
+    """Loop endlessly in child processes, while the parent only waits."""
     for _ in range(3):
         if os.fork() == 0:
             _spin(b"")
@@ -97,38 +97,38 @@ def _eat(rest: bytes) -> bytes:
 
 
 def _eat_in_children(_: bytes) -> bytes:
-    """Each process stays below the limit."""
+    """Allocate memory in several processes, each of which stays below the limit."""
     for _ in range(8):
         if os.fork() == 0:
-            held = bytearray(60 << 20)
-            for i in range(0, len(held), 4096):
-                held[i] = 1
+            memory = bytearray(60 << 20)
+            for i in range(0, len(memory), 4096):
+                memory[i] = 1
             time.sleep(60)
     time.sleep(60)
     return b"never"
 
 
 def _eat_everything(_: bytes) -> bytes:
-    held = []
+    memory = []
     while True:
-        held.append(bytearray(1 << 20))
+        memory.append(bytearray(1 << 20))
 
 
 def _fork_bomb(_: bytes) -> bytes:
-    made = 0
-    while made < 1000:
+    children = 0
+    while children < 1000:
         try:
             if os.fork() == 0:
                 time.sleep(60)
                 os._exit(0)
         except OSError:
-            return str(made).encode()
-        made += 1
+            return str(children).encode()
+        children += 1
     return b"a thousand"
 
 
 def _fork_for_ever(_: bytes) -> bytes:
-    """Every process forks, and its children do."""
+    """Fork in every process, including all children."""
     while True:
         try:
             os.fork()
@@ -137,7 +137,7 @@ def _fork_for_ever(_: bytes) -> bytes:
 
 
 def _say_for_ever(rest: bytes) -> bytes:
-    """Write to every descriptor, the answer's among them."""
+    """Write to every descriptor, including the one of the answer."""
     while True:
         for descriptor in range(3, 64):
             try:
@@ -167,7 +167,7 @@ def _connect(rest: bytes) -> bytes:
 
 
 def _open(rest: bytes) -> bytes:
-    """The contents of a file, or why it cannot be read."""
+    """Return the content of a file, or why it cannot be read."""
     try:
         return Path(rest.decode()).read_bytes()
     except OSError as error:
@@ -190,7 +190,7 @@ def _write(rest: bytes) -> bytes:
 
 
 def _write_somewhere(_: bytes) -> bytes:
-    """Every folder, up to three levels deep, in which a file can be made."""
+    """Return every folder, up to three levels deep, in which a file can be created."""
     found = []
     for top, folders, _ in os.walk("/"):
         if top.startswith("/proc"):
@@ -209,7 +209,7 @@ def _write_somewhere(_: bytes) -> bytes:
 
 
 def _fill(_: bytes) -> bytes:
-    """Write until there is no room; the bytes that fitted."""
+    """Write until no space is left, and return the number of bytes written."""
     written = 0
     for number in range(64):
         try:
@@ -222,7 +222,7 @@ def _fill(_: bytes) -> bytes:
 
 
 def _leave(rest: bytes) -> bytes:
-    """Leave files behind, deep and without rights."""
+    """Leave files in deep folders without permissions."""
     folder = Path("deep")
     for _ in range(int(rest or b"300")):
         os.mkdir(folder)
@@ -233,7 +233,7 @@ def _leave(rest: bytes) -> bytes:
 
 
 def _daemon(_: bytes) -> bytes:
-    """A process in a session of its own, whose parent has ended."""
+    """Start a process in its own session, whose parent ends."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -247,7 +247,7 @@ def _daemon(_: bytes) -> bytes:
 
 
 def _count_processes(_: bytes) -> bytes:
-    """All that /proc shows; without /proc, only the own ones could be counted."""
+    """Count all processes in /proc. Without /proc, only the own ones could be counted."""
     return str(sum(name.isdecimal() for name in os.listdir("/proc"))).encode()
 
 
@@ -279,7 +279,7 @@ def _kill(rest: bytes) -> bytes:
 
 
 def _starve_zygote(_: bytes) -> bytes:
-    """Take the zygote's right to open files away."""
+    """Set the zygote's limit of open files to zero."""
     try:
         resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))
     except OSError as error:
@@ -288,7 +288,7 @@ def _starve_zygote(_: bytes) -> bytes:
 
 
 def _spy(_: bytes) -> bytes:
-    """What can be read of the zygote."""
+    """Return what can be read about the zygote."""
     said = []
     for name in ("environ", "mem", "maps", "fd", "cwd", "exe"):
         path = f"/proc/{os.getppid()}/{name}"
@@ -317,7 +317,7 @@ def _unshare(_: bytes) -> bytes:
 
 
 def _keep_memory(_: bytes) -> bytes:
-    """Memory that outlives its process, of System V."""
+    """Allocate System V shared memory, which outlives its process."""
     libc = ctypes.CDLL(None, use_errno=True)
     return b"kept" if libc.shmget(7, 4096, 0o1600) >= 0 else b"! " + os.strerror(ctypes.get_errno()).encode()
 
@@ -336,15 +336,15 @@ def _ask(_: bytes) -> bytes:
 
 
 def _descriptors(_: bytes) -> bytes:
-    """What is open, apart from the standard streams and the answer; found without /proc."""
-    found = []
+    """Return the open descriptors except the standard streams and the answer, found without /proc."""
+    descriptors = []
     for number in range(3, 1024):
         try:
             os.fstat(number)
         except OSError:
             continue
-        found.append(number)
-    return str(len(found)).encode()
+        descriptors.append(number)
+    return str(len(descriptors)).encode()
 
 
 def _subprocess(_: bytes) -> bytes:

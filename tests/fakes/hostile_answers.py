@@ -1,6 +1,6 @@
-"""Answers that attack the grader or its machine, by kind, each of which must earn nothing.
+"""Answers that attack the grader or its machine, by kind. Each of them must earn nothing.
 
-An attack on code prints what it has reached, and that is the expected output: so it would earn 1 if it succeeded.
+An attack by a program prints what it has reached, and this is the expected output. So it would earn 1 if it succeeded.
 """
 
 import json
@@ -108,7 +108,7 @@ class HostileAnswer:
 
 
 def list_hostile(secret_file: Path, port: int) -> list[HostileAnswer]:
-    """Every attack; `secret_file` holds `SECRET`, and a listener is at `port` of this machine."""
+    """List every attack. `secret_file` contains `SECRET`, and a process listens on `port` of this machine."""
     values = {"secret": SECRET, "port": port, "file": str(secret_file), "name": SECRET_NAME}
     tests = {"inputs": [""], "outputs": [SECRET], "fn_name": None}
     answers = [("code", name, tests, f"```python\n{_fill(text, values)}\n```") for name, text in PROGRAMS.items()]

@@ -1,7 +1,7 @@
-"""A load-balanced provider over one real node: some of its requests reach a backend that is blocks behind.
+"""A load-balanced provider over one real node, some of whose requests reach a backend that lags some blocks.
 
 Such a backend answers as geth does: blocks and receipts that it lacks are null, logs of their numbers are an empty
-list, and logs of a hash that it does not know are an error.
+list, and logs of an unknown hash are an error.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,16 @@ _PLACE_OF_TAG = {
 
 
 class LaggingClient(ChainClient):
-    """Example: `LaggingClient(url, lag=1, is_behind=lambda method: method == "eth_getLogs")`."""
+    """A client of the provider.
+
+    Example: `LaggingClient(url, lag=1, is_behind=lambda method: method == "eth_getLogs")`.
+    """
 
     def __init__(self, rpc_url: str, *, lag: int = 1, is_behind: Callable[[str], bool] = lambda _: True) -> None:
-        """`lag`: number of blocks that the slow backend lacks.  `is_behind`: whether it gets a request of a method."""
+        """Prepare both backends. `lag` is the number of blocks that the slow one lacks.
+
+        `is_behind` says whether a request of a method reaches the slow one.
+        """
         super().__init__(rpc_url)
         self._lag, self._is_behind = lag, is_behind
 
@@ -44,13 +50,13 @@ class LaggingClient(ChainClient):
         return answer
 
     def _ask_at(self, newest: int, method: str, params: list[Any]) -> Any:
-        place = _PLACE_OF_TAG[method]
-        tag = params[place] if len(params) > place else "latest"
+        index = _PLACE_OF_TAG[method]
+        tag = params[index] if len(params) > index else "latest"
         if tag in ("latest", "pending"):
             tag = hex(newest)
         if tag.startswith("0x") and int(tag, 16) > newest:
             return None
-        return super().request(method, *params[:place], tag, *params[place + 1 :])
+        return super().request(method, *params[:index], tag, *params[index + 1 :])
 
     def _answer_logs(self, newest: int, query: dict[str, Any]) -> Any:
         if "blockHash" in query:

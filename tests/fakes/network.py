@@ -1,6 +1,6 @@
-"""A coordinator on loopback with a real chain behind it, and everybody's keys: what API tests talk to.
+"""A coordinator on loopback with a real chain, and the keys of all roles, for tests of the API.
 
-Jobs are run by hand (`harness.run_job`), so a test says when a kick arrives; the clock can be moved.
+Jobs are run by hand (`harness.run_job`), so a test decides when a kick arrives. The clock can be moved.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from tests.fakes.pool import INSTANCE, make_hash
 
 PRICE, MIN_STAKE = 3, 100
 SAFE_BLOCKS = 64
-"""Anvil calls a block safe when at most this many follow it."""
+"""Number of following blocks that is enough for Anvil to call a block safe."""
 
 
 class Clock:
-    """Unix time that a test may move."""
+    """Unix time that a test can move."""
 
     def __init__(self) -> None:
         self.offset = 0.0
@@ -50,7 +50,7 @@ class Clock:
 
 
 def mine_draw(ctx: Context) -> None:
-    """Blocks that draw all that is countersigned by now."""
+    """Mine the blocks that draw everything that is countersigned by now."""
     client, finality = ctx.client, ctx.config.finality
     with ctx.database.read() as repository:
         undrawn = [r.signed_at for r in repository.list_submissions(SubmissionState.SUBMITTED) if r.draw is None]
@@ -86,13 +86,13 @@ class CoordinatorHarness:
         build_jobs(self.ctx)[name]()
 
     async def follow(self) -> None:
-        """Read the chain to its end and send what the outbox holds."""
+        """Read the chain to its end and send the transactions of the outbox."""
         for _ in range(20):
             if await chain_events.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
                 return
 
     async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
-        """A long poll, with the job that serves it kicked while it is open."""
+        """Claim with a long poll, and run the job that serves it while it is open."""
         claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=2.0)
         asking = asyncio.create_task(claim)
         while not asking.done():
@@ -101,7 +101,7 @@ class CoordinatorHarness:
         return asking.result()
 
     def sign(self, name: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
-        """Headers of a signed POST; `changes` of the request, or of chain_id, now and nonce."""
+        """Return the headers of a signed POST. `changes` replace parts of the request, or chain_id, now and nonce."""
         asked: dict[str, Any] = {"method": "POST", "authority": self.ctx.config.signed_authority, "path": "/v1/nodes"}
         about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
         for key, value in changes.items():
@@ -118,7 +118,7 @@ class CoordinatorHarness:
 
 
 def create_pool(chain: Any, params: PoolParams) -> PoolId:
-    """Funded and started; the contributor has staked and vouches for node "node"; policy 0 is published."""
+    """Create a pool that is funded and started. Its contributor stakes and registers "node"; policy 0 is published."""
     terms = PoolTerms(
         trainer=chain.address("trainer"),
         arbiter=chain.address("arbiter"),
@@ -172,7 +172,7 @@ def register(chain: Any, pool: PoolId, node: str) -> None:
 
 @contextmanager
 def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterator[CoordinatorHarness]:
-    """The coordinator of a pool, its API served in a thread."""
+    """Open the coordinator of a pool and serve its API in a thread."""
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
     save_key(home / "operator.key", deploy.derive_key("test", "operator"))
@@ -219,7 +219,7 @@ def _await_port(port: int) -> None:
 
 
 def reset(harness: CoordinatorHarness) -> None:
-    """No rows, the clock right, the chain read anew."""
+    """Delete all rows, set the clock right, and read the chain again."""
     harness.clock.offset = 0.0
     empty(harness.ctx.database)
     asyncio.run(harness.follow())

@@ -1,6 +1,6 @@
 """A pool as the coordinator's rows know it, driven by hand: a clock, nodes, policies, submissions and validators.
 
-Signatures are placeholders: `service` and `judging` are given what others have verified.
+Signatures are placeholders, because the tested functions receive messages that are already verified.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,17 @@ from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 
 INSTANCE = "0" * 32
-"""Name of a worker; another one is that of another machine."""
+"""Instance of a worker. Another value means another machine."""
 SIGNATURE = "0x" + "ab" * 65
 POOL = 1
 SECRET = b"the coordinator's"
 
 
 def make_params(**changes: Any) -> PoolParams:
-    """Two tasks of two groups of two rollouts a step; every lease lasts 30 s, every drop costs 5 s."""
+    """Return parameters of a small pool.
+
+    A step has two tasks of two groups of two rollouts. Every lease lasts 30 s, and every dropped one costs 5 s.
+    """
     values: dict[str, Any] = {
         "name": "test",
         "environment": EnvironmentParams(kind="none"),
@@ -58,30 +61,30 @@ def make_address(name: str) -> Address:
 
 
 def make_deployment(**changes: Any) -> Deployment:
-    """Contracts that nobody has deployed, each at an address of its own."""
+    """Return contracts that nobody has deployed, each at its own address."""
     places = {name: make_address(name) for name in (*CONTRACTS.values(), "token")}
     return Deployment(**{"chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "start_block": 0, **places, **changes})
 
 
 class FakePool:
-    """Example: `pool.publish(0); task = pool.lease("a"); receipt = pool.submit(task)`."""
+    """A pool's rows and a clock. Example: `pool.publish(0); task = pool.lease("a"); receipt = pool.submit(task)`."""
 
     def __init__(self, database: Database, params: PoolParams | None = None, *, validators: int = 3) -> None:
         self.database, self.params, self.now = database, params or make_params(), 1000.0
         self.validators = [make_address(f"validator-{i}") for i in range(validators)]
         self.price, self.undrawn_limit = 0, 0
-        """Pay for a unit, and most undrawn pay of a contributor: a price of nothing asks for none."""
+        """Pay per unit, and the maximum undrawn pay of a contributor. With price 0 there is no limit."""
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
         self.canaries: dict[str, CanaryKind] = {}
-        """By name of the node."""
+        """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
-        """What the evidence of each validator says of live groups; nothing of those that are not named."""
+        """Number of live groups in the evidence of each validator. The evidence of others names none."""
         self.find_hash: Callable[[int], Hash | None] = lambda signed_at: make_hash(f"block after {signed_at}")
 
     # -- nodes, steps, tasks
 
     def register(self, *names: str, owner: str = "") -> list[Address]:
-        """Nodes of one contributor, by default each of its own."""
+        """Register nodes of one contributor, or by default each node of its own contributor."""
         with self.database.write() as rows:
             for name in names:
                 contributor = make_address(owner or f"{name}'s owner")
@@ -89,7 +92,7 @@ class FakePool:
         return [make_address(name) for name in names]
 
     def remove(self, name: str) -> None:
-        """The chain says that the contributor vouches for the node no more."""
+        """Apply the chain's event that the contributor no longer vouches for the node."""
         node = self.node(name)
         event = SimpleNamespace(node=node.address, contributor=node.contributor)
         with self.database.write() as rows:
@@ -102,7 +105,7 @@ class FakePool:
             )
 
     def open_ahead(self, step: int) -> None:
-        """The trainer asks for the batch of a step."""
+        """Ask for the batch of a step, as the trainer does."""
         with self.database.write() as rows:
             steps.open_ahead(rows, self.params, number=step)
 
@@ -131,7 +134,7 @@ class FakePool:
             return tasks.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
 
     def lease(self, name: str) -> TaskRow:
-        """What a registered, waiting node ends up with."""
+        """Register a node, let it wait, and return the task that it is assigned."""
         self.wait(name)
         self.assign()
         task = self.collect(name)
@@ -157,7 +160,7 @@ class FakePool:
                 nodes.add_strike(rows, self.params, nodes.require_node(rows, make_address(name)).contributor)
 
     def strikes(self, name: str) -> int:
-        """Those of the node's contributor."""
+        """Return the strikes of the node's contributor."""
         with self.database.read() as rows:
             return nodes.count_strikes(rows, nodes.require_node(rows, make_address(name)).contributor)
 
@@ -205,7 +208,7 @@ class FakePool:
         return self.record(self.build_receipt(task, **changes)).message.receipt_hash
 
     def work(self, name: str, **changes: Any) -> Hash:
-        """Lease and submit."""
+        """Lease a task and submit it."""
         return self.submit(self.lease(name), **changes)
 
     def submission(self, receipt_hash: str) -> SubmissionRow:
@@ -229,7 +232,7 @@ class FakePool:
             )
 
     def ask(self, *validators: int) -> None:
-        """These validators have a poll open."""
+        """Open a poll for these validators."""
         with self.database.write() as rows:
             for validator in validators:
                 rows.require_validator(self.validators[validator]).seen_at = self.now
@@ -237,7 +240,7 @@ class FakePool:
     def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
         self.ask(validator)
         with self.database.write() as rows:
-            found = judging.claim_turn(
+            turn = judging.claim_turn(
                 rows,
                 self.params,
                 validator=self.validators[validator],
@@ -246,7 +249,7 @@ class FakePool:
                 free_turns=free_turns,
                 now=self.now,
             )
-            return None if found is None else (found[0], found[1].id)
+            return None if turn is None else (turn[0], turn[1].id)
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
         row = self.submission(about)
@@ -296,7 +299,7 @@ class FakePool:
             )
 
     def judge(self, receipt_hash: str, decisions: Sequence[tuple[int, Decision, dict[str, Any]]]) -> None:
-        """These validators claim, commit, then reveal, and the verdicts are tallied."""
+        """Let these validators claim, commit and reveal, and tally the verdicts."""
         taken = []
         for validator, decision, changes in decisions:
             order = self.claim(validator)
@@ -309,7 +312,7 @@ class FakePool:
         self.dispatch()
 
     def accept(self, receipt_hash: str) -> None:
-        """The quorum accepts."""
+        """Let the quorum accept."""
         self.dispatch()
         self.judge(receipt_hash, [(i, Decision.ACCEPT, {}) for i in range(self.params.quorum)])
 
@@ -318,7 +321,7 @@ class FakePool:
         self.judge(receipt_hash, [(i, Decision.REJECT, {"reason": reason}) for i in range(self.params.quorum)])
 
     def decide(self, receipt_hash: str, decision: Decision = Decision.ACCEPT, **changes: Any) -> None:
-        """The quorum says so at once, whatever else is open."""
+        """Let the quorum decide at once, whatever else is open."""
         self.dispatch()
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
@@ -343,12 +346,12 @@ class FakePool:
 
 
 def make_digest(verdict: Verdict) -> Hash:
-    """Stands for the EIP-712 digest: differs whenever a field does."""
+    """Return a substitute for the EIP-712 digest, which differs whenever a field does."""
     return make_hash(repr(verdict))
 
 
 def code_of(call: Callable[..., object], *args: object) -> str:
-    """The code of the ProtocolError that the call must raise."""
+    """Return the code of the ProtocolError that the call must raise."""
     with pytest.raises(ProtocolError) as caught:
         call(*args)
     return caught.value.code

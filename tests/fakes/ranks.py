@@ -1,6 +1,6 @@
-"""One of two ranks on loopback: `main`, in a process of its own, writes what it found to the folder.
+"""One of two ranks on loopback. `main` runs in its own process and writes its results to the folder.
 
-Rank 0 leads as the trainer does, through `Ranks.together`; rank 1 does what it is told.
+Rank 0 leads as the trainer does, through `Ranks.together`; rank 1 follows its commands.
 """
 
 import errno
@@ -37,14 +37,17 @@ from trainer.worker_rank import do_share
 
 RANKS, ROWS = 2, 6
 SIZES = (7, 5, 1)
-"""Samples of the batches of a run; of one sample, a rank has none."""
+"""Number of samples of each batch of a run. With one sample, one of the ranks has none."""
 OBJECTIVE = replace(DECOUPLED, kl=2e-5)
-"""The references are so far off that the divergence weighs as much as the rest."""
+"""Objective whose references are far enough away that the divergence weighs as much as the other terms."""
 CASES = ("tied", "untied", "lean", "rough")
-"""A Qwen2 whose head is its embedding, a Llama whose head is not, and the first with activations computed again and
-with bfloat16 arithmetic."""
+"""Models of the tests.
+
+A Qwen2 whose head is its embedding, a Llama whose head is separate, and the first with recomputed activations and with
+bfloat16 arithmetic.
+"""
 SMOOTH = replace(OPTIMISER, clip=0.2, epsilon=1e-3)
-"""It clips, and what is next to nothing in a gradient stays next to nothing in an update."""
+"""Optimiser settings that clip, and under which tiny gradients cause only tiny updates."""
 
 
 def build_base(case: str) -> PreTrainedModel:
@@ -70,7 +73,7 @@ def build_case(case: str, ranks: Ranks = ALONE) -> Learner:
 
 @torch.no_grad()
 def spoil(model: PreTrainedModel) -> None:
-    """Other weights than rank 0 starts with, whose count."""
+    """Change the weights, so that only those that rank 0 starts with can count."""
     for parameter in model.parameters():
         parameter.mul_(1.5)
 
@@ -80,7 +83,7 @@ def build_recomputer(ranks: Ranks = ALONE) -> Recomputer:
 
 
 def run(learner: Learner, checkpoints: Checkpoints, exports: StepFolders) -> list[dict[str, float]]:
-    """A step of two updates, a checkpoint, a step of one, a policy after it; what each update said."""
+    """Do a step of two updates, a checkpoint, a step of one update, and a policy. Return the metrics of each update."""
     tokenizer = load_tokenizer(tiny_folder())
     said = learner.learn([build_batch(build_samples(size)) for size in SIZES[:-1]])
     checkpoints.save(learner, Step(1), {})
@@ -90,35 +93,35 @@ def run(learner: Learner, checkpoints: Checkpoints, exports: StepFolders) -> lis
 
 
 def look_back(learner: Learner) -> list[dict[str, float]]:
-    """A step of two updates whose old policy is the one that the step starts from; what each said."""
+    """Do a step of two updates whose old policy is the one before the step. Return the metrics of each."""
     return [asdict(each) for each in learner.learn([forget_old(build_batch(build_samples(n))) for n in SIZES[:-1]])]
 
 
 def resume(learner: Learner, checkpoints: Checkpoints) -> None:
-    """From the checkpoint to the end of `run`."""
+    """Resume from the checkpoint, and go to the end of `run`."""
     assert checkpoints.restore(learner) is not None
     learner.learn([build_batch(build_samples(SIZES[-1]))])
 
 
 def gather(learner: Learner) -> dict[str, torch.Tensor]:
-    """Masters, and gradients as AdamW's first moment has them, whole; on all ranks at once."""
+    """Gather the master weights, and the gradients in AdamW's first moment. All ranks must call this."""
     moments = learner.get_optimizer_tensors()
-    found = {}
+    tensors = {}
     for name, parameter in learner.model.named_parameters():
         gradient = make_whole(moments[f"{name}.exp_avg"]) / (1 - SMOOTH.betas[0])
-        found |= {name: make_whole(parameter.detach()), f"{name}.grad": gradient}
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+        tensors |= {name: make_whole(parameter.detach()), f"{name}.grad": gradient}
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def draw_head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hidden states, weight and targets; the same on every rank."""
+    """Draw hidden states, a weight and targets, which are the same on every rank."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 30, (ROWS,), generator=generator)
     return torch.randn(ROWS, 8, generator=generator), torch.randn(30, 8, generator=generator), targets
 
 
 def compute_sharded_head(rank: int) -> torch.Tensor:
-    """Gradient of a sharded weight, gathered; each rank has every second row."""
+    """Return the gathered gradient of a sharded weight, of which each rank has every second row."""
     hidden, weight, targets = draw_head()
     shards = distribute_tensor(weight, init_device_mesh("cpu", (RANKS,)), [Shard(0)]).requires_grad_()
     logprobs, entropy = compute_head(hidden[rank::RANKS], shards, targets[rank::RANKS], dtype=torch.float32)
@@ -130,7 +133,7 @@ def compute_sharded_head(rank: int) -> torch.Tensor:
 
 @contextmanager
 def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool]:
-    """True on rank 0, whose orders rank 1 follows meanwhile."""
+    """Yield True on rank 0, whose commands rank 1 follows meanwhile."""
     yield ranks.rank == 0
     if ranks.rank == 0:
         with ranks.together(RankCommand(verb=Verb.STOP)):
@@ -180,7 +183,7 @@ def main(rank: int, folder: Path) -> None:
 
 
 def fill_disk(rank: int, learner: Learner, folder: Path) -> str:
-    """What saving says, on a rank, when rank 1 has no room for its part."""
+    """Return the error of saving on this rank when rank 1 has no disk space for its part."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         if rank == 0:
@@ -198,7 +201,7 @@ def fill_disk(rank: int, learner: Learner, folder: Path) -> str:
 
 
 def write_policy(folder: Path) -> Path:
-    """Other weights than those that the recomputers start with."""
+    """Write a policy whose weights differ from those that the recomputers start with."""
     if not folder.exists():
         model = load_model(tiny_folder(), "float32")
         spoil(model)

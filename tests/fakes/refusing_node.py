@@ -1,4 +1,4 @@
-"""A chain's node, over HTTP, that refuses every transaction in the words that a test chooses."""
+"""A chain's node, over HTTP, that refuses every transaction with a message that a test chooses."""
 
 import json
 from http.server import BaseHTTPRequestHandler

@@ -1,7 +1,7 @@
 """A process that replays one long completion within a memory limit: `python -m tests.fakes.replaying 2048 152000 1`.
 
-The limit, in GiB, is of the address space beyond what the process has when model and kernels are loaded.  It prints the
-peak of the resident memory beyond that in bytes, and fails where the replay takes more.
+The limit, in GiB, applies to the address space beyond what the process has when model and kernels are loaded. It prints
+the peak of the resident memory beyond that in bytes, and fails if the replay needs more.
 """
 
 import json
@@ -22,7 +22,7 @@ CAPTURE = Capture(window=32, top_k=128)
 
 
 def build_engine(vocabulary: int, longest: int) -> HuggingFaceEngine:
-    """A small model with a head as large as a large one's."""
+    """Build a small model with a head as large as that of a large model."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
@@ -51,11 +51,11 @@ def main(tokens: int, vocabulary: int, gibibytes: float) -> None:
     (first,) = engine.replay([short], temperature=1.0, capture=CAPTURE)
     before = read_peak()
     limit_memory(int(gibibytes * (1 << 30)))
-    (found,) = engine.replay([claim], temperature=1.0, capture=CAPTURE)
-    assert len(found.margins) == len(found.logprobs) == tokens
-    assert len(found.tops) == -(-tokens // CAPTURE.window)
-    assert np.allclose(found.logprobs[:4], first.logprobs, atol=1e-5)  # of the same rows, which see no later ones
-    assert np.allclose(found.margins[:4], first.margins, atol=1e-4)
+    (replay,) = engine.replay([claim], temperature=1.0, capture=CAPTURE)
+    assert len(replay.margins) == len(replay.logprobs) == tokens
+    assert len(replay.tops) == -(-tokens // CAPTURE.window)
+    assert np.allclose(replay.logprobs[:4], first.logprobs, atol=1e-5)  # rows do not attend to later ones
+    assert np.allclose(replay.margins[:4], first.margins, atol=1e-4)
     print(json.dumps({"extra": read_peak() - before}))
 
 

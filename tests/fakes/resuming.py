@@ -1,6 +1,6 @@
-"""A trainer over a recorded stream: `live` goes on where the last process was killed, to the end of the stream.
+"""A trainer over a recorded stream: `live` resumes where the last process was killed, and runs to the stream's end.
 
-All of it is the real one but the coordinator, whose orders and files lie on disk, and the chain, which is a file.
+Everything is real except the coordinator, whose orders and files are on disk, and the chain, which is a file.
 """
 
 import json
@@ -31,7 +31,7 @@ from tests.fakes.training import NODE, Chain, TrainerHarness, build_domain
 GROUP, TASKS, END = 2, 2, 1
 MANIFEST = Hash("0x" + "33" * 32)
 SPEC = EnvironmentSpec(kind="reasoning_gym", options={"name": "basic_arithmetic", "targets": [10], "alpha": 0.01})
-"""No random answer is right, but some are nearer to the length that is asked for than others."""
+"""Environment in which no random answer is right, but some are nearer to the requested length than others."""
 PARAMS = PoolParams(
     name="test", environment=EnvironmentParams(kind=SPEC.kind, options=dict(SPEC.options)),
     model=ModelParams(max_prompt_tokens=128, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
@@ -43,8 +43,10 @@ TIMED = ("time/", "perf/", "trainer/idle_ratio")
 
 
 class FileChain(Chain):
-    """A hash a line: what is published outlives the process that published it.  Blocks come slowly enough for a trainer
-    to get ahead."""
+    """A file with one hash per line, so that published policies outlive the process.
+
+    Blocks come slowly enough for a trainer to get ahead of the chain.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(hashes=[Hash(line) for line in read_lines(path)])
@@ -77,8 +79,11 @@ class Recording:
 
 
 def record_stream(folder: Path, steps: int) -> None:
-    """A step's first task was replayed, the others were not.  An odd step has work of the policy before alone, so that
-    it may be trained before its own is published; in an even one the first task is of the step's policy."""
+    """Record the stream. The first task of a step was replayed, and the others were not.
+
+    An odd step has only work of the previous policy, so that it may be trained before its own policy is published. In
+    an even step, the first task has the step's own policy.
+    """
     stream = folder / "stream"
     stream.mkdir(parents=True)
     environment, tokenizer = registry.load(SPEC), load_tokenizer(tiny_folder())
@@ -100,7 +105,7 @@ def record_stream(folder: Path, steps: int) -> None:
 
 
 def build_rollouts(domain: SlotDomain, prompt: tuple[int, ...]) -> list[Rollout]:
-    """One group of random answers and rewards."""
+    """Build one group of random answers and rewards."""
     rng, group = random.Random(domain.task), GroupId(0)
     return [
         Rollout(
@@ -113,7 +118,7 @@ def build_rollouts(domain: SlotDomain, prompt: tuple[int, ...]) -> list[Rollout]
 
 
 def live(folder: Path) -> None:
-    """One process."""
+    """Run one process of the trainer."""
     torch.set_num_threads(1)
     steps = len(list((folder / "stream").glob("*.json")))
     harness = TrainerHarness(folder, steps=steps, **SETTINGS)
@@ -123,7 +128,7 @@ def live(folder: Path) -> None:
 
 
 def read_published(folder: Path) -> list[str]:
-    """Hashes as the chain holds them."""
+    """Return the hashes of the policies on the chain."""
     return read_lines(folder / "chain")
 
 
@@ -132,7 +137,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every line by event and step, without what depends on the clock."""
+    """Return every line by event and step, without values that depend on the clock."""
     lines = [json.loads(line) for line in read_lines(folder / "home" / "metrics.jsonl")]
     lines.sort(key=lambda line: (line["event"], line["step"]))
     return [{name: value for name, value in line.items() if not is_timed(name)} for line in lines]
@@ -143,6 +148,6 @@ def is_timed(name: str) -> bool:
 
 
 def read_checkpoint(folder: Path, step: int) -> dict[str, bytes]:
-    """Masters and moments."""
-    found = (folder / "home" / "checkpoints" / str(step)).glob("*.safetensors")
-    return {path.name: path.read_bytes() for path in found}
+    """Return master weights and moments."""
+    files = (folder / "home" / "checkpoints" / str(step)).glob("*.safetensors")
+    return {path.name: path.read_bytes() for path in files}

@@ -1,7 +1,7 @@
 """A store that speaks S3 on loopback: objects in memory, and every request signed by Signature Version 4.
 
-Only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects.  As with S3, a
-presigned link binds its verb, its key and its time, and neither size nor content.
+It supports only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects. As
+with S3, a presigned link binds its verb, its key and its time, but neither size nor content.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 class FakeS3(ThreadingHTTPServer):
-    """Example: `with open_s3() as s3: s3.objects["bucket/pool/uploads/1"]`."""
+    """A store in memory. Example: `with open_s3() as s3: s3.objects["bucket/pool/uploads/1"]`."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class FakeS3(ThreadingHTTPServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which a client of S3 finds this store."""
+        """Environment variables with which a client of S3 finds this store."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server_port}",
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -69,10 +69,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._is_signed(self._read()):
             return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
-        found = self.server.objects.get(self._key())
-        if found is None:
+        content = self.server.objects.get(self._key())
+        if content is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        return self._answer(200, found)
+        return self._answer(200, content)
 
     do_HEAD = do_GET
 
@@ -83,8 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
         for key in keys:
             self.server.objects.pop(f"{self._key()}/{key}", None)
-        told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        return self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        return self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def _read(self) -> bytes:
         return self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -105,14 +105,14 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         if "X-Amz-Signature" in query:
             return self._is_presigned(query)
-        told = dict(
+        fields = dict(
             re.findall(r"(Credential|SignedHeaders|Signature)=([^,\s]+)", self.headers.get("authorization", ""))
         )
         digest, at = self.headers.get("x-amz-content-sha256", ""), self.headers.get("x-amz-date", "")
-        if not told or digest != hashlib.sha256(body).hexdigest():
+        if not fields or digest != hashlib.sha256(body).hexdigest():
             return False
-        expected = self._sign(told["Credential"], told["SignedHeaders"], query, digest=digest, at=at)
-        return hmac.compare_digest(expected, told["Signature"])
+        expected = self._sign(fields["Credential"], fields["SignedHeaders"], query, digest=digest, at=at)
+        return hmac.compare_digest(expected, fields["Signature"])
 
     def _is_presigned(self, query: Mapping[str, str]) -> bool:
         at = query["X-Amz-Date"]
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         return is_fresh and hmac.compare_digest(expected, query["X-Amz-Signature"])
 
     def _sign(self, credential: str, signed: str, query: Mapping[str, str], *, digest: str, at: str) -> str:
-        """The signature that a request must have: of its verb, path, query, named headers and content."""
+        """Return the signature that a request must have, over its verb, path, query, named headers and content."""
         pairs = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in query.items())
         lines = [
             self.command,
@@ -142,4 +142,4 @@ class _Handler(BaseHTTPRequestHandler):
         return key.hex() if credential.startswith(f"{ACCESS_KEY}/") else ""
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the tests' output is theirs."""
+        """Log nothing, to keep the tests' output clean."""

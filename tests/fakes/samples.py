@@ -1,4 +1,4 @@
-"""Batches of ragged random sequences, and a learner for them; used by tests of the trainer and by their ranks."""
+"""Batches of random sequences of different lengths, and a learner for them."""
 
 import copy
 import random
@@ -26,8 +26,10 @@ def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
 
 
 def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
-    """Two thirds have the prompt of the one before.  Log-probabilities lie around those of a uniform model, so that
-    clipping happens."""
+    """Build samples, two thirds of which have the prompt of the one before.
+
+    Log-probabilities are around those of a uniform model, so that clipping happens.
+    """
     rng = random.Random(seed)
 
     def draw(count: int) -> tuple[int, ...]:
@@ -57,18 +59,18 @@ def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
 
 
 def build_batch(samples: list[Sample]) -> Batch:
-    """The normaliser is `tokens`."""
+    """Build a batch with the normaliser `tokens`."""
     tokens = sum(len(sample.tokens) for sample in samples)
     return Batch(samples=tuple(samples), weights=(1 / tokens,) * len(samples), tokens=tokens)
 
 
 def give_proximal(batch: Batch, values: list[tuple[float, ...]] | None) -> Batch:
-    """The batch with these log-probabilities under the starting policy, or with none."""
-    given = values or [None] * len(batch.samples)
-    pairs = zip(batch.samples, given, strict=True)
+    """Return the batch with these log-probabilities under the starting policy, or with none."""
+    proximal = values or [None] * len(batch.samples)
+    pairs = zip(batch.samples, proximal, strict=True)
     return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
 
 
 def forget_old(batch: Batch) -> Batch:
-    """The batch without log-probabilities under the policy that sampled."""
+    """Return the batch without log-probabilities under the policy that sampled."""
     return replace(batch, samples=tuple(replace(sample, old=None) for sample in batch.samples))

@@ -1,4 +1,4 @@
-"""Rows in the field's columns, and data sets of them."""
+"""Rows with the usual columns, and data sets of them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from covey.tasks.sources import SourceRow
 
 
 def make_row(number: int, **changes: object) -> dict[str, object]:
-    """A row of mathematics; None as a change takes a column away."""
+    """Return a row of mathematics. None as a change removes a column."""
     row: dict[str, object] = {
         "problem_id": f"p-{number}",
         "task_type": "verifiable_math",
@@ -22,6 +22,6 @@ def make_row(number: int, **changes: object) -> dict[str, object]:
 
 
 def make_data_set(folder: Path, rows: Iterable[Mapping[str, object]]) -> DataSet:
-    """A data set of some rows in a new folder."""
+    """Write a data set of some rows to a new folder."""
     import_rows((SourceRow(place=f"row {n}", values=row) for n, row in enumerate(rows, 1)), folder, Reading())
     return open_folder(folder)

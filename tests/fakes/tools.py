@@ -35,13 +35,16 @@ NEEDS_BFLOAT16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
     reason="without bfloat16 kernels batches differ so much that honest limits let forgeries of the tiny model pass",
 )
-"""Of tests on limits that were measured here; a calibration refuses such a machine (`forgery_passes`)."""
+"""Mark of tests whose limits do not hold on such a machine, which a calibration refuses (`forgery_passes`)."""
 
 
 @functools.cache
 def has_even_products() -> bool:
-    """Whether a row of bfloat16 is multiplied alone as it is among others: on processors with AVX-512 that have no
-    instructions for bfloat16, one row goes by a kernel that rounds one value in ten thousand otherwise."""
+    """Return whether a bfloat16 row gives the same product alone as among other rows.
+
+    On processors with AVX-512 but without instructions for bfloat16, a single row uses a kernel that rounds a few
+    values differently.
+    """
     draw = torch.Generator().manual_seed(0)
     for _ in range(10):
         rows, weight = (torch.randn(n, 64, generator=draw).to(torch.bfloat16) for n in (64, 256))
@@ -51,7 +54,7 @@ def has_even_products() -> bool:
 
 
 def make_model_params(**changes: Any) -> PoolParams:
-    """Two groups of four rollouts of up to five tokens, on the demo's task: a word of five letters is cut."""
+    """Return two groups of four rollouts of up to five tokens on the demo's task, which cuts words of five letters."""
     values: dict[str, Any] = {
         "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
         "group_size": 4,
@@ -75,14 +78,14 @@ def make_task(**changes: Any) -> TaskOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a worker hands in; cheats alter it."""
+    """A worker's submission, which cheats alter."""
 
     receipt: Receipt
     rollouts: list[Rollout]
     file: bytes
 
     def with_rollouts(self, rollouts: Sequence[Rollout]) -> "Work":
-        """Another content, with the receipt that fits it."""
+        """Return a submission of these rollouts, with a matching receipt."""
         return self.with_file(encode(rollouts), rollouts=list(rollouts), units=count_units(rollouts))
 
     def with_file(self, file: bytes, *, rollouts: list[Rollout] | None = None, units: int | None = None) -> "Work":
@@ -99,14 +102,14 @@ class Work:
 
 
 OTHER_TASKS = 40
-"""Tasks that a worker without a lease looks at, for a rollout of the kind that it wants."""
+"""Number of tasks in which a worker without a lease searches for a suitable rollout."""
 
 
 class Worker:
-    """An honest worker's hand; give it another engine, seed or temperature to cheat.
+    """An honest worker. With another engine, seed or temperature, it cheats.
 
-    `rng` draws what a cheat chooses.  `leased`: the task is a real lease, so that it must be this one.  Honest work is
-    made once for each task and shared by all that `at` returns.
+    `rng` draws the choices of a cheat. `leased` means that the task is a real lease, so no other task may be used.
+    Honest work is made once per task and shared by all workers that `at` returns.
     """
 
     def __init__(
@@ -127,14 +130,16 @@ class Worker:
         self._made: dict[TaskOrder, Work] = {}
 
     def at(self, number: int) -> "Worker":
-        """The same worker in another try: with a task and choices of its own."""
-        found = Worker(self.wallet, self.params, self.engine, task=make_task(task=number), contributor=self.contributor)
-        found.rng, found._made, found.environment = random.Random(number), self._made, self.environment
-        return found
+        """Return the same worker in another trial, with its own task and choices."""
+        worker = Worker(
+            self.wallet, self.params, self.engine, task=make_task(task=number), contributor=self.contributor
+        )
+        worker.rng, worker._made, worker.environment = random.Random(number), self._made, self.environment
+        return worker
 
     def using(self, engine: Engine) -> "Worker":
-        """The same worker with another engine."""
-        found = Worker(
+        """Return the same worker with another engine."""
+        worker = Worker(
             self.wallet,
             self.params,
             engine,
@@ -143,15 +148,15 @@ class Worker:
             now=self.now,
             leased=self.leased,
         )
-        found.rng = self.rng
-        return found
+        worker.rng = self.rng
+        return worker
 
     def change_task(self, **changes: Any) -> TaskOrder:
-        """An order like this worker's."""
+        """Return an order like this worker's, with changes."""
         return self.task.model_copy(update=changes)
 
     def list_tasks(self) -> Iterator[TaskOrder]:
-        """Its own, then such as it could have been given."""
+        """Yield the worker's own task, then others that it could have been given."""
         yield self.task
         for i in range(1, 1 if self.leased else OTHER_TASKS):
             yield self.change_task(task=self.task.task + i)
@@ -159,7 +164,7 @@ class Worker:
     def work(
         self, task: TaskOrder | None = None, *, params: PoolParams | None = None, node: Address | None = None
     ) -> Work:
-        """Honest work, or what other parameters or another node's slots would give."""
+        """Return honest work, or the work of other parameters or of another node's slots."""
         task = task or self.task
         if params is not None or node is not None:
             return self._work(task, params or self.params, node or self.wallet.address)
@@ -176,7 +181,7 @@ class Worker:
         return self.hand_in(generation.build_rollouts(drafts, grade_here), task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
-        """These rows with the receipt that fits them."""
+        """Return a submission of these rows with a matching receipt."""
         file = encode(rows)
         receipt = receipts.build_receipt(
             task or self.task,

@@ -1,7 +1,7 @@
-"""A network in memory around a real trainer: a chain that mines when pumped, a coordinator whose batches follow from
-published policies.
+"""A network in memory around a real trainer.
 
-`TrainerHarness.run` builds a trainer on its disk and runs it to the end; a second `run` finds what the first has left.
+The chain mines when it is pumped, and the coordinator derives batches from published policies. `TrainerHarness.run`
+builds a trainer on its disk and runs it to the end; a second `run` continues from what the first has left.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ NODE = Address("0x" + "44" * 20)
 
 
 class Killed(BaseException):
-    """The process is gone: nothing in the package catches this."""
+    """Simulates a killed process: nothing in the package catches this."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Chain:
 
     hashes: list[Hash] = field(default_factory=list)
     die_before: str = ""
-    """Which of "sign", "effect", "record" the pump does not live to do, once."""
+    """Step before which the pump dies once: "sign", "effect" or "record"."""
 
     def steps_of(self, pool: PoolId) -> int:
         return len(self.hashes)
@@ -71,11 +71,11 @@ class Chain:
         return Call(to=WALLET, data=json.dumps([step, manifest_hash]).encode(), label="publish")
 
     def add(self, manifest_hash: Hash) -> None:
-        """What mining does."""
+        """Add a policy, as mining its transaction does."""
         self.hashes.append(manifest_hash)
 
     def mine(self, outbox: SqliteOutbox) -> int:
-        """A pump that mines at once; like the real one it may die between the effect and its record."""
+        """Mine at once. Like the real pump, it may die between the effect and its record."""
         for entry in outbox.list_pending():
             step, manifest_hash = json.loads(entry.intent.call.data)
             attempt = Attempt(hash=Hash(f"0x{step:064x}"), raw=b"", max_fee=1, priority_fee=1)
@@ -100,14 +100,17 @@ class Chain:
 
 
 def build_domain(manifest_hash: Hash, version: Step, task: TaskId) -> SlotDomain:
-    """Slots of a task that the worker was leased."""
+    """Return the domain of the slots of a task that was leased to the worker."""
     return SlotDomain(beacon=manifest_hash, pool=POOL, policy_version=version, node=NODE, task=task)
 
 
 @dataclass
 class Coordinator:
-    """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers once
-    it is on chain."""
+    """Gives the trainer the batch of each step.
+
+    A batch has `tasks` submissions with the policy that is `staleness` steps old. Honest workers make them once that
+    policy is on chain.
+    """
 
     params: PoolParams
     chain: Chain
@@ -120,7 +123,7 @@ class Coordinator:
     files: dict[str, bytes] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
-    """What was rolled out already, in other harnesses too: it follows from policy and task."""
+    """Rollouts that exist already, also from other harnesses, because they depend only on policy and task."""
 
     async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
         version = Step(max(0, step - self.staleness))
@@ -191,7 +194,7 @@ class Coordinator:
 
 
 class TrainerHarness:
-    """Disk, chain and coordinator outlive the trainer's process."""
+    """A trainer's disk, chain and coordinator, which outlive its process."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
@@ -241,7 +244,7 @@ class TrainerHarness:
             outbox.close()
 
     def run(self) -> None:
-        """One process, to its end."""
+        """Run one process of the trainer to its end."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The worker's cycles one after the other, so that a test knows what has happened."""
+"""The worker's cycles, one after another, so that a test knows what has happened."""
 
 from covey.runtime.cycle import CycleResult
 from worker import loop
@@ -6,7 +6,7 @@ from worker.context import Context
 
 
 async def take_turn(ctx: Context) -> CycleResult:
-    """Send what is unsent, then one task from claim to countersignature; what the claim said."""
+    """Send what is unsent, then do one task from claim to countersignature. Return the result of the claim."""
     await loop.submit_pending(ctx)
     await loop.fetch(ctx)
     outcome = await loop.claim(ctx)

@@ -1,4 +1,4 @@
-"""A worker's context around an engine and a coordinator in memory; built anew on the same folder, as after a crash."""
+"""A worker's context around an engine and a coordinator in memory. It can be rebuilt on a folder, as after a crash."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
 
 
 def build_coordinator() -> FakeCoordinator:
-    """Of the same node and operator as `build_context`."""
+    """Return a coordinator with the same node and operator as `build_context`."""
     return FakeCoordinator(
         node=deploy.derive_wallet("test", "node").address,
         operator=deploy.derive_wallet("test", "operator"),
@@ -41,7 +41,7 @@ def build_coordinator() -> FakeCoordinator:
 
 
 def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **changes: Any) -> Context:
-    """Policy 0 is the shipped tiny model; `changes` replace fields of the context."""
+    """Build a context whose policy 0 is the shipped tiny model. `changes` replace fields of the context."""
 
     async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()

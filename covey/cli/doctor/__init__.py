@@ -1,1 +1,1 @@
-"""`covey doctor`: what a machine has, what a role needs, and how to mend what is missing."""
+"""`covey doctor`: what a machine has, what a role needs, and how to fix what is missing."""

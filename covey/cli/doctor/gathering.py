@@ -1,6 +1,6 @@
-"""Looks at what `covey doctor --config` judges: reads only, and waits for nothing longer than its deadline.
+"""Gathers what `covey doctor --config` judges. It only reads, and every wait has a deadline.
 
-What could not be seen is a `Trouble`.  Torch is asked in a process of its own, which can be ended.
+Whatever could not be read becomes a `Trouble`. Torch runs in a subprocess, which can be ended.
 """
 
 import asyncio
@@ -42,22 +42,24 @@ if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
 
 REQUEST_SECONDS = 3.0
+"""Timeout in seconds of one request."""
 CHAIN_SECONDS = 6.0
-"""Timeout in seconds of several requests together, as is the next one."""
+"""Timeout in seconds of all requests of one look at the chain."""
 HTTP_SECONDS = 5.0
+"""Timeout in seconds of one look at a file, a folder, the coordinator or a relay, with all its requests."""
 ALL_SECONDS = 28.0
-"""Timeout in seconds of everything together: the engine has what the others have left of it."""
+"""Timeout in seconds of everything together. The engine has the time that the other looks leave of it."""
 BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
-"""Bonds of a role's own key."""
+"""Kind of bond that a role's own key puts up."""
 MAX_RELAYS = 16
-"""A coordinator could name any number of them."""
+"""Maximum number of relays to ask, because a coordinator could name any number of them."""
 Found = TypeVar("Found")
 
 
 def gather(
     role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Look at everything that the role needs.  `raw`: amounts are in the token's smallest unit."""
+    """Look at everything that the role needs. With `raw`, amounts are in the token's smallest unit."""
     began = time.monotonic()
     device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: look_at_device(settings))
     isolation = None
@@ -121,28 +123,28 @@ def gather(
 
 
 def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], Found | Trouble]:
-    """Begin to look; what is returned waits for the answer, until `seconds` from now.
+    """Begin to look, and return a function that waits for the answer until `seconds` from now.
 
-    A thread that takes longer is left behind, and ends with the process.
+    A thread that takes longer is abandoned, and ends with the process.
     """
-    found: queue.SimpleQueue[Found | Trouble] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Found | Trouble] = queue.SimpleQueue()
     deadline = time.monotonic() + seconds
 
     def run() -> None:
-        answer: Found | Trouble = Trouble(detail=f"{what} could not be looked at")
+        answer: Found | Trouble = Trouble(detail=f"{what} could not be checked")
         try:
             answer = look()
         except CoveyError as error:
             answer = Trouble.of(error)
-        # An answer that is not what it should be.
+        # The answer is malformed.
         except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
-            answer = Trouble(detail=f"{what} answers something else: {type(error).__name__}: {error}")
+            answer = Trouble(detail=f"{what} gives a malformed answer: {type(error).__name__}: {error}")
         finally:
-            found.put(answer)
+            answers.put(answer)
 
     def wait() -> Found | Trouble:
         try:
-            return found.get(timeout=max(0.0, deadline - time.monotonic()))
+            return answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return Trouble(detail=f"{what} did not answer within {seconds:.0f} s", fix="Run covey doctor again")
 
@@ -151,22 +153,25 @@ def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], 
 
 
 def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_port_free: bool) -> str | None:
-    """The coordinator to ask: for its own settings, what has its port already; None where nothing has."""
+    """Return the URL of the coordinator to ask.
+
+    With a coordinator's own settings, this is the process that listens on its port, or None if the port is free.
+    """
     if isinstance(settings, RoleSettings):
         return settings.coordinator_url
-    from covey.local.readiness import find_url  # not above: it loads the coordinator's settings
+    from covey.local.readiness import find_url  # late, because it loads the coordinator's settings
 
     return None if is_port_free else find_url(settings)
 
 
 def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment:
-    """The deployment, with the node that the role asks."""
+    """Return the deployment, with the node that the role asks."""
     loaded = Deployment.load(settings.deployment)
     return replace(loaded, rpc_url=loaded.choose_node(settings.rpc_url))
 
 
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
-    """Raises OperatorError("old_deployment")."""
+    """Read the chain's head and the contracts' code. Raises OperatorError("old_deployment")."""
     head = client.get_block("latest")
     facts = ChainFacts(
         url=show_host(client.rpc_url),
@@ -182,7 +187,7 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
 
 
 def _look_at_pool(history: History, number: int, role: Role, key: Address | None, *, raw: bool) -> PoolFacts:
-    """Raises OperatorError("unknown_pool")."""
+    """Read the pool and the part that the key has in it. Raises OperatorError("unknown_pool")."""
     contracts, pool = history.contracts, PoolId(number)
     stakes = contracts.stakes
     terms, steps = contracts.pools.get_terms(pool), contracts.policies.steps_of(pool)
@@ -207,7 +212,7 @@ def _look_at_pool(history: History, number: int, role: Role, key: Address | None
 
 
 def _choose_unit(token: Token) -> TokenUnit:
-    """The token's unit; the smallest one where the token's own word cannot be used."""
+    """Return the token's unit, or the smallest unit if the token describes its own in an unusable way."""
     try:
         return read_unit(token)
     except OperatorError:
@@ -219,7 +224,7 @@ async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable
         view = await client.get_pool()
         status = await client.get_status()
         now = clock()
-    params: PoolParams | Trouble = Trouble(detail="the chain's hash of the parameters is not known")
+    params: PoolParams | Trouble = Trouble(detail="the chain's hash of the parameters is unknown")
     if pool is not None:
         try:
             params = PoolParams.from_text(view.params, pool.terms.params_hash)

@@ -1,4 +1,4 @@
-"""Checks of the machine that a role is going to run on: device, engine, memory, disk, port and clock."""
+"""Checks of the machine that a role will run on: device, engine, memory, disk, port and clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +26,12 @@ CHECKPOINT_BYTES = 12
 WORKING_SHARE = 1.5
 """Memory of an engine in multiples of the weights: activations and the KV cache take about half as much again."""
 LEAST_DISK = 1 << 30
+"""Bytes that must be free on the disk of every folder, in any case."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def spell_bytes(size: int) -> str:
-    """Example: "23.5 GiB"."""
+    """Spell a number of bytes with three digits, for example "23.5 GiB"."""
     power = min(len(_UNITS) - 1, max(0, size.bit_length() - 1) // 10)
     value = size / (1 << 10 * power)
     return f"{value:.3g} {_UNITS[power]}" if value < 1000 else f"{value:.0f} {_UNITS[power]}"
@@ -46,23 +47,23 @@ def check_device(seen: Snapshot) -> Check:
 
 
 def check_engine(seen: Snapshot) -> Check:
-    """Whether the pool's thresholds hold for the engine that the role will use, its build and this hardware."""
+    """Check that the pool's thresholds apply to the engine that the role will use, its build and this hardware."""
     if seen.engine is None:
         return skip("engine", "coordinator")
     if isinstance(seen.engine, Trouble):
         return tell("engine", seen.engine)
-    return ok("engine", f"{seen.engine.name} with {seen.engine.build} is what the pool takes on this device")
+    return ok("engine", f"the pool accepts {seen.engine.name} with {seen.engine.build} on this device")
 
 
 def check_memory(seen: Snapshot) -> Check:
-    """An estimate from the newest policy: it fails only where the weights alone have no room."""
+    """Estimate the memory needed from the newest policy. The check fails only if the weights alone do not fit."""
     if not isinstance(seen.device, DeviceFacts):
         return skip("memory", "device")
     size, weights = _measure_policy(seen)
     if size is None or weights is None:
         return skip_unpublished("memory", seen)
     if seen.role == "trainer":
-        needed, fix = MASTER_BYTES * weights, "Use a larger device, or shard the model over several by torchrun"
+        needed, fix = MASTER_BYTES * weights, "Use a larger device, or shard the model over several with torchrun"
     else:
         needed, fix = int(WORKING_SHARE * size), "Use a larger device, or lower batch"
     detail = (
@@ -79,7 +80,7 @@ def check_disk(seen: Snapshot) -> Check:
         if isinstance(folder, Trouble):
             return tell("disk", folder)
         if not folder.is_writable:
-            return fail("disk", f"{root} cannot be written to", "Name another home, or give its owner's rights")
+            return fail("disk", f"{root} cannot be written to", "Name another home, or get write permission for it")
         needed = max(LEAST_DISK, least.get(root, 0) - folder.held)
         details.append(f"{root} has {spell_bytes(folder.free)} free, {spell_bytes(needed)} needed")
         if folder.free < needed:
@@ -89,7 +90,7 @@ def check_disk(seen: Snapshot) -> Check:
 
 
 def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
-    """Bytes that a role keeps in each folder, as far as the size of a policy is known."""
+    """Yield the bytes that a role keeps in each folder, or nothing if the size of a policy is unknown."""
     size, weights = _measure_policy(seen)
     if size is None or weights is None:
         return
@@ -101,11 +102,11 @@ def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
             getattr(seen.settings, "keep_policies", 5) * size,
         )
     elif seen.role != "coordinator" and seen.params is not None:
-        yield seen.settings.home, (seen.params.max_staleness + 3) * size  # with one that is on its way
+        yield seen.settings.home, (seen.params.max_staleness + 3) * size  # includes one that is being downloaded
 
 
 def _measure_policy(seen: Snapshot) -> tuple[int | None, int | None]:
-    """Bytes and weights of the newest policy; None where it is not known."""
+    """Return the size in bytes and the number of weights of the newest policy, or None for both if unknown."""
     if seen.manifest is None or seen.params is None:
         return None, None
     width = 4 if seen.params.model.compute_dtype == "float32" else 2
@@ -128,13 +129,13 @@ def check_port(seen: Snapshot) -> Check:
 
 
 def check_clock(seen: Snapshot) -> Check:
-    """Signatures hold for a minute, and may be a few seconds from the future."""
+    """Compare clocks, because a signature is valid for a minute and at most a few seconds before its own time."""
     fix = "Set this machine's clock, for example with timedatectl set-ntp true"
     details = []
     if isinstance(seen.coordinator, CoordinatorFacts):
         ahead = seen.coordinator.offset
-        details.append(f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'after'} the coordinator")
-        if not -WINDOW_SECONDS <= ahead <= SKEW_SECONDS + 1:  # its answer is in whole seconds
+        details.append(f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator")
+        if not -WINDOW_SECONDS <= ahead <= SKEW_SECONDS + 1:  # the coordinator answers in whole seconds
             return fail("clock", details[0], fix)
     if isinstance(seen.chain, ChainFacts):
         lag = seen.chain.head_time - seen.now

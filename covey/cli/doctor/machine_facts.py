@@ -1,6 +1,6 @@
-"""Looks at the machine that a role is going to run on: device, engine, folders, port.  Nothing is written.
+"""Gathers facts about the machine that a role will run on: device, engine, folders, port. Nothing is written.
 
-Torch is asked in a process of its own, which can be ended.
+Torch runs in a subprocess, which can be ended.
 """
 
 import json
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
 
 DEVICE_SECONDS = 20.0
-"""Torch takes some of them to start; meanwhile everything else is looked at."""
+"""Timeout in seconds of torch, which takes some of them to start. The other looks run meanwhile."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
-    """Raises OperatorError("bad_device")."""
+    """Return name and memory of the device in the settings. Raises OperatorError("bad_device")."""
     device: str = getattr(settings, "device", "cpu")
     if device == "cpu":
         return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
@@ -44,9 +44,9 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
 
 
 def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings, params: PoolParams) -> EngineProbe:
-    """The engine that the role will start with.
+    """Return the engine that the role will start with.
 
-    Raises OperatorError as `require_engine`, and OperatorError("bad_engine") if it is not installed.
+    Raises the OperatorError of `require_engine`, and OperatorError("bad_engine") if the engine is not installed.
     """
     rules, vllm = params.verification, getattr(settings, "vllm", VllmOptions())
     name = choose_engine(getattr(settings, "engine", "auto"), rules, role=role, interpreter=vllm.interpreter)
@@ -66,7 +66,7 @@ def look_at_folder(root: Path) -> FolderFacts:
 
 
 def find_port_trouble(host: str, port: int) -> Trouble | None:
-    """Why nothing can listen there; None where it can."""
+    """Return why the port cannot be listened on, or None if it can."""
     try:
         listen(host, port).close()
     except OperatorError as error:

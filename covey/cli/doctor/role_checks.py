@@ -1,6 +1,6 @@
-"""Checks of one role: what `doctor_gather` has seen becomes rows of `covey doctor --config`.
+"""Checks of one role, which turn the snapshot of `gathering` into the rows of `covey doctor --config`.
 
-`check_role` looks and judges.  Each check is a pure function of the snapshot, which tests make by hand.
+`check_role` gathers and judges. Each check is a pure function of the snapshot, so tests can build snapshots by hand.
 """
 
 import time
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 TRANSACTION_GAS = 500_000
 """Gas of one transaction of a role, rounded up."""
 FEW_TRANSACTIONS = 100
-"""With ether for fewer there is a warning."""
+"""Number of transactions below which the remaining ether is a warning."""
 
 
 def check_role(
     role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> list[Check]:
-    """Look at this machine and at the network for a role with these settings; in half a minute, and nothing is sent.
+    """Check this machine and the network for a role with these settings, within half a minute and without sending.
 
-    `raw`: show amounts in the token's smallest unit.
+    With `raw`, amounts are in the token's smallest unit.
     """
     from covey.cli.doctor.gathering import gather
 
@@ -57,7 +57,7 @@ def check_role(
 
 
 def judge(seen: Snapshot) -> list[Check]:
-    """All rows of the snapshot's role, in the order in which they are mended."""
+    """Return all rows of the snapshot's role, in the order in which they should be fixed."""
     return [check(seen) for check in CHECKS[seen.role]]
 
 
@@ -77,11 +77,11 @@ def check_chain(seen: Snapshot) -> Check:
         return tell("chain", seen.chain or Trouble(detail="not looked at"))
     chain, wanted = seen.chain, seen.deployment.chain_id
     if chain.chain_id != wanted:
-        detail = f"{chain.url} is chain {chain.chain_id}, the deployment is on {wanted}"
+        detail = f"{chain.url} is chain {chain.chain_id}, but the deployment is on chain {wanted}"
         return fail("chain", detail, "Correct rpc_url or deployment")
     if chain.codeless:
         detail = f"chain {wanted} has no code at the addresses of {', '.join(chain.codeless)}"
-        return fail("chain", detail, "Name the deployment file of the chain that runs, or a node that is in step")
+        return fail("chain", detail, "Name the deployment file of the running chain, or a node that is in sync")
     return ok("chain", f"{chain.url} is chain {wanted}, all contracts have code")
 
 
@@ -94,7 +94,11 @@ def check_pool(seen: Snapshot) -> Check:
     if seen.pool.state is PoolState.CREATED:
         return warn("pool", f"{name} is not started", "The operator runs covey pool start")
     if seen.pool.state is PoolState.ENDED:
-        fix = "Join another pool" if seen.role == "worker" else "What is left is settled; create another pool to go on"
+        fix = (
+            "Join another pool"
+            if seen.role == "worker"
+            else "Remaining work is still settled; create another pool to continue"
+        )
         return warn("pool", f"{name} has ended: there is no new work", fix)
     return ok("pool", f"{name} is active, {steps} {'policy is' if steps == 1 else 'policies are'} published")
 
@@ -116,12 +120,12 @@ def check_balance(seen: Snapshot) -> Check:
 
 
 def check_named_on_chain(seen: Snapshot) -> Check:
-    """Whether the chain names the role's key as what the role is."""
+    """Check that the chain assigns the role to the role's key."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
         return skip("role", "key" if isinstance(seen.address, Trouble) else "pool")
     pool, number, key = seen.pool, seen.settings.pool, seen.address
     if seen.role == "validator":
-        fix = "Set key_file to the key of one that covey pool show lists, or ask the operator to run covey pool"
+        fix = "Set key_file to the key of a validator in covey pool show, or ask the operator to run covey pool"
         fix += f" replace-validator OLD {key}"
         is_named, named = pool.is_validator, "a validator"
     else:
@@ -135,7 +139,7 @@ def check_named_on_chain(seen: Snapshot) -> Check:
 
 
 def check_bond(seen: Snapshot) -> Check:
-    """The bond of a validator, without which its verdicts do not count, or of an operator, for whom it is optional."""
+    """Check the bond. A validator's verdicts do not count without one; for an operator it is optional."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
         return skip("bond", "key" if isinstance(seen.address, Trouble) else "pool")
     pool, stake, needed = seen.pool, seen.pool.stake, seen.pool.terms.validator_bond
@@ -172,12 +176,12 @@ def check_registration(seen: Snapshot) -> Check:
     if known.suspended:
         detail = f"the coordinator has suspended {node}: {known.suspended}"
         other = "a node of another contributor" if known.suspended == "strikes" else "another node"
-        return fail("registration", detail, f"Register {other}, once what it was suspended for is mended")
+        return fail("registration", detail, f"Fix the cause of the suspension, then register {other}")
     return ok("registration", f"{detail}; {known.accepted} of its submissions were accepted")
 
 
 def check_stake(seen: Snapshot) -> Check:
-    """Free stake backs every node of a contributor."""
+    """Check that the contributor's free stake backs every one of its nodes."""
     if not isinstance(seen.pool, PoolFacts) or seen.pool.contributor is None:
         return skip("stake", "registration")
     pool, owner, count = seen.pool, seen.pool.contributor, len({*seen.pool.nodes, seen.address})
@@ -191,19 +195,19 @@ def check_stake(seen: Snapshot) -> Check:
     return ok("stake", detail)
 
 
-# The others
+# Coordinator and relays
 
 
 def check_coordinator(seen: Snapshot) -> Check:
-    found, pool = seen.coordinator, seen.settings.pool
-    if found is None or isinstance(found, Trouble):
-        return tell("coordinator", found or Trouble(detail="not looked at"))
-    if found.pool != pool:
-        return fail("coordinator", f"it serves pool {found.pool}, not {pool}", "Correct pool or coordinator_url")
+    facts, pool = seen.coordinator, seen.settings.pool
+    if facts is None or isinstance(facts, Trouble):
+        return tell("coordinator", facts or Trouble(detail="not looked at"))
+    if facts.pool != pool:
+        return fail("coordinator", f"it serves pool {facts.pool}, not {pool}", "Correct pool or coordinator_url")
     if not isinstance(seen.pool, PoolFacts):
-        return warn("coordinator", f"it serves pool {pool}; its parameters could not be compared", "Mend the row pool")
-    if isinstance(found.params, Trouble):
-        return fail("coordinator", found.params.detail, "Correct deployment or coordinator_url")
+        return warn("coordinator", f"it serves pool {pool}; its parameters could not be compared", "Fix the row pool")
+    if isinstance(facts.params, Trouble):
+        return fail("coordinator", facts.params.detail, "Correct deployment or coordinator_url")
     return ok("coordinator", f"it serves pool {pool} with the chain's parameters")
 
 
@@ -221,7 +225,7 @@ def check_relays(seen: Snapshot) -> Check:
     detail = f"{len(good)} of {len(seen.relays)} have policy {seen.pool.steps - 1}"
     if not wrong:
         return ok("relays", detail)
-    make, fix = (warn, "Start it, or take it out of relays") if good else (fail, "Start a relay, or correct relays")
+    make, fix = (warn, "Start it, or remove it from relays") if good else (fail, "Start a relay, or correct relays")
     return make("relays", f"{detail}; {'; '.join(wrong)}", fix)
 
 

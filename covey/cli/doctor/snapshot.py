@@ -1,6 +1,6 @@
 """What `covey doctor --config` sees of a role's machine, chain, coordinator and relays, and the rows that it shows.
 
-Seen by `doctor_gather`, judged by `doctor_machine` and `doctor_checks`.
+`gathering` fills a `Snapshot`; `machine_checks` and `role_checks` judge it.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why something could not be seen, and what to do about it.  Example: detail="node.key cannot be read"."""
+    """Reason why something could not be read, and what to do about it. Example: detail="node.key cannot be read"."""
 
     detail: str
     fix: str = ""
 
     @classmethod
     def of(cls, error: CoveyError) -> Self:
-        """Messages say what to do after the first sentence, if not in `fix`."""
+        """Convert an error. A message without a separate `fix` says what to do after its first sentence."""
         if isinstance(error, OperatorError):
             return cls(detail=error.message.removesuffix(f". {error.fix}"), fix=error.fix)
         detail, _, fix = error.message.partition(". ")
@@ -42,29 +42,30 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """The device that a model computes on.  Example: name="NVIDIA H100 80GB HBM3", memory=85_000_000_000."""
+    """The device that a model computes on. Example: name="NVIDIA H100 80GB HBM3", memory=85_000_000_000."""
 
     name: str
     memory: int
-    """In bytes, all of it."""
+    """Total memory in bytes."""
     has_idle_gpu: bool = False
-    """Whether the settings name the CPU and the machine has an NVIDIA GPU."""
+    """Whether the machine has an NVIDIA GPU although the settings name the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
-    """The engine that the role will use, which the pool's thresholds hold for on this hardware.
+    """The engine that the role will use. The pool's thresholds apply to it on this hardware.
 
-    Example: name="hf", build="covey 0.1.0, torch 2.13.0+cpu, transformers 5.1.0"."""
+    Example: name="hf", build="covey 0.1.0, torch 2.13.0+cpu, transformers 5.1.0".
+    """
 
     name: str
     build: str
-    """Installed libraries of the engine."""
+    """Installed libraries of the engine, with their versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationFacts:
-    """The rung that holds, and the better ones that do not.  Example: "landlock", after a missing bubblewrap."""
+    """The isolation rung in use, and the better ones that failed. Example: "landlock", if bubblewrap is missing."""
 
     isolation: Isolation
     failed: tuple[RungTrial, ...] = ()
@@ -72,7 +73,10 @@ class IsolationFacts:
 
     @property
     def detail(self) -> str:
-        """Example: "landlock (Landlock ABI 4, seccomp); does not shield processes; bwrap: not installed"."""
+        """One line about the rungs.
+
+        Example: "landlock (Landlock ABI 4, seccomp); does not shield processes; bwrap: not installed".
+        """
         parts = [f"{self.isolation.rung} ({self.isolation.version})"]
         if self.isolation.open_doors:
             parts.append(f"does not shield {', '.join(self.isolation.open_doors)}")
@@ -86,9 +90,9 @@ class FolderFacts:
     """A folder that a role writes to."""
 
     free: int
-    """Bytes that are free on its disk."""
+    """Free bytes on its disk."""
     held: int
-    """Bytes that are in it already."""
+    """Bytes of the files that it already holds."""
     is_writable: bool
 
 
@@ -105,62 +109,68 @@ class ChainFacts:
     codeless: tuple[str, ...]
     """Names of contracts whose addresses hold no code."""
     balance: int | None
-    """Wei of the role's key; None without a key."""
+    """Balance of the role's key in wei; None without a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """The pool, as its contracts have it, and what the role's account is in it."""
+    """The pool as it is on chain, and what the role's account is in it."""
 
     state: PoolState
     terms: PoolTerms
     operator: Address
     is_validator: bool
     contributor: Address | None
-    """Contributor that vouches for the role's key as a node. None: nobody does."""
+    """Contributor that vouches for the role's key as a node; None if nobody does."""
     nodes: tuple[Address, ...]
     """Nodes that work for that contributor, on any machine; empty without one."""
     unit: TokenUnit
     """Unit in which rows show amounts of the pool's token."""
     stake: int
-    """A worker: free stake of its contributor; a validator or coordinator: the bond of its key."""
+    """Free stake of a worker's contributor, or the bond of a validator's or coordinator's key, in smallest units."""
     steps: int
-    """How many policies are published."""
+    """Number of published policies."""
     newest_hash: Hash | None
     """Manifest hash of the newest policy; None before the first."""
 
     def format_amount(self, amount: int) -> str:
-        """Example: "1.5 CVT"; "1500000000000000000" in the smallest unit."""
+        """Format an amount, for example as "1.5 CVT", or as "1500000000000000000" in the smallest unit."""
         return format_amount(amount, self.unit)
 
     def format_argument(self, amount: int) -> str:
-        """As `covey stake add` takes an amount.  Example: "1.5"; "1500000000000000000 --raw" in the smallest unit."""
+        """Format an amount as arguments of `covey stake add`.
+
+        Example: "1.5", or "1500000000000000000 --raw" in the smallest unit.
+        """
         number = format_amount(amount, TokenUnit(self.unit.decimals, ""))
         return f"{number} --raw" if self.unit == SMALLEST else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorFacts:
-    """What the coordinator says of itself, and of the role's node."""
+    """What the coordinator reports about itself and its nodes."""
 
     pool: int
     params: PoolParams | Trouble
-    """Trouble where they do not have the chain's hash."""
+    """The pool's parameters, or `Trouble` if they do not have the chain's hash."""
     offset: float
     """Seconds by which this machine's clock is ahead of the coordinator's."""
     nodes: Mapping[Address, NodeView]
-    """The nodes that have registered with it, by address."""
+    """Nodes that have registered with the coordinator, by address."""
     relays: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that was seen.  None: not looked at, because the role has no use for it or what it needs was not seen."""
+    """Everything that was gathered.
+
+    None means that it was not looked at, because the role does not need it or because a prerequisite is missing.
+    """
 
     role: Role
     settings: "RoleSettings | CoordinatorConfig"
     now: float
-    """Unix seconds of this machine."""
+    """This machine's time in Unix seconds."""
     address: Address | Trouble
     deployment: Deployment | Trouble
     folders: Mapping[Path, FolderFacts | Trouble]
@@ -168,24 +178,24 @@ class Snapshot:
     engine: EngineProbe | Trouble | None = None
     isolation: IsolationFacts | Trouble | None = None
     port: Trouble | None = None
-    """Why the coordinator's port is not free; None where it is, or for another role."""
+    """Reason why the coordinator's port is not free; None if it is free, and for other roles."""
     chain: ChainFacts | Trouble | None = None
     pool: PoolFacts | Trouble | None = None
     coordinator: CoordinatorFacts | Trouble | None = None
     relays: Mapping[str, Manifest | Trouble] | None = None
-    """The newest policy's manifest as each relay gives it."""
+    """Manifest of the newest policy as each relay serves it, by URL."""
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest policy's manifest, which has the chain's hash."""
-        found = (self.relays or {}).values()
-        return next((each for each in found if isinstance(each, Manifest)), None)
+        """Manifest of the newest policy, which has the chain's hash; None if no relay serves it."""
+        answers = (self.relays or {}).values()
+        return next((answer for answer in answers if isinstance(answer, Manifest)), None)
 
     @property
     def params(self) -> PoolParams | None:
-        """The pool's parameters, where they have the chain's hash."""
-        found = self.coordinator.params if isinstance(self.coordinator, CoordinatorFacts) else None
-        return found if isinstance(found, PoolParams) else None
+        """The pool's parameters if they have the chain's hash, otherwise None."""
+        params = self.coordinator.params if isinstance(self.coordinator, CoordinatorFacts) else None
+        return params if isinstance(params, PoolParams) else None
 
 
 Status = Literal["ok", "warn", "fail", "skip"]
@@ -193,14 +203,17 @@ Status = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One row.  Example: Check(name="balance", status="fail", detail="0x11... has 0 ether", fix="Send ether to it")."""
+    """One row of the output.
+
+    Example: Check(name="balance", status="fail", detail="0x11... has 0 ether", fix="Send ether to it").
+    """
 
     name: str
     status: Status
     detail: str
-    """What was seen, with values; for "skip", what has to be mended first."""
+    """What was seen, with values. For "skip", the row that must be fixed first."""
     fix: str = ""
-    """What to do, often a command; empty where nothing is wrong."""
+    """What to do, often a command. Empty if nothing is wrong."""
 
 
 def ok(name: str, detail: str) -> Check:

@@ -134,7 +134,7 @@ def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_pa
     finally:
         second[0].stop()
     first[1].save(tmp_path / "deployment.json")
-    with pytest.raises(OperatorError, match=r"devnet_differs: .*names contracts that the chain .* does not hold"):
+    with pytest.raises(OperatorError, match=r"devnet_differs: .*names contracts that are not on the chain of"):
         deploy.up(tmp_path, block_time=None)
 
 

@@ -164,7 +164,7 @@ def test_open_pool__creation_is_still_pending__is_refused_and_later_creates_no_o
         patch.setattr(Sender, "send_and_wait", lambda *arguments: send(*arguments, timeout_s=0))
         with pytest.raises(TransientError, match=r"not_mined: PoolRegistry.createPool .*may still be mined"):
             open_pool(folder, opening, say=lambda _: None)
-    with pytest.raises(OperatorError, match=r"pending_transaction: transactions of 0x.* yet: 1. Wait"):
+    with pytest.raises(OperatorError, match=r"pending_transaction: 0x.* has 1 transaction.* block yet. Wait"):
         open_it(folder)
     client.request("evm_setAutomine", True)
     client.request("evm_mine")
@@ -193,7 +193,7 @@ def test_pool_open__chain_that_exists__refuses_short_windows_and_asks_before_it_
     with pytest.raises(OperatorError) as caught:
         pool_open(folder)
     assert caught.value.code == "short_windows"
-    assert "unbond_window is 120, a public pool takes 604800" in caught.value.message
+    assert "unbond_window is 120, a public pool requires 604800" in caught.value.message
     lengthen_windows(folder)
     with pytest.raises(OperatorError, match=r"not_confirmed: .* chain 31337 spends 112 CVT of token 0x.*--yes"):
         pool_open(folder)
@@ -255,7 +255,9 @@ def test_pool_open__terms_that_pay_for_cheating__needs_force_on_a_chain_that_exi
     text = (folder / "pool.toml").read_text()
     assert text.count("1_000_000_000_000_000_000") == 3  # min_stake, slash_amount and validator_bond
     (folder / "pool.toml").write_text(text.replace("1_000_000_000_000_000_000", "1_000_000_000_000_000", 2))
-    with pytest.raises(OperatorError, match=r"weak_terms: .*lose 0\.\d\d times .* 3 is the least: set audit_rate to 0"):
+    with pytest.raises(
+        OperatorError, match=r"weak_terms: .*lose 0\.\d\d times .*least 3 times is required: set audit_rate to 0"
+    ):
         pool_open(folder, yes=True)
     assert contracts.pools.count_pools() == 0
     pool_open(folder, yes=True, force=True)
@@ -270,7 +272,7 @@ def test_open_pool__validators_key_is_elsewhere__says_who_has_to_bond_it(folder:
     open_pool(folder, plan_opening(folder, escrow="100", operator_bond="10"), say=lines.append)
     (line,) = (line for line in lines if address in line)
     command = f"covey stake add {TOKENS} --raw --kind validator --pool 1 --deployment FILE --key-file FILE"
-    assert line == f"pool 1: the bond of {address} is left to its owner: {command}"
+    assert line == f"pool 1: the owner of {address} must add its bond: {command}"
     (folder / "elsewhere.key").rename(away)
     open_it(folder)
     require_whole(folder, contracts, PoolId(1))

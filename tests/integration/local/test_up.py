@@ -91,9 +91,9 @@ def test_up__a_stop_signal__ends_its_processes_and_then_itself(folder: Path, por
 
 
 def test_up__detached__runs_until_down(folder: Path, port: int):
-    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing ran\n")
+    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing was running\n")
     code, printed = run(folder, "up", str(folder), "--detach")
-    assert (code, printed.splitlines()[-1]) == (0, f"end them with covey down {folder}")
+    assert (code, printed.splitlines()[-1]) == (0, f"stop them with covey down {folder}")
     assert printed.startswith("running: origin; logs are in")
     code, printed = run(folder, "up", str(folder))
     pid = (folder / LOCK_FILE).read_text().strip()
@@ -111,7 +111,7 @@ def test_up__killed__down_says_that_nothing_runs_and_its_processes_have_ended(fo
     while not is_free(port):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing ran\n")
+    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing was running\n")
 
 
 def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_port(folder: Path, port: int):
@@ -122,7 +122,7 @@ def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_p
     assert code == 1
     last = printed.splitlines()[-1]
     assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
-    assert "End what listens there, or change port in" in last
+    assert "Stop what listens there, or change port in" in last
 
 
 def test_up__detached_and_it_ends_with_a_traceback__is_an_error_with_its_last_line(folder: Path):

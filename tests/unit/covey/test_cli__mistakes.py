@@ -101,13 +101,13 @@ ROWS = [
     Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
     Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
     # the devnet
-    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is not a whole state"),
+    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is incomplete"),
     Row(
-        "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json is of a chain whose"
+        "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json belongs to a chain"
     ),
     Row(
         "devnet up --folder {folder}/gone --port 0",
-        "or begin a new chain with covey devnet up --folder {folder}/gone --fresh",
+        "or start a new chain with covey devnet up --folder {folder}/gone --fresh",
     ),
     Row("devnet up --folder {folder}/new --port {busy}", "address_in_use: cannot listen on 127.0.0.1:{busy}"),
     Row("devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet already runs on 127.0.0.1:{node}"),
@@ -117,19 +117,21 @@ ROWS = [
     ),
     Row(f"devnet fund {A} --folder {{folder}}/none", "no_deployment: {folder}/none/deployment.json cannot be read"),
     # the folder of a pool
-    Row(f"{INIT} --chain http://node.example/secret", "bad_settings: http://node.example needs the contracts' addr"),
-    Row(f"{INIT} {CHAIN}", "bad_settings: a devnet makes its own contracts. Leave --deployment out, or name the"),
-    Row(f"{INIT} --public-url http://a.example", "bad_settings: a devnet is reached from this machine alone. Leave"),
+    Row(f"{INIT} --chain http://node.example/secret", "the contracts on http://node.example are missing. Add"),
+    Row(f"{INIT} {CHAIN}", "bad_settings: a devnet deploys its own contracts. Leave --deployment out, or name"),
+    Row(f"{INIT} --public-url http://a.example", "bad_settings: a devnet can be reached from this machine only."),
     Row(f"{PUBLIC}", "no_public_url: contributors of a pool on http://node.example must reach its coordinator. Add -"),
     Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example. Name a URL without user and"),
     Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example. Name a URL w"),
     Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
     Row(f"{INIT} --chain sepolia {CHAIN}", "bad_url: --chain is sepolia. Name devnet, or the URL of a node"),
     Row(f"{INIT} --device gpu", "bad_device: gpu cannot be used: "),
-    Row("init pool /proc/new", "no_folder: /proc/new cannot be made: "),
+    Row("init pool /proc/new", "no_folder: /proc/new cannot be created: "),
     Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Name a new"),
     Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Na"),
-    Row("init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be made: File exists. Name a fol"),
+    Row(
+        "init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be created: File exists. Name a fol"
+    ),
     Row(f"{INIT} --model {{folder}}/half", "model_unavailable: {folder}/half has no config.json. Name a folder or a"),
     Row(f"{INIT} --model ./none", "model_unavailable: there is no folder ./none. Name a folder or a model on a hub"),
     Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment of kind sudoku. Use one of "),
@@ -155,8 +157,8 @@ ROWS = [
     Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
     Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
     Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: /dev/full exists"),
-    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is not a whole state"),
-    Row("up {folder}/lost", "or make another pool with covey init pool, since all that {folder}/lost holds is of the"),
+    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is incomplete"),
+    Row("up {folder}/lost", "or make another pool with covey init pool, because everything in {folder}/lost"),
     # pool files
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
@@ -178,9 +180,9 @@ ROWS = [
     Row(CREATE, f"validators names {B} more than once", change=(C, B)),
     Row(CREATE, "the arbiter must not be the operator", change=(ARBITER, OPERATOR)),
     Row(CREATE, "weak_pool: {folder}/pool.toml: the trainer is a validator", change=(TRAINER, A)),
-    Row(CREATE, "accept that with --yes", change=(TRAINER, OPERATOR)),
+    Row(CREATE, "accept this with --yes", change=(TRAINER, OPERATOR)),
     Row(CREATE, "unbond_window must be at least challenge_window + veto_window, 20", change=("= 20", "= 19")),
-    Row(CREATE, "min_stake: must not be negative, as -2 is", change=("min_stake = 2", "min_stake = -2")),
+    Row(CREATE, "min_stake: must not be negative, but is -2", change=("min_stake = 2", "min_stake = -2")),
     Row(CREATE, "veto_window: must be a whole number, not '10'", change=("veto_window = 10", 'veto_window = "10"')),
     Row(CREATE, "run covey validator calibrate", change=("quorum", 'model = { compute_dtype = "bfloat16" }\nquorum')),
     Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
@@ -195,7 +197,7 @@ ROWS = [
     Row("worker run --config {folder}/right.toml --set pool=x", "pool: Input should be a valid integer"),
     Row("worker run --config {folder}/right.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
     Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
-    Row("demo --json {folder}/none/x.json", "no_folder: {folder}/none/x.json has no folder"),
+    Row("demo --json {folder}/none/x.json", "no_folder: the folder of {folder}/none/x.json does not exist"),
     # the chain
     Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_chainId: "),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
@@ -207,7 +209,7 @@ ROWS = [
     ),
     Row(f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}", "bad_amount: -1 is not an amount. Write it like 15"),
     Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, mistyped"),
-    Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is no hash. Name one as covey case show prints it"),
+    Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash. Copy a hash that covey"),
     Row(
         f"pool start {NODE}", "NotOperator(1, ", refusal="NotOperator(uint256,address)" + "1".zfill(64) + "2".zfill(64)
     ),
@@ -252,10 +254,10 @@ ROWS = [
     ),
     Row("join http://me:secret@a:99999 {folder}/new", "bad_url: http://a:99999 is not a URL of a coordinator"),
     Row("join http://me:secret@a.example {folder}/new", "bad_url: http://a.example is not a URL of a coordinator"),
-    Row(JOIN, "no_deployment: the contracts keep your stake", page=describe_pool(31337)),
+    Row(JOIN, "no_deployment: the contracts hold your stake", page=describe_pool(31337)),
     Row(
         f"{JOIN} {CHAIN}",
-        "other_contracts: the coordinator works on other contracts: chain_id is 5 there and 31337 in the deployment",
+        "other_contracts: the coordinator uses other contracts: chain_id is 5 at the coordinator and 31337",
         page=describe_pool(5),
     ),
     Row(
@@ -267,12 +269,12 @@ ROWS = [
     Row(f"{JOIN} --key-file {{folder}}/open.key", "key_exposed: the key file {folder}/open.key is open to other users"),
     Row(
         f"{JOIN} --key-file {{folder}}/operator.key",
-        "not_confirmed: --key-file stakes, and there is no terminal",
+        "not_confirmed: --key-file stakes tokens, and there is no terminal",
     ),
     Row("worker enroll {folder}", "no_processes: {folder}/processes.toml cannot be read"),
     Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
     Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
-    Row(f"rewards show {CHAIN} --pool 1", "no_key: nobody is named. Name a --contributor by address, or a --key-file"),
+    Row(f"rewards show {CHAIN} --pool 1", "no_key: no contributor is named. Name a --contributor by address"),
     Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, mistyped"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer"),

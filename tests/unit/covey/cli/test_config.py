@@ -76,7 +76,7 @@ def test_password__in_a_list_of_urls__is_masked():
     ("text", "code"),
     [("pool = 0", "pool: "), ("colour = 1", "colour: "), ("pool", "is not TOML"), (None, "no_settings_file")],
 )
-def test_file__wrong__is_told_as_by_loading_it(tmp_path, command, text, code):
+def test_file__wrong__raises_the_error_of_loading_it(tmp_path, command, text, code):
     file = tmp_path / "worker.toml"
     if text is not None:
         needed = 'home = "h"\ndeployment = "d"\nkey_file = "k"\n' + ("" if "pool" in text else "pool = 1\n")

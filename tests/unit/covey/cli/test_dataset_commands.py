@@ -105,7 +105,7 @@ def test_example__file_that_can_be_imported(command: Command, tmp_path: Path) ->
 
 
 def write_environment(pool: Path, folder: Path, more: str = "") -> None:
-    """Have the pool's file draw rows of mathematics of a data set."""
+    """Make the pool's file draw rows of mathematics from a data set."""
     before, _, rest = pool.read_text().partition("[params.environment]")
     after = rest[rest.index("\n[params") :]
     options = f'dataset = "{open_folder(folder).digest}"\n{more}'

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def run_filter(pool: Path, command: Command) -> Command:
-    """The command on the shipped tiny model."""
+    """Return a function that runs the command with the shipped tiny model."""
 
     def run(*options: str) -> Answer:
         common = ["--model", str(tiny_folder()), "--out", str(pool.parent / "out.jsonl"), "--engine", "hf"]

@@ -1,4 +1,4 @@
-"""Which chain `covey init pool` takes."""
+"""The chain that `covey init pool` chooses."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ FIELDS = ("pool_registry", "node_registry", "policy_registry", "stake_manager", 
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of contracts whose node is in COVEY_RPC_URL, with its provider's key."""
+    """Return a deployment file whose node is in COVEY_RPC_URL, with the provider's key."""
     monkeypatch.setenv("COVEY_RPC_URL", NODE)
     file = tmp_path / "deployment.json"
     Deployment(chain_id=5, start_block=7, token=TOKEN, **dict.fromkeys(FIELDS, TOKEN)).save(file)
@@ -47,7 +47,7 @@ def test_init_pool__variable_alone__is_a_devnet(command: Command, deployment: Pa
 
 def test_init_pool__devnet_is_named__refuses_a_deployment(command: Command, deployment: Path, tmp_path: Path):
     answer = command("init", "pool", str(tmp_path / "new"), "--chain", "devnet", "--deployment", str(deployment))
-    assert (answer.code, "a devnet makes its own contracts" in answer.err) == (1, True)
+    assert (answer.code, "a devnet deploys its own contracts" in answer.err) == (1, True)
 
 
 def test_init_pool__blank_in_the_path__is_quoted_in_the_commands(command: Command, tmp_path: Path):

@@ -19,7 +19,7 @@ def publish(step, pool=1):
 
 @pytest.fixture
 def relays(monkeypatch):
-    """One has the policies up to step 1, the other is away."""
+    """Replace two relays: one has the policies up to step 1, and the other does not answer."""
 
     async def fetch_manifest(self, pool, step, manifest_hash):
         (score,) = self.scores

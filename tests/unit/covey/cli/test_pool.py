@@ -1,4 +1,4 @@
-"""Commands that read the chain or send transactions, on a chain that answers what the test says."""
+"""Commands that read the chain or send transactions, on a chain whose answers the test chooses."""
 
 import re
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def test_json__pool_show__every_value_once(opened):
 
 
 def chain_order(plain, found):
-    """The names in the order printed; all of them."""
+    """Return all names in the order in which they are printed."""
     names = [line.split()[0] for line in plain.splitlines()]
     assert set(names) == set(found)
     return names
@@ -120,14 +120,16 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
     refused = runner.invoke(cli.app, plain)
     assert refused.exception.code == "weak_terms"
     assert "--force" in refused.exception.fix
-    assert "a cheat is expected to lose 0.79 times what it gains, where 3 is the least" in refused.exception.message
+    assert (
+        "a cheat is expected to lose 0.79 times what it gains, but at least 3 times is required"
+        in refused.exception.message
+    )
     assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
     assert opened.sent == []
     forced = runner.invoke(cli.app, [*plain, "--force"])
     assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
     assert "deterrence  a cheat is expected to lose 0.8 times what it gains" in forced.stdout
-    told = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message)
-    name, value = told.groups()
+    name, value = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message).groups()
     assert name == "audit_rate"
     file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")
     assert invoke("pool", "create", str(file))["pool"] == 7  # the first number that it named is enough
@@ -236,7 +238,7 @@ def test_admin_commands__what_is_not_there__is_said_and_nothing_sent(opened, arg
 
 
 class FakeFollower:
-    """Two polls: the second brings the end."""
+    """Catches up with the second of two polls."""
 
     def __init__(self, client, deployment):
         place = {"block_number": 5, "block_hash": HASH, "transaction_hash": HASH, "log_index": 0}
@@ -250,7 +252,7 @@ class FakeFollower:
         return SimpleNamespace(events=found, cursor=cursor, is_caught_up=is_caught_up)
 
 
-def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_word(opened, monkeypatch):
+def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_state(opened, monkeypatch):
     monkeypatch.setattr(account, "Follower", FakeFollower)
     first, second = invoke("case", "show", "--pool", "1", key=False)["cases"]
     assert first == {

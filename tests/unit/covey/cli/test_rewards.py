@@ -152,7 +152,7 @@ def test_choose_pause__by_hand__until_it_is_final_within_bounds(final_at, pause)
 
 @pytest.fixture
 def answers(opened, monkeypatch):
-    """What the coordinator answers to one question after another, each without a pause."""
+    """Return a list of the coordinator's next answers, which are given without a pause."""
     monkeypatch.setattr(rewards, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(rewards, "LONGEST_SECONDS", 0.0)
     given = []
@@ -171,7 +171,7 @@ AWAY = TransientError("coordinator_unreachable", "http://c did not answer")
 EARNED = SimpleNamespace(cumulative=45, proof=())
 
 
-def test_rewards_claim__wait__outlasts_a_coordinator_that_is_away(opened, answers):
+def test_rewards_claim__wait__outlasts_an_unreachable_coordinator(opened, answers):
     answers += [None, AWAY, AWAY, None, None, EARNED]
     opened.history.unfinal = [post(2, 150)]
     result = runner.invoke(cli.app, ["rewards", "claim", "--wait", *CHAIN, "--key-file", "k"])

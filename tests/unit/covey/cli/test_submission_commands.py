@@ -72,7 +72,7 @@ def build_detail(**changes):
 
 
 class Coordinator:
-    """Answers with one submission, whatever it is asked for."""
+    """Answers every request with one submission."""
 
     def __init__(self, detail, relays=()):
         self.detail, self.relays, self.asked = detail, relays, []
@@ -193,11 +193,11 @@ def test_show__what_hash_or_signature_refutes__is_refused(opened, changes, code)
 def test_show__coordinator_of_another_pool__is_refused(opened):
     opened.pool, opened.coordinator = 2, Coordinator(build_detail())
     plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "2"]
-    assert "is of pool 1, not 2" in str(runner.invoke(cli.app, plain).exception)
+    assert "serves pool 1, not 2" in str(runner.invoke(cli.app, plain).exception)
 
 
 @pytest.mark.parametrize("text", ["0x1234567", "1234567", "0x12345678g", "0x" + "1" * 65, "../../status"])
-def test_show__no_hash__is_refused_before_anybody_is_asked(opened, text):
+def test_show__not_a_hash__is_refused_before_any_request(opened, text):
     result = runner.invoke(cli.app, ["submissions", "show", text, "--deployment", "d.json", "--pool", "1"])
     assert result.exception.code == "bad_hash"
 
@@ -235,7 +235,7 @@ def test_list__wrong_words__are_refused(option, code):
 
 
 @pytest.mark.parametrize("field", ["state", "reason"])
-def test_view__text_that_a_terminal_would_obey__is_no_answer(field):
+def test_view__text_that_a_terminal_would_obey__is_refused(field):
     with pytest.raises(ValueError, match=field):
         build_detail(**{field: "a\x1b[2J"})
 

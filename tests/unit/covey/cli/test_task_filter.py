@@ -1,4 +1,4 @@
-"""Counting right answers, results that survive a crash, and which questions stay."""
+"""Counting right answers, results that survive a crash, and the choice of questions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,14 +22,14 @@ TRIAL = SolveTrial(
 
 
 class Toy:
-    """Question n reads "q" n times."""
+    """An environment in which question n consists of n letters "q"."""
 
     def prompt(self, draw: int) -> Prompt:
         return Prompt(text="q" * draw, verification={"n": draw})
 
 
 class Letters:
-    """One token a letter."""
+    """A tokenizer with one token per letter."""
 
     bos_token_id = None
 
@@ -41,7 +41,7 @@ class Letters:
 
 
 class Scripted:
-    """Answers "y" for a seed that is a multiple of the number of letters in the question, else "no"."""
+    """Answers "y" if the seed is a multiple of the number of letters in the question, otherwise "no"."""
 
     tokenizer, end_tokens = Letters(), frozenset({1})
 
@@ -65,7 +65,7 @@ def count(numbers: Sequence[int], engine: Scripted, grade: Any) -> dict[int, int
 
 
 def grade_text(replies: Sequence[Reply]) -> list[Grade]:
-    """1 for "y" less 0.6 for each token after the first, for one question of four answers."""
+    """Grade one question of four answers with 1 for "y", less 0.6 for each token after the first."""
     assert len({reply.verification["n"] for reply in replies}) == 1
     return [build_grade(float(reply.text == "y"), 0.6 * (reply.tokens - 1)) for reply in replies]
 
@@ -87,7 +87,7 @@ def test_count_passes__scripted_answers__by_their_seeds() -> None:
 
 
 def test_count_passes__right_but_of_the_wrong_length__passes() -> None:
-    """A reward of 1 - 1.2 is below 0 and still that of a right answer."""
+    """A reward of 1 - 1.2 is negative, but the answer is still right."""
     engine = Scripted()
     engine._answer = lambda request: Completion(
         policy_version=0,
@@ -120,7 +120,7 @@ def test_choose_kept__bounds__are_both_kept() -> None:
     assert choose_kept(passes, count=9, pass_k=8, low=0.0, high=1.0) == [0, 1, 2, 3, 4, 6, 7]
 
 
-def test_results__read_again__go_on(tmp_path: Path) -> None:
+def test_results__read_again__are_continued(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     Results(path, TRIAL).add({0: 3, 1: None})
     again = Results(path, TRIAL)
@@ -145,7 +145,7 @@ def test_results__killed_while_it_wrote__lose_the_torn_line_alone(tmp_path: Path
     assert path.read_bytes() == whole
 
 
-def test_results__killed_in_the_first_line__begin_anew(tmp_path: Path) -> None:
+def test_results__killed_in_the_first_line__start_again(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text('{"kind": "to')
     assert Results(path, TRIAL).passes == {}

@@ -1,4 +1,4 @@
-"""A pool's TOML file: read whole, or refused in one line before anything is sent."""
+"""A pool's TOML file, which is read completely or refused in one line before anything is sent."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
     [(100, "epoch_seconds = 45.9", 45), (10, "epoch_seconds = 0.5", 1), (10, "", 5), (640, "", 20)],
 )
 def test_pool_file__epoch_length_left_out__is_the_coordinators_clock(tmp_path, windows, epoch_seconds, length):
-    """Whole seconds; at most half of the challenge window; 2 x 640 s of windows allow 20 s and not less."""
+    """The length is in whole seconds and at most half of the challenge window. Windows of 2 x 640 s allow 20 s."""
     text = POOL_FILE.replace("_window = 10", f"_window = {windows}").replace(
         "unbond_window = 20", "unbond_window = 9999"
     )
@@ -125,10 +125,10 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
         ("challenge_window = 10", "challenge_window = 0", "challenge_window and veto_window must be at least 1"),
         ("unbond_window = 20", "unbond_window = 19", "unbond_window must be at least .*, 20"),
         ("veto_window = 10", 'veto_window = "10"', "veto_window: must be a whole number, not '10'"),
-        ("slash_amount = 2", "slash_amount = 3", "slash_amount must not be over min_stake"),
+        ("slash_amount = 2", "slash_amount = 3", "slash_amount must not exceed min_stake"),
         ("min_stake = 2", "min_stake = 2\nmax_slashes = 0", "max_slashes must be at least 1"),
-        ("min_stake = 2", "min_stake = 2\nvalidator_bond = 5\nsigner_penalty = 6", "signer_penalty must not be over"),
-        ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps must not be over 10,000"),
+        ("min_stake = 2", "min_stake = 2\nvalidator_bond = 5\nsigner_penalty = 6", "signer_penalty must not exceed"),
+        ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps must not exceed 10,000"),
         (f'arbiter = "{BOB}"', f'arbiter = "{ALICE}"', "the arbiter must not be a validator"),
         # 2 groups of 8 rollouts of 8 tokens
         ("min_stake = 2", "min_stake = 2\nepoch_units = 127", "epoch_units must hold a task, 128"),

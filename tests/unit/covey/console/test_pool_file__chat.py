@@ -1,4 +1,4 @@
-"""A pool's file for a chat model: what the model fills in, and what is refused before anything is sent."""
+"""A pool's file for a chat model: values that the model fills in, and errors before anything is sent."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ CHAT = '[params.model]\nprompt_format = "chat"\n'
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether questions have a system text, for each template that is checked, here without its process."""
+    """Record whether questions have a system text, for each template check, which runs without its subprocess here."""
     found: list[bool] = []
     monkeypatch.setattr(
         "covey.model.prompts.require_stable_template", lambda *_, has_system, **__: found.append(has_system)

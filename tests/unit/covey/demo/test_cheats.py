@@ -23,7 +23,7 @@ CAPTURE = Capture(window=4, top_k=2)
 
 
 class Letters:
-    """One letter a token: 1 is "a", 2 is "b" ..."""
+    """A tokenizer with one letter per token: 1 is "a", 2 is "b" ..."""
 
     def decode(self, tokens, **_):
         return "".join(chr(96 + token) for token in tokens)

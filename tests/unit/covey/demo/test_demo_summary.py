@@ -84,10 +84,10 @@ def test_list_failures__all_went_well__none(participants, good):
     ("changes", "message"),
     [
         ({"reward": [0.1, 0.9, 0.9]}, "only 3 rewards were measured"),
-        ({"reward": [0.5, 0.5, 0.5, 0.65]}, "the reward rose by 0.050, not by 0.094"),
+        ({"reward": [0.5, 0.5, 0.5, 0.65]}, "the reward rose by 0.050, but 0.094 is required"),
         ({"slashed": {}}, "not slashed: cheat-1"),
         ({"honest_slashed": 1}, "an honest worker was slashed"),
-        ({"claimed": 8}, "the claims are not what the ledger owes"),
+        ({"claimed": 8}, "the claims are not equal to what the ledger owes"),
         ({"policies": {"0": "0x" + "00" * 32}}, "a used policy is not on chain"),
     ],
 )
@@ -96,12 +96,12 @@ def test_list_failures__one_thing_wrong__named_alone(participants, good, changes
     assert list_failures(summary | changes, participants, status=status, submissions=submissions) == [message]
 
 
-def test_list_failures__eight_steps__a_quarter_is_asked_for(tmp_path, good):
+def test_list_failures__eight_steps__a_quarter_is_required(tmp_path, good):
     summary, status, submissions = good
     participants = Participants(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
     summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {participants.workers[1].node: HASH}}
     found = list_failures(summary, participants, status=status, submissions=submissions)
-    assert found == ["the reward rose by 0.200, not by 0.250"]
+    assert found == ["the reward rose by 0.200, but 0.250 is required"]
 
 
 def test_list_failures__unsettled_or_lost_work__named(participants, good):

@@ -1,4 +1,4 @@
-"""What the demo's keeper does at a stop signal, with one light process instead of a network."""
+"""What the demo does at a stop signal, with one light process instead of a network."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def await_file(path: Path) -> None:
 
 @pytest.fixture
 def files() -> Iterator[Path]:
-    """Temporary files of the demo, sockets among them, whose paths have to be short."""
+    """Yield the folder of the demo's temporary files, with a short path, because it also holds sockets."""
     with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
         yield Path(name)
 
@@ -59,7 +59,7 @@ def files() -> Iterator[Path]:
 def test_run_demo__a_stop_signal__ends_its_processes_and_removes_its_files(
     tmp_path: Path, files: Path, number: signal.Signals
 ):
-    """A second signal does not interrupt the ending."""
+    """A second signal does not interrupt the shutdown."""
     ended = tmp_path / "ended"
     (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     (tmp_path / "light.py").write_text(LIGHT.replace("FILE", repr(str(ended))))

@@ -1,4 +1,4 @@
-"""What a devnet's folder may hold, looked at before Anvil is started."""
+"""Checks of a devnet's folder before Anvil is started."""
 
 import fcntl
 from pathlib import Path
@@ -29,13 +29,13 @@ DEPLOYMENT = Deployment(
 @pytest.mark.parametrize(
     ("state", "has_deployment", "code", "word"),
     [
-        ("{}", False, "devnet_differs", "deployment.json is gone"),
-        (None, True, "devnet_differs", "state.json is gone"),
-        ('{"block": {"number": "0x', True, "bad_state", "is not a whole state"),
-        ("", False, "bad_state", "is not a whole state"),
+        ("{}", False, "devnet_differs", "deployment.json is missing"),
+        (None, True, "devnet_differs", "state.json is missing"),
+        ('{"block": {"number": "0x', True, "bad_state", "is incomplete"),
+        ("", False, "bad_state", "is incomplete"),
     ],
 )
-def test_up__files_that_cannot_be_gone_on_with__is_refused_and_nothing_is_lost(
+def test_up__files_that_do_not_fit__is_refused_and_nothing_is_lost(
     tmp_path: Path, state: str | None, has_deployment: bool, code: str, word: str
 ):
     if state is not None:

@@ -65,7 +65,7 @@ def make_view(**changes) -> PoolView:
 
 @pytest.fixture
 def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A chain as the test wants it."""
+    """Return a chain whose content the test chooses."""
     held = SimpleNamespace(id=31337, version=DOMAIN_VERSION, state=PoolState.ACTIVE, terms=TERMS)
     pools = SimpleNamespace(
         state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")
@@ -97,7 +97,10 @@ def test_require_same_contracts__coordinator_names_another__is_refused(name: str
     with pytest.raises(OperatorError) as caught:
         require_same_contracts(make_view(), replace(DEPLOYMENT, **{field: other}))
     assert caught.value.code == "other_contracts"
-    assert f"{name} is {getattr(DEPLOYMENT, field)} there and {other} in the deployment" in caught.value.message
+    assert (
+        f"{name} is {getattr(DEPLOYMENT, field)} at the coordinator and {other} in the deployment"
+        in caught.value.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_stop_keeper__one_runs__ends_it_and_waits(tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_stop_keeper__the_keeper_was_killed__leaves_whoever_has_its_number_now(tmp_path: Path):
+def test_stop_keeper__the_keeper_was_killed__leaves_the_process_that_has_its_id_now(tmp_path: Path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         (tmp_path / LOCK_FILE).write_text(f"{stranger.pid}\n")
         assert stop_keeper(tmp_path) is False
@@ -186,10 +186,10 @@ def test_stop_keeper__the_keeper_was_killed__leaves_whoever_has_its_number_now(t
     assert stranger.returncode == 0
 
 
-def test_stop_keeper__the_next_keeper_has_not_written_its_number_yet__signals_it_alone(
+def test_stop_keeper__the_next_keeper_has_not_written_its_id_yet__signals_only_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The lock is held, and the file still has the number of a keeper that was killed."""
+    """The lock is held, but the file still contains the process id of a keeper that was killed."""
     file, signalled = tmp_path / LOCK_FILE, []
     file.write_text("1111\n")
     with file.open("a+") as held:
@@ -209,7 +209,7 @@ def test_stop_keeper__the_next_keeper_has_not_written_its_number_yet__signals_it
 
 
 @pytest.mark.parametrize("text", ["", "half", "99999999"])
-def test_stop_keeper__no_process_has_the_number__is_an_error_that_says_so(tmp_path: Path, text: str):
+def test_stop_keeper__no_process_has_the_id__is_an_error_that_says_so(tmp_path: Path, text: str):
     file = tmp_path / LOCK_FILE
     file.write_text(text)
     with file.open() as held:
@@ -231,7 +231,7 @@ def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(
         with pytest.raises(OperatorError):
             stop_keeper(tmp_path, seconds=0.7, say=said.append)
     assert len(said) == 3
-    assert all(line.startswith(f"waiting for process 99999999 to end those of {tmp_path}, ") for line in said)
+    assert all(line.startswith(f"waiting for process 99999999 to stop those of {tmp_path}, ") for line in said)
 
 
 def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

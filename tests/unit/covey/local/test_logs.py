@@ -43,7 +43,7 @@ def test_has_said__since_the_start__also_in_a_log_that_was_cut(log: Path):
     assert has_said(log, begun, "runs")
 
 
-def test_rotate__over_the_limit__moves_it_and_what_runs_goes_on_in_it(log: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rotate__over_the_limit__moves_it_and_its_process_continues(log: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(logs, "LONGEST_LOG", 10)
     older = log.with_name("worker.log.1")
     log.write_text("1234567890")

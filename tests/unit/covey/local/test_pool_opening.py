@@ -10,7 +10,10 @@ pytestmark = pytest.mark.unit
 
 
 def make_opening(folder: Path, *, trainer: str, bonds: dict[str, int]) -> Opening:
-    """The operator adds 100 to the escrow and 10 to its bond; `bonds` are by name of a validator's key."""
+    """Return an opening in which the operator adds 100 to the escrow and 10 to its bond.
+
+    `bonds` are amounts by the name of a validator's key.
+    """
     return Opening(
         pool=None,
         operator=SimpleNamespace(wallet=SimpleNamespace(address=make_key(folder, "operator"))),
@@ -26,7 +29,7 @@ def make_opening(folder: Path, *, trainer: str, bonds: dict[str, int]) -> Openin
 
 
 def make_key(folder: Path, name: str) -> str:
-    """Address of the key in the file NAME.key; operator and validator-1 are one account."""
+    """Write the key file NAME.key and return its address. Operator and validator-1 are one account."""
     file = folder / f"{name}.key"
     if not file.exists():
         save_key(file, (b"1" if name == "operator" else name[-1].encode()) * 32)

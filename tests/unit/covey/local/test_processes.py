@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    """Processes that run a line of Python instead of a command of ours."""
+    """Return processes that run a line of Python instead of a command of Covey."""
     (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -71,7 +71,7 @@ def test_start__heavy_imports__are_there(play):
 
 
 def test_start__the_server_it_is_forked_from__has_one_thread(play):
-    """A fork copies one thread only: locks that others hold would stay locked for ever."""
+    """A fork copies only one thread, so locks that others hold would never be released."""
     running = play.start("a", "import os; print(len(os.listdir(f'/proc/{os.getppid()}/task')))")
     assert running.wait(60) == 0
     assert running.log.read_text() == "1\n"
@@ -146,7 +146,7 @@ def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
 
 
 def test_stop__right_after_the_start__ends_all(play):
-    """Before a process leads its session there is no group of that number to signal."""
+    """Before a process leads its session, there is no group with its id to signal."""
     for n in range(5):
         play.start(f"p{n}", SLEEP)
     started = time.monotonic()
@@ -163,11 +163,11 @@ LATE = (
     "    sys.exit()\n"
     "signal.signal(15, end); print('up', flush=True); time.sleep(60)"
 )
-"""Writes its command into a file, a while after the stop signal."""
+"""Program that writes its command to a file, some time after the stop signal."""
 
 
 def test_stop__what_others_depend_on__ends_after_them(play, tmp_path):
-    """Whatever the order of starting: a worker hands in to a coordinator, which sends to a chain."""
+    """The order of starting does not matter: a worker submits to a coordinator, which sends to a chain."""
     ended = tmp_path / "ended"
     for command in ("worker", "devnet", "trainer", "coordinator", "validator"):
         await_text(play.start(command, LATE.format(ended=str(ended)), command=command), "up")
@@ -198,7 +198,7 @@ def test_kill__at_once__no_handler_runs(play):
 
 
 def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path):
-    """As `kill -9` of the demo does; a network must not go on without anybody who could stop it."""
+    """This is what `kill -9` of the demo does. A network must not continue without a process that can stop it."""
     child = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     started = (
         "import os, pathlib, sys, time; from covey.local import processes\n"
@@ -257,7 +257,7 @@ if __name__ == "__main__":
 
 
 def test_exit_code__the_server_is_killed__what_runs_is_seen_alive(tmp_path):
-    """A keeper would start a second instance of it, beside the live one."""
+    """Otherwise a keeper would start a second instance alongside the live one."""
     (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     (tmp_path / "orphaned.py").write_text(ORPHANED)
     done = subprocess.run(

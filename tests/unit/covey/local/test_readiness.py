@@ -1,4 +1,4 @@
-"""A real HTTP server gives the answers of a coordinator, the folder's own or another's."""
+"""Readiness of a folder, with a real HTTP server that answers as its own or another coordinator."""
 
 import json
 import threading
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Service:
-    """Whatever listens on the coordinator's port; `answer` is None for one that is not a coordinator."""
+    """A service on the coordinator's port. `answer` is None if it is not a coordinator."""
 
     def __init__(self, port: int) -> None:
         self.answer: dict[str, Any] | None = None
@@ -90,7 +90,7 @@ def service(port: int) -> Iterator[Service]:
 
 
 def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMENT) -> dict[str, Any]:
-    """GET /v1/pool of a coordinator."""
+    """Return a coordinator's answer to GET /v1/pool."""
     contracts = asdict(deployment)
     names = {name: contracts[field] for name, field in CONTRACTS.items()}
     return {

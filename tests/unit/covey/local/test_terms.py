@@ -1,4 +1,4 @@
-"""The model that a pool's folder starts from, as its trainer's settings name it."""
+"""The first model of a pool's folder, as its trainer's settings name it."""
 
 from pathlib import Path
 

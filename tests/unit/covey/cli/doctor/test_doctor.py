@@ -1,4 +1,4 @@
-"""What `covey doctor` says of a machine, with libraries that are there, missing or broken."""
+"""What `covey doctor` reports of a machine, with libraries that are present, missing or broken."""
 
 import json
 import os
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 def run(*arguments: str, path: Path | None = None) -> tuple[int, dict[str, dict[str, object]]]:
-    """Exit code, and the findings by name; `path` is searched for libraries first."""
+    """Return exit code and findings by name. `path` is searched for libraries first."""
     environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     command = [sys.executable, "-m", "covey", "doctor", "--json", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
@@ -35,9 +35,7 @@ def write_vllm(folder: Path, text: str) -> Path:
         ("0.32.1rc1+tpu", "ModuleNotFoundError: No module named 'vllm.distributed'"),
     ],
 )
-def test_doctor__vllm_that_our_side_does_not_fit__is_told_apart_from_a_good_one(
-    tmp_path: Path, version: str, detail: str
-) -> None:
+def test_doctor__vllm_that_covey_does_not_support__is_not_well(tmp_path: Path, version: str, detail: str) -> None:
     code, found = run("--engine", "vllm", path=write_vllm(tmp_path, f'__version__ = "{version}"'))
     assert (code, found["vllm"]["is_well"], found["vllm"]["detail"]) == (1, False, detail)
     assert found["python"]["detail"] == ".".join(map(str, sys.version_info[:3]))
@@ -47,7 +45,7 @@ def test_doctor__vllm_that_our_side_does_not_fit__is_told_apart_from_a_good_one(
 
 
 @pytest.mark.parametrize(("engine", "code"), [("vllm", 1), ("hf", 0)])
-def test_doctor__broken_vllm__is_an_error_only_where_it_is_wanted(tmp_path: Path, engine: str, code: int) -> None:
+def test_doctor__broken_vllm__is_an_error_only_if_it_is_needed(tmp_path: Path, engine: str, code: int) -> None:
     broken = write_vllm(tmp_path, 'raise ImportError("libcudart.so.12 is missing")')
     ended, found = run("--engine", engine, path=broken)
     assert ended == code

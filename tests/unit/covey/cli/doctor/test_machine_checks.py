@@ -36,7 +36,7 @@ def test_memory__bfloat16__has_twice_the_weights_in_a_policy():
     assert (row.status, row.detail) == ("ok", "weights take 8 GiB, in all about 64 GiB of 64 GiB")
 
 
-def test_device__cpu_beside_a_gpu__is_a_warning():
+def test_device__cpu_on_a_machine_with_a_gpu__is_a_warning():
     row = find("device", device=DeviceFacts(name="cpu", memory=GIB, has_idle_gpu=True))
     assert (row.status, row.fix) == ("warn", 'Set device = "cuda" to use it')
     assert find("device", device=Trouble(detail="cuda cannot be used", fix="Set device")).status == "fail"
@@ -45,7 +45,7 @@ def test_device__cpu_beside_a_gpu__is_a_warning():
 @pytest.mark.parametrize(
     ("free", "held", "status"),
     [
-        # max_staleness 1: three policies are kept, and a fourth is on its way, of 8 GiB each
+        # max_staleness 1: three policies of 8 GiB are kept, and a fourth is being downloaded
         (32, 0, "ok"), (31.9, 0, "warn"), (8, 24, "ok"), (1, 40, "ok"), (0.9, 40, "warn"),
     ],
 )  # fmt: skip

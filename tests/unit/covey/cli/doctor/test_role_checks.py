@@ -1,4 +1,4 @@
-"""Rows of `covey doctor --config` for networks that are well, and for each thing that may be wrong with one."""
+"""Rows of `covey doctor --config` for healthy networks, and for each thing that may be wrong with one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -82,13 +82,13 @@ COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offs
 
 
 def make_manifest(size):
-    """Of one file; 2 GiB a shard."""
+    """Return the manifest of one file with shards of 2 GiB."""
     shards = [Shard(size=min(2 * GIB, size - at), sha256=make_hash(str(at))) for at in range(0, size, 2 * GIB)]
     return Manifest(pool=1, step=3, files=(File(name="w", size=size, sha256=make_hash("w"), shards=tuple(shards)),))
 
 
 def see(role="worker", **changes):
-    """A role for which all is well, but for `changes`: 8 GiB of weights on a device of 100."""
+    """Return the snapshot of a healthy role with `changes`: 8 GiB of weights on a device of 100 GiB."""
     folder = FolderFacts(free=1000 * GIB, held=0, is_writable=True)
     values = {
         "role": role,
@@ -150,10 +150,10 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
 
 
 @pytest.mark.parametrize(
-    ("name", "role", "changes", "status", "told"),
+    ("name", "role", "changes", "status", "text"),
     [
         ("key", "worker", {"address": Trouble(detail="node.key cannot be read", fix="Name a file")}, "fail", "Name a"),
-        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "is chain 8, the deployment is on 7"),
+        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "but the deployment is on chain 7"),
         ("chain", "worker", {"chain": replace(CHAIN, codeless=("EpochLedger",))}, "fail", "addresses of EpochLedger"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.CREATED)}, "warn", "covey pool start"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.ENDED)}, "warn", "has ended"),
@@ -185,10 +185,10 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("isolation", "validator", {}, "ok", "bwrap (bubblewrap 0.11.0"),
     ],
 )  # fmt: skip
-def test_row__one_thing_wrong__says_what_was_seen_and_what_to_do(name, role, changes, status, told):
+def test_row__one_thing_wrong__says_what_was_seen_and_what_to_do(name, role, changes, status, text):
     row = find(name, role, **changes)
     assert row.status == status, row
-    assert told in f"{row.detail}. {row.fix}"
+    assert text in f"{row.detail}. {row.fix}"
     assert bool(row.fix) == (status in ("warn", "fail")), row
 
 
