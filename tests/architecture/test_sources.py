@@ -53,6 +53,16 @@ def test_handlers__never_bare_nor_of_everything():
                 assert not {"", "Exception", "BaseException"} & spelled, f"{name}:{node.lineno}"
 
 
+def test_read_verbs__never_open_a_write_transaction():
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    reading = ("get_", "list_", "find_", "is_", "compute_")
+    for name in NAMES:
+        for node in ast.walk(parse(name)):
+            if isinstance(node, functions) and node.name.startswith(reading):
+                calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+                assert not [call for call in calls if call.endswith("database.write")], f"{name}: {node.name}"
+
+
 def test_environment__never_read_at_import():
     for name in NAMES:
         late = {
