@@ -10,9 +10,10 @@ registry = typer.Typer(help="Stop new work in all pools of a deployment, and all
 
 @registry.command("pause")
 def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Stop new pools, stake, nodes and funding in all pools. Pauser of the contracts only.
+    """Stop new pools, stake, nodes, funding and policies in all pools. Pauser of the contracts only.
 
-    Work in progress, settlement, claims and withdrawals continue.
+    Settlement, claims, withdrawals and cases continue. A trainer cannot publish its next policy, and ends with
+    `publication_refused` until `covey registry unpause`.
 
     Example: `covey registry pause --deployment net/deployment.json --key-file admin.key`
     """
@@ -23,7 +24,7 @@ def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json 
 
 @registry.command("unpause")
 def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Allow new pools, stake, nodes and funding again. Pauser of the contracts only.
+    """Allow new pools, stake, nodes, funding and policies again. Pauser of the contracts only.
 
     Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
     """
