@@ -154,9 +154,8 @@ async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = 
     """Load a policy into the engine, by default the one that the chain holds now. A refused version is remembered."""
     try:
         await ctx.loader.load(version, manifest_hash, stop=ctx.shutdown.work_over)
-    except ProtocolError:
-        ctx.policies.refused.add(version)
-        raise
+    finally:
+        ctx.policies.refused |= ctx.loader.refused
 
 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:

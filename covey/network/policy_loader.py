@@ -5,7 +5,7 @@ from pathlib import Path
 
 from covey.engines.base import Engine
 from covey.engines.pool_policies import load_pool_policy
-from covey.errors import TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.network.policies import Policies
 from covey.protocol.ids import Hash, Step
 from covey.protocol.params import ModelParams
@@ -24,6 +24,9 @@ class PolicyLoader:
         self.folder: Path | None = None
         """Folder of the policy in the engine. None if nothing was loaded, or if the last load failed."""
 
+        self.refused: set[Step] = set()
+        """Versions that the pool or the engine does not allow. They stay refused."""
+
     async def load(
         self, version: Step, manifest_hash: Hash | None = None, *, stop: asyncio.Event | None = None
     ) -> None:
@@ -40,5 +43,9 @@ class PolicyLoader:
             if (self._engine.policy_version, self.folder) == (version, folder):
                 return
             self.folder = None  # If loading fails, the content of the engine is unknown.
-            await asyncio.to_thread(load_pool_policy, self._engine, folder, version, self._params)
+            try:
+                await asyncio.to_thread(load_pool_policy, self._engine, folder, version, self._params)
+            except ProtocolError:
+                self.refused.add(version)
+                raise
             self.folder = folder

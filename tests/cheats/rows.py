@@ -66,7 +66,7 @@ class InventedUnseen(Elsewhere):
     shown_by = (
         "tests/unit/trainer/data/test_regrading.py::test_cycle__invented_rewards_that_nobody_replayed__teach_nothing",
         "tests/unit/trainer/data/test_regrading.py"
-        "::test_cycle__row_that_is_not_of_its_slot__its_submission_is_left_out_and_learning_goes_on",
+        "::test_cycle__row_that_does_not_fit_its_slot__its_submission_is_left_out_and_learning_continues",
     )
 
 

@@ -163,6 +163,22 @@ async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_goo
     assert (ctx.policies.refused, ctx.loader.folder) == ({0}, None)
 
 
+async def test_load_policy__chain_lags_once__is_loaded_the_next_time(start: Start, engine, monkeypatch):
+    ctx = start()
+    require = ctx.network.policies.require
+
+    async def lag(*_: object, **__: object) -> None:
+        raise ProtocolError("unknown_policy", "there is no policy 0 on chain")
+
+    monkeypatch.setattr(ctx.network.policies, "require", lag)
+    with pytest.raises(ProtocolError, match="unknown_policy"):
+        await loop.load_policy(ctx, 0)
+    assert ctx.policies.refused == set()
+    monkeypatch.setattr(ctx.network.policies, "require", require)
+    await loop.load_policy(ctx, 0)
+    assert engine.policy_version == 0
+
+
 async def test_load_policy__another_policy_of_the_same_version__is_loaded(start: Start, tmp_path):
     """A reorganisation may replace a policy, and work of the replaced one would look like fraud."""
     loaded, folders = [], [tmp_path / "first", tmp_path / "first", tmp_path / "second"]

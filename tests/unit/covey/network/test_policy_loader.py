@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.errors import TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.network import policy_loader
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol.params import ModelParams
@@ -37,6 +37,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def load(engine: Engine, folder: Path, version: int, params: ModelParams) -> None:
         names.append(folder.name)
+        if "refused" in folder.name:
+            raise ProtocolError("policy_mismatch", "other end tokens")
         if "bad" in folder.name:
             raise TransientError("engine_died", "gone")
         engine.policy_version = version
@@ -79,3 +81,12 @@ async def test_load__stopped_while_it_waits_for_the_policy__raises_stopped(loads
     with pytest.raises(TransientError, match="stopped"):
         await PolicyLoader(Engine(), Away(), ModelParams()).load(3, stop=stop)
     assert loads == []
+
+
+async def test_load__policy_that_the_pool_does_not_allow__is_remembered(loads: list[str]) -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams())
+    with pytest.raises(ProtocolError):
+        await loader.load(3, "refused")
+    with pytest.raises(TransientError):
+        await loader.load(4, "bad")
+    assert loader.refused == {3}
