@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from covey.errors import OperatorError, TransientError
+from covey.errors import TransientError
 from covey.protocol import eip712
-from covey.protocol.api.common import ReceiptBody, SignatureText
+from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionAnswer
-from covey.protocol.messages import Countersignature, Receipt
+from covey.protocol.messages import Receipt
 from covey.runtime.files import write_atomically
 from worker.receipts import ChainMoment
 
@@ -31,16 +29,6 @@ class SignedSubmission:
     """The chain's state when the receipt was signed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptReceipt:
-    """A signed receipt in a file, with the operator's promise if it was countersigned."""
-
-    receipt: Receipt
-    signature: str
-    promise: Countersignature | None
-    promise_signature: str
-
-
 KEPT_REFUSED = 256
 """Number of refused leases that a claim names."""
 
@@ -51,32 +39,6 @@ def _explain_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise TransientError("disk_full", f"a submission could not be stored: {error}") from error
-
-
-def read_kept(file: Path) -> KeptReceipt:
-    """Read a receipt that a worker has kept, or JSON with the same `receipt` and `signature`.
-
-    Raises OperatorError("bad_receipt_file") if the file does not hold one.
-    """
-    try:
-        values = json.loads(file.read_bytes())
-        receipt = ReceiptBody.model_validate(values["receipt"]).to_message()
-        signature = TypeAdapter(SignatureText).validate_python(values["signature"])
-        countersignature = values.get("countersignature")
-        answer = None if countersignature is None else SubmissionAnswer.model_validate(countersignature)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise OperatorError(
-            "bad_receipt_file",
-            f"{file} holds no signed receipt: {reason}",
-            fix="Name a file that a worker keeps in HOME/outgoing/sent, or JSON with receipt and signature",
-        ) from error
-    if answer is None:
-        return KeptReceipt(receipt=receipt, signature=signature, promise=None, promise_signature="")
-    promise = Countersignature(
-        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
-    )
-    return KeptReceipt(receipt=receipt, signature=signature, promise=promise, promise_signature=answer.signature)
 
 
 class SubmissionStore:

@@ -23,7 +23,7 @@ ADVICE = {
     "InvalidEpochLength": _WINDOWS,
     "InvalidProof": "Run the command again; if it fails again, the coordinator's proof is wrong: tell the operator",
     "InvalidQuorum": "Lower quorum in [params] to the number of validators, the second number, or name more validators",
-    "InvalidSignature": "Name the key files of the contributor and of the node that is registered",
+    "InvalidSignature": "Use the key file of the account that the message names, or an unchanged file",
     "InvalidSlash": "Correct slash_amount, max_slashes, light_slash_bps or signer_penalty in [terms] of the pool file",
     "InvalidWindow": _WINDOWS,
     "NeverBound": "Name a receipt of a node that the contributor has registered",

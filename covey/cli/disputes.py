@@ -16,9 +16,10 @@ from covey.console.options import CoordinatorUrl, DeploymentFile, Json, KeyFile,
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
+    from covey.chain.structs import Accusation
     from covey.console.account import Account
-    from covey.protocol.ids import Address, Hash
-    from covey.protocol.messages import Verdict
+    from covey.protocol.ids import Address
+    from covey.protocol.messages import Receipt, Verdict
 
 ReceiptFile = Annotated[
     Path,
@@ -41,10 +42,9 @@ def rewards_challenge(
     --key-file contributor.key`
     """
     from covey.chain.contracts import OMISSION_BOND
-    from covey.protocol.eip712 import compute_struct_hash
-    from worker.submission_store import read_kept
+    from covey.console.receipt_files import read_receipt_file
 
-    kept = read_kept(file)
+    kept = read_receipt_file(file)
     if kept.promise is None:
         raise OperatorError(
             "no_promise",
@@ -61,11 +61,10 @@ def rewards_challenge(
             promise_signature=kept.promise_signature,
         )
     )
-    receipt_hash = compute_struct_hash(kept.receipt)
-    challenge = account.contracts.ledger.get_challenge(receipt_hash)
+    challenge = account.contracts.ledger.get_challenge(kept.receipt_hash)
     options.show(
         {
-            "receipt_hash": receipt_hash,
+            "receipt_hash": kept.receipt_hash,
             "bond_wei": OMISSION_BOND,
             "answer_until": challenge.answer_by,
             "transaction": entry.transaction_hash,
@@ -82,26 +81,23 @@ def rewards_resolve(
     Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
     --key-file contributor.key`
     """
-    from covey.protocol.eip712 import compute_struct_hash
-    from worker.submission_store import read_kept
+    from covey.console.receipt_files import read_receipt_file
 
-    receipt = read_kept(file).receipt
+    kept = read_receipt_file(file)
     account = options.open_account(deployment, key_file, pool)
-    _require_pool(account, receipt.pool, file)
-    entry = account.send(account.contracts.ledger.resolve_omission(receipt))
-    receipt_hash = compute_struct_hash(receipt)
-    state = account.contracts.ledger.get_challenge(receipt_hash).state
-    options.show(
-        {"receipt_hash": receipt_hash, "state": state.name.lower(), "transaction": entry.transaction_hash}, as_json
-    )
+    _require_pool(account, kept.receipt.pool, file)
+    entry = account.send(account.contracts.ledger.resolve_omission(kept.receipt))
+    state = account.contracts.ledger.get_challenge(kept.receipt_hash).state
+    values = {"receipt_hash": kept.receipt_hash, "state": state.name.lower()}
+    options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
 
-def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
     """Withdraw the ether of challenges that were upheld.
 
-    Example: `covey rewards withdraw-ether --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey rewards withdraw-ether --deployment net/deployment.json --key-file contributor.key`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file)
     wei = account.contracts.ledger.ether_of(account.wallet.address)
     if not wei:
         raise OperatorError(
@@ -128,11 +124,12 @@ def case_equivocation(
     Example: `covey case equivocation first.json second.json --deployment net/deployment.json --pool 1
     --key-file anybody.key`
     """
-    from worker.submission_store import read_kept
+    from covey.console.receipt_files import read_receipt_file
 
-    first, second = read_kept(file), read_kept(other)
+    first, second = read_receipt_file(file), read_receipt_file(other)
     account = options.open_account(deployment, key_file, pool)
     _require_pool(account, first.receipt.pool, file)
+    _require_equivocation(first.receipt, second.receipt)
     call = account.contracts.court.slash_for_equivocation(
         first.receipt, first.signature, second.receipt, second.signature
     )
@@ -152,7 +149,8 @@ def case_slash_signer(
 ) -> None:
     """Slash the bond of a validator whose verdict opened a case that was vetoed.
 
-    The verdict and its signature are read from the coordinator, and the contract checks both.
+    The verdict and its signature are read from the coordinator, and the contract checks both. If a coordinator withholds
+    them, the transaction that opened the case contains them.
 
     Example: `covey case slash-signer RECEIPT_HASH VALIDATOR --deployment net/deployment.json --pool 1
     --key-file anybody.key`
@@ -160,7 +158,7 @@ def case_slash_signer(
     signer = read_address(validator)
     account = options.open_account(deployment, key_file, pool)
     accusation = find_accusation(account, receipt_hash)
-    verdict, signature = _find_verdict(account, coordinator_url, accusation.receipt_hash, signer)
+    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer)
     entry = account.send(account.contracts.court.slash_signer(accusation, verdict, signature))
     values = {"receipt_hash": accusation.receipt_hash, "validator": signer}
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
@@ -171,16 +169,36 @@ def _require_pool(account: "Account", named: int, file: Path) -> None:
         raise OperatorError("wrong_pool", f"the receipt in {file} is of pool {named}", fix=f"Name --pool {named}")
 
 
-def _find_verdict(
-    account: "Account", coordinator_url: str, receipt_hash: "Hash", validator: "Address"
-) -> "tuple[Verdict, str]":
-    """Return a validator's revealed verdict on a submission, and its signature.
+def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
+    """Raise OperatorError("no_equivocation") unless one node claims two different files for one lease."""
+    leases = [(receipt.pool, receipt.node, receipt.task, receipt.lease) for receipt in (first, second)]
+    if leases[0] != leases[1] or first.work_key == second.work_key:
+        raise OperatorError(
+            "no_equivocation",
+            "the two receipts are not of one lease of one node with different files",
+            fix="Use two receipts with the same pool, node, task and lease, and different work keys",
+        )
 
-    Raises ProtocolError("unknown_verdict").
+
+def _find_verdict(
+    account: "Account", coordinator_url: str, accusation: "Accusation", validator: "Address"
+) -> "tuple[Verdict, str]":
+    """Return the revealed verdict with which a validator supported a case, and its signature.
+
+    A validator may have given an earlier verdict on the cheap checks, so the reason of the case decides. Raises
+    ProtocolError("unknown_verdict").
     """
-    detail = account.get_submission(coordinator_url, receipt_hash)
-    require_true(account, detail, receipt_hash)
+    from covey.protocol.verdict import Decision
+
+    reason = account.contracts.court.get_case(accusation).reason
+    detail = account.get_submission(coordinator_url, accusation.receipt_hash)
+    require_true(account, detail, accusation.receipt_hash)
     for body, signature in zip(detail.verdicts, detail.signatures, strict=True):
-        if body.validator == validator:
-            return body.to_message(), signature
-    raise ProtocolError("unknown_verdict", f"{validator} gave no verdict on {receipt_hash}", status=404)
+        verdict = body.to_message()
+        if (verdict.validator, verdict.outcome, verdict.reason) == (validator, Decision.REJECT, reason):
+            return verdict, signature
+    raise ProtocolError(
+        "unknown_verdict",
+        f"{validator} gave no verdict that supports the case of {accusation.receipt_hash}",
+        status=404,
+    )

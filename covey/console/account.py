@@ -118,7 +118,12 @@ class Account:
         return message, Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
 
     def rotate_node(self, previous: Address, node: Wallet) -> Entry:
-        """Replace a node of the account with another one, which signs its registration."""
+        """Replace a node of the account with a different one, which signs its registration.
+
+        Raises OperatorError("same_key") if both have the same key.
+        """
+        if node.address == previous:
+            raise OperatorError("same_key", f"{previous} is the node to replace", fix="Use the key file of a new node")
         message, domain = self._prepare_registration(node)
         return self.send(
             self.contracts.nodes.rotate_node(

@@ -1,5 +1,6 @@
 """Commands of a dispute as they are typed, on a real chain: each does what the contract lets anybody do."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from covey.protocol.api.common import VerdictBody
 from covey.protocol.api.worker import SubmissionAnswer
 from covey.protocol.eip712 import compute_struct_hash, sign
 from covey.protocol.messages import Countersignature, Receipt
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import SIGNATURE
 from tests.integration.chain.conftest import Chain
 from tests.integration.chain.making import make_header, make_receipt, make_verdict, post, propose, word
 from worker.receipts import ChainMoment
@@ -88,10 +91,10 @@ def test_rewards_challenge__receipt_in_no_epoch__is_paid_and_the_ether_comes_bac
     before = chain.contracts.token.balance_of(chain.address("contributor"))
     assert covey("rewards", "resolve", str(file), key="contributor")["state"] == "upheld"
     assert chain.contracts.token.balance_of(chain.address("contributor")) == before + 150
-    assert covey("rewards", "withdraw-ether", key="contributor")["wei"] == OMISSION_BOND
+    assert covey("rewards", "withdraw-ether", key="contributor", pool=False)["wei"] == OMISSION_BOND
     assert chain.client.get_balance(chain.contracts.ledger.address) == 0
     with pytest.raises(OperatorError, match="nothing_to_withdraw"):
-        covey("rewards", "withdraw-ether", key="contributor")
+        covey("rewards", "withdraw-ether", key="contributor", pool=False)
 
 
 def test_rewards_challenge__receipt_without_a_promise__is_refused_before_anything_is_sent(chain, covey, tmp_path):
@@ -108,6 +111,8 @@ def test_case_equivocation__two_files_for_one_lease__slashes_at_once(chain, cove
         keep(chain, tmp_path / str(i), make_receipt(chain, covey.pool, work_key=word(i)), is_promised=i == 1)
         for i in (1, 2)
     ]
+    with pytest.raises(OperatorError, match="no_equivocation"):
+        covey("case", "equivocation", str(files[0]), str(files[0]), key="deployer")
     answer = covey("case", "equivocation", *map(str, files), key="deployer")
     assert (answer["node"], answer["contributor"]) == (chain.address("node"), chain.address("contributor"))
     assert chain.contracts.stakes.stake_of(covey.pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 40
@@ -120,8 +125,10 @@ def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, cove
     verdict = make_verdict(chain, covey.pool, receipt, 0)
     signature = sign(verdict, chain.domain("slashing_court"), chain.wallets["validator-0"])
 
+    earlier = dataclasses.replace(verdict, outcome=Decision.ACCEPT, reason=Reason.NONE)  # on the cheap checks
+
     class Detail:
-        verdicts, signatures = (VerdictBody.of(verdict),), (signature,)
+        verdicts, signatures = (VerdictBody.of(earlier), VerdictBody.of(verdict)), (SIGNATURE, signature)
 
     monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
     monkeypatch.setattr(disputes, "require_true", lambda *_: None)
@@ -140,6 +147,8 @@ def test_worker_rotate__node_of_the_contributor__is_replaced_by_one_that_signs(c
     assert answer["previous"] == chain.address("node")
     assert nodes.contributor_of(covey.pool, answer["node"]) == chain.address("contributor")
     assert nodes.contributor_of(covey.pool, chain.address("node")) is None
+    with pytest.raises(OperatorError, match="same_key"):
+        covey("worker", "rotate", answer["node"], "--node-key-file", str(new), key="contributor")
     with pytest.raises(ProtocolError, match="NotContributor"):
         covey("worker", "rotate", answer["node"], "--node-key-file", str(tmp_path / "x.key"), key="deployer")
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import OperatorError
 from covey.protocol.api.worker import SubmissionAnswer
 from covey.protocol.eip712 import to_dict
-from covey.protocol.messages import Countersignature, Receipt
+from covey.protocol.messages import Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
 from worker.receipts import ChainMoment
-from worker.submission_store import SignedSubmission, SubmissionStore, read_kept
+from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.unit
 ANSWER = SubmissionAnswer(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
@@ -117,42 +116,3 @@ def test_list_refused__draft_of_a_process_that_was_killed__is_skipped(tmp_path: 
     (tmp_path / "refused" / "9").touch()
     (tmp_path / "refused" / ".10.abcd").touch()
     assert store.list_refused() == [9]
-
-
-def test_read_kept__sent_or_pending__has_the_receipt_and_any_promise(tmp_path: Path):
-    store = SubmissionStore(tmp_path)
-    submission = make_submission(7, 9)
-    store.add(submission)
-    waiting = read_kept(tmp_path / "7-9.json")
-    assert (waiting.receipt, waiting.signature, waiting.promise) == (submission.receipt, SIGNATURE, None)
-    store.close(submission, ANSWER)
-    sent = read_kept(tmp_path / "sent" / "7-9.json")
-    assert sent.promise == Countersignature(
-        receipt_hash=ANSWER.receipt_hash, signed_at=ANSWER.signed_at, latest_epoch=ANSWER.latest_epoch
-    )
-    assert (sent.receipt, sent.promise_signature) == (submission.receipt, ANSWER.signature)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe",
-        b"[]",
-        b"null",
-        b"3",
-        b"{}",
-        b'{"receipt": 3, "signature": "0x"}',
-        b'{"receipt": {}, "signature": "0x"}',
-        b"[" * 100_000,
-    ],
-)
-def test_read_kept__not_a_receipt__is_refused_with_the_file(tmp_path: Path, content: bytes):
-    file = tmp_path / "x.json"
-    file.write_bytes(content)
-    with pytest.raises(OperatorError, match=r"bad_receipt_file: .*x\.json holds no signed receipt"):
-        read_kept(file)
-    with pytest.raises(OperatorError, match="bad_receipt_file"):
-        read_kept(tmp_path / "absent.json")
-    with pytest.raises(OperatorError, match="bad_receipt_file"):
-        read_kept(tmp_path)
