@@ -26,7 +26,7 @@ async def cycle(ctx: Context) -> CycleResult:
     progress = await asyncio.to_thread(read_chain, ctx)
     if progress is not None:
         await asyncio.to_thread(apply_progress, ctx, progress)
-    await asyncio.to_thread(omissions.answer_challenges, ctx)
+    await asyncio.to_thread(answer_challenges, ctx)
     await asyncio.to_thread(ctx.sender.pump)
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
@@ -52,6 +52,18 @@ def apply_progress(ctx: Context, progress: ChainProgress) -> None:
     if progress.events:
         for job in ("assign_tasks", "settle_epoch"):
             ctx.kicker.kick(job)
+
+
+def answer_challenges(ctx: Context) -> None:
+    """Have intents for the answers to all open challenges whose epochs the chain holds.
+
+    Each answer has a write transaction of its own, so a flood of challenges holds up nobody else who writes.
+    """
+    with ctx.database.read() as repository:
+        answers = omissions.build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
+    for answer in answers:
+        with ctx.database.write() as repository:
+            omissions.record_answer(repository, answer)
 
 
 def on_policy_published(ctx: Context, repository: Repository, event: events.PolicyPublished) -> None:

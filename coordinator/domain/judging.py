@@ -37,7 +37,7 @@ def dispatch(
     """Decide what can be decided, apply that, then draw and open turns for what is left.  Called by jobs only."""
     undecided = repository.list_submissions(SubmissionState.SUBMITTED)
     due = settlement.find_due(repository, params, undecided, now=now)
-    apply(repository, params, panel.look_at(params, undecided, validators=validators, due=due, now=now), now=now)
+    apply(repository, params, panel.advance_turns(params, undecided, validators=validators, due=due, now=now), now=now)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
             panel.open_missing(params, row, validators=validators, now=now)

@@ -1,15 +1,14 @@
 """Answers omission challenges: shows that a receipt is in an epoch that stands, before the operator's bond pays for it.
 
-`loop` records what the chain tells, then has the open challenges answered.  A receipt that no epoch holds yet is
-answered when its epoch is posted.  One look builds one tree for each epoch, and writes in slices: a flood of challenges
-costs little, and holds up nobody else who writes.
+`chain_events` records what the chain tells, then has the open challenges answered.  A receipt that no epoch holds yet
+is answered when its epoch is posted.  One look builds one tree for each epoch, and writes in slices, so a flood of
+challenges costs little.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import ChallengeRow, EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
@@ -58,15 +57,6 @@ def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -
     if challenge is not None:
         challenge.decided_block = block
         repository.flush()
-
-
-def answer_challenges(ctx: Context) -> None:
-    """Have intents for the answers to all open challenges whose epochs the chain holds."""
-    with ctx.database.read() as repository:
-        answers = build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
-    for answer in answers:
-        with ctx.database.write() as repository:
-            _record_answer(repository, answer)
 
 
 def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
@@ -120,7 +110,8 @@ def build_record(epoch: EpochRow) -> EpochRecord:
     )
 
 
-def _record_answer(repository: Repository, answer: Answer) -> None:
+def record_answer(repository: Repository, answer: Answer) -> None:
+    """Have an intent for the answer, and note it with each challenge."""
     key = _find_free_key(repository, answer.receipt_hashes[0])
     add_intent(repository, key=key, call=answer.call)
     for receipt_hash in answer.receipt_hashes:

@@ -70,7 +70,7 @@ class Look(NamedTuple):
     """Validators that let a turn run out, once for each turn."""
 
 
-def look_at(
+def advance_turns(
     params: PoolParams,
     rows: Sequence[SubmissionRow],
     *,

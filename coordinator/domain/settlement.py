@@ -17,7 +17,6 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
-from covey.protocol.verdict import Decision
 
 PROMISED_EPOCHS = 64
 """A countersignature promises inclusion at most so many epochs later."""
@@ -185,6 +184,8 @@ def get_reward(repository: Repository, ledger: Ledger, *, contributor: Address, 
 
 def build_work_leaf(row: SubmissionRow) -> WorkLeaf:
     """The leaf of a decided submission."""
+    if row.decision is None:
+        raise ValueError(f"submission {row.receipt_hash} is not decided")
     return WorkLeaf(
         receipt_hash=Hash(row.receipt_hash),
         work_key=Hash(row.work_key),
@@ -193,7 +194,7 @@ def build_work_leaf(row: SubmissionRow) -> WorkLeaf:
         task=TaskId(row.task),
         policy_version=Step(row.policy_version),
         signed_at=row.signed_at,
-        outcome=row.decision or Decision.UNKNOWN,
+        outcome=row.decision,
         reason=row.reason,
         units=row.units,
         evidence_hash=Hash(row.evidence_hash),

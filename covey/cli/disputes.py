@@ -149,8 +149,8 @@ def case_slash_signer(
 ) -> None:
     """Slash the bond of a validator whose verdict opened a case that was vetoed.
 
-    The verdict and its signature are read from the coordinator, and the contract checks both. If a coordinator withholds
-    them, the transaction that opened the case contains them.
+    The verdict and its signature are read from the coordinator, and the contract checks both. If the coordinator
+    withholds them, the transaction that opened the case contains them.
 
     Example: `covey case slash-signer RECEIPT_HASH VALIDATOR --deployment net/deployment.json --pool 1
     --key-file anybody.key`

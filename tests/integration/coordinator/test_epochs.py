@@ -15,6 +15,7 @@ from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt
 from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Decision
 from tests.fakes.network import PRICE, CoordinatorHarness
 from tests.fakes.pool import make_address, make_hash
 from tests.integration.coordinator.handing import FILE, decide, hand_in, refuse
@@ -217,6 +218,7 @@ def record_work(harness: CoordinatorHarness, count: int) -> None:
                     contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
                     receipt_units=1, deadline=deadline, signature=eip712.sign(receipt, ctx.receipt_domain, wallet),
                     signed_at=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=harness.clock(),
+                    decision=Decision.ACCEPT,
                     countersignature=eip712.sign(promise, ctx.ledger_domain, operator),
                 )
             )  # fmt: skip

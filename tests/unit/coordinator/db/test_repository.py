@@ -324,3 +324,32 @@ def test_migrate__decisions_and_leases_of_before__are_kept_there_and_back(databa
         assert [(bool(is_collected), deadline) for is_collected, deadline in found] == [(False, 1234.5), (True, 1234.5)]
     finally:
         database.migrate()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "decision"),
+    [
+        (SubmissionState.SETTLED, Reason.NONE, Decision.ACCEPT),
+        (SubmissionState.SETTLED, Reason.PROOF, Decision.REJECT),
+        (SubmissionState.VOID, Reason.LATE, Decision.REJECT),
+        (SubmissionState.VOID, Reason.UNDECIDED, Decision.UNKNOWN),
+        (SubmissionState.VOID, Reason.CANARY, Decision.UNKNOWN),
+    ],
+)
+def test_migrate__decided_submission_of_before__has_the_decision_of_its_state_and_reason(
+    database: Database, state: SubmissionState, reason: Reason, decision: Decision
+):
+    pool = FakePool(database, make_params(max_staleness=2))
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    change = "UPDATE submissions SET state = :state, reason = :reason WHERE receipt_hash = :receipt_hash"
+    try:
+        alembic.command.downgrade(build_config(database), "0007")
+        with database.write() as rows:
+            values = {"state": state.name, "reason": int(reason), "receipt_hash": receipt_hash}
+            rows.session.execute(text(change), values)
+        database.migrate()
+        assert pool.submission(receipt_hash).decision is decision
+    finally:
+        database.migrate()

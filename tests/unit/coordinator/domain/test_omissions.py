@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
 from coordinator.db.models import ChallengeRow, EpochRow, NodeRow, StepRow, SubmissionRow, TaskRow
@@ -18,6 +19,7 @@ from covey.protocol import merkle
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Decision
 from tests.fakes.pool import POOL, make_address, make_hash
 
 pytestmark = pytest.mark.unit
@@ -65,7 +67,7 @@ def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = Tr
                 receipt_hash=make_hash(f"receipt {n}"), task=n, lease=n, node=make_address("node"),
                 contributor=make_address("owner"), policy_version=0, work_key=make_hash(f"work {n}"), groups=1,
                 units=1, receipt_units=1, deadline=1, signature="0x", signed_at=1, latest_epoch=epoch,
-                countersignature="0x", state=SubmissionState.SETTLED, epoch=epoch,
+                countersignature="0x", state=SubmissionState.SETTLED, decision=Decision.ACCEPT, epoch=epoch,
             )
             for n in numbers
         ]  # fmt: skip
@@ -107,12 +109,12 @@ def test_answer_challenges__a_flood__takes_one_tree_and_short_transactions(
     monkeypatch.setattr(merkle, "MerkleTree", CountedTree)
     monkeypatch.setattr(ctx.database, "write", count_write)
     started = time.monotonic()
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert time.monotonic() - started < 5
     assert trees == [1000]
     assert len(transactions) == len(list_keys(ctx.database)) == 300 / SLICE
     monkeypatch.undo()
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert trees == [1000], "what has an answer is left alone"
 
     shown = [inclusion for _, _, inclusions in ctx.contracts.ledger.called for inclusion in inclusions]
@@ -125,12 +127,12 @@ def test_answer_challenges__a_flood__takes_one_tree_and_short_transactions(
 def test_answer_challenges__several_epochs__each_has_its_transaction_and_an_unposted_one_waits(ctx: SimpleNamespace):
     receipts = [settle(ctx.database, 3, epoch=epoch, posted=epoch < 2) for epoch in range(3)]
     challenge(ctx.database, [receipt for some in receipts for receipt in some])
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     called = ctx.contracts.ledger.called
     assert [(header.epoch, len(inclusions)) for _, header, inclusions in called] == [(0, 3), (1, 3)]
     with ctx.database.write() as rows:
         rows.get_epoch(2).posted_block = 30
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert [(header.epoch, len(inclusions)) for _, header, inclusions in called[2:]] == [(2, 3)]
 
 
@@ -141,7 +143,7 @@ def test_answer_challenges__refused__is_built_again_a_few_times(ctx: SimpleNames
     for tries in range(MOST_TRIES + 3):
         with ctx.database.write() as rows:
             rows.get_epoch(0).final_at = 100 + tries
-        omissions.answer_challenges(ctx)
+        chain_events.answer_challenges(ctx)
         for key in list_keys(ctx.database):
             store.record_reverted(key, "UnknownEpoch(1, 0)", None)
     assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [100 + n for n in range(MOST_TRIES)]
@@ -153,7 +155,7 @@ def test_answer_challenges__decided__is_left_alone(ctx: SimpleNamespace):
     challenge(ctx.database, [receipt])
     with ctx.database.write() as rows:
         omissions.record_decision(rows, receipt, block=21)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert list_keys(ctx.database) == []
 
 
@@ -162,7 +164,7 @@ def test_reorganisation__challenge_comes_again__is_answered_again(ctx: SimpleNam
     (receipt,) = settle(ctx.database, 1)
     store = DatabaseOutbox(ctx.database)
     challenge(ctx.database, [receipt], block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     (first,) = list_keys(ctx.database)
     place = Place(block_number=21, block_hash=make_hash("21"), transaction_hash=make_hash("t"))
     store.record_mined(first, place)
@@ -170,7 +172,7 @@ def test_reorganisation__challenge_comes_again__is_answered_again(ctx: SimpleNam
         rows.forget_blocks_above(19)
     assert find_challenge(ctx.database, receipt) is None
     challenge(ctx.database, [receipt], block=22)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert len(list_keys(ctx.database)) == 1
     assert list_keys(ctx.database) != [first]
     assert store.find(first).state is IntentState.MINED
@@ -180,11 +182,11 @@ def test_reorganisation__fewer_come_again_in_the_same_block__they_are_answered(c
     """The answer differs from the one before, although its first challenge has the same receipt and block."""
     receipts = sorted(settle(ctx.database, 2))
     challenge(ctx.database, receipts, block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     with ctx.database.write() as rows:
         rows.forget_blocks_above(19)
     challenge(ctx.database, receipts[:1], block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert [len(inclusions) for _, _, inclusions in ctx.contracts.ledger.called] == [2, 1]
     assert len(list_keys(ctx.database)) == 2
 
@@ -192,12 +194,12 @@ def test_reorganisation__fewer_come_again_in_the_same_block__they_are_answered(c
 def test_reorganisation__epoch_has_another_record__its_challenges_are_answered(ctx: SimpleNamespace):
     (receipt,) = settle(ctx.database, 1)
     challenge(ctx.database, [receipt], block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     with ctx.database.write() as rows:
         rows.forget_blocks_above(19)
         rows.get_epoch(0).final_at = 111
     challenge(ctx.database, [receipt], block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [99, 111]
     assert len(list_keys(ctx.database)) == 2
 
@@ -205,7 +207,7 @@ def test_reorganisation__epoch_has_another_record__its_challenges_are_answered(c
 def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_the_next_epoch(ctx: SimpleNamespace):
     (receipt,) = settle(ctx.database, 1)
     challenge(ctx.database, [receipt], block=20)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     with ctx.database.write() as rows:
         omissions.record_decision(rows, receipt, block=21)
         settlement.record_disabled(rows, number=0)
@@ -214,7 +216,7 @@ def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_th
         rows.get_submission(receipt).epoch = 1
         rows.mark_settled(1)
     challenge(ctx.database, [receipt], block=40)
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert [header.epoch for _, header, _ in ctx.contracts.ledger.called] == [0, 1]
     assert find_challenge(ctx.database, receipt).decided_block is None
     assert len(list_keys(ctx.database)) == 2
@@ -229,7 +231,7 @@ def test_reorganisation__block_that_decided_it__opens_it_again(ctx: SimpleNamesp
     with ctx.database.write() as rows:
         rows.forget_blocks_above(24)
     assert find_challenge(ctx.database, receipt).decided_block is None
-    omissions.answer_challenges(ctx)
+    chain_events.answer_challenges(ctx)
     assert len(list_keys(ctx.database)) == 1
 
 
