@@ -9,38 +9,22 @@ from covey.chain.structs import BondKind
 from covey.engines.cpu_tuning import keep_memory
 from covey.engines.factory import open_engine
 from covey.environments.base import Environment, Grader
-from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
-from covey.network.entry import Network, get_spec, join
+from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
-from covey.protocol.params import PoolParams
-from covey.protocol.submission_file.decoder import open_decoder
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import CheckTools
-from validator.config import CheckingSettings, ValidatorConfig
+from validator.config import ValidatorConfig
 from validator.context import Context
 from validator.evidence_bundle import JudgingEnvironment, describe_engine
 from validator.held_turns import HeldTurns
 from validator.pending_reveals import PendingReveals
+from validator.sandboxes import build_decoder, build_grader
 
 PROPOSAL_SECONDS = 86_400
 """Seconds within which a case is proposed once the court may take stake again."""
-
-
-def build_decoder(config: CheckingSettings) -> Sandbox:
-    """Return the sandbox in which rollout files are decoded. The caller closes it."""
-    return open_decoder(
-        cpu_seconds=config.decoding_seconds,
-        memory_bytes=config.decoding_memory_bytes,
-        isolation=config.isolation,
-    )
-
-
-def build_grader(config: CheckingSettings, params: PoolParams, environment: Environment) -> GradingPool:
-    """Return the pool of processes in which completions are graded. The caller closes it."""
-    return GradingPool(get_spec(params), environment, params.grading, config, patience=CHECKING_PATIENCE)
 
 
 def build(

@@ -40,11 +40,11 @@ from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.tasks.catalog import DataSetCatalog
 from validator import verdicts
-from validator.app import build_decoder, build_grader
 from validator.checks import CheckTools, SubmissionClaim
 from validator.config import AuditConfig
 from validator.draw_check import Draw, find_draw
 from validator.evidence_bundle import describe_engine
+from validator.sandboxes import build_decoder, build_grader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

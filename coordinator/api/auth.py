@@ -38,19 +38,19 @@ def _use_nonce(ctx: Context, signature: http_signatures.RequestSignature, now: f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class ValidatorCaller:
     """A validator that asks, and all validators that the chain names."""
 
     validator: Address
     validators: tuple[Address, ...]
 
 
-def find_panel(ctx: Context, address: Address) -> Panel:
+def find_caller(ctx: Context, address: Address) -> ValidatorCaller:
     """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
     pool = PoolId(ctx.config.pool)
     validators = tuple(ctx.contracts.pools.get_validators(pool))
     if address in validators and ctx.contracts.pools.is_validator(pool, address):
-        return Panel(validator=address, validators=validators)
+        return ValidatorCaller(validator=address, validators=validators)
     raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
 
 
@@ -72,13 +72,13 @@ async def require_node(ctx: Ctx, request: Request) -> Address:
     return await require_signer(ctx, request)
 
 
-async def require_panel(ctx: Ctx, request: Request) -> Panel:
+async def require_validator_caller(ctx: Ctx, request: Request) -> ValidatorCaller:
     signer = await require_signer(ctx, request)
-    return await run_in_threadpool(find_panel, ctx, signer)
+    return await run_in_threadpool(find_caller, ctx, signer)
 
 
 async def require_validator(ctx: Ctx, request: Request) -> Address:
-    return (await require_panel(ctx, request)).validator
+    return (await require_validator_caller(ctx, request)).validator
 
 
 async def require_trainer(ctx: Ctx, request: Request) -> Address:
@@ -89,5 +89,5 @@ async def require_trainer(ctx: Ctx, request: Request) -> Address:
 
 Node = Annotated[Address, Depends(require_node)]
 Validator = Annotated[Address, Depends(require_validator)]
-CallingPanel = Annotated[Panel, Depends(require_panel)]
+CallingValidator = Annotated[ValidatorCaller, Depends(require_validator_caller)]
 Trainer = Annotated[Address, Depends(require_trainer)]

@@ -12,7 +12,7 @@ from covey.errors import ProtocolError
 from covey.protocol import eip712
 from covey.protocol.api.common import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
 from covey.protocol.evidence import Bundle
-from covey.protocol.object_keys import PublicKey, parse_public_key
+from covey.protocol.object_keys import PublicObjectKey, parse_public_key
 from covey.protocol.status import SubmissionState
 
 IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
@@ -57,7 +57,7 @@ def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
     return data
 
 
-def _is_settled(repository: Repository, parts: PublicKey) -> bool:
+def _is_settled(repository: Repository, parts: PublicObjectKey) -> bool:
     row = repository.find_submission(task=parts.task, lease=parts.lease)
     return row is not None and row.work_key == parts.hash and row.epoch is not None
 

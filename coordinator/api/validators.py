@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from coordinator.api.auth import CallingPanel, Ctx, Panel, Validator
+from coordinator.api.auth import CallingValidator, Ctx, Validator, ValidatorCaller
 from coordinator.api.long_poll import LongPolls, wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
@@ -35,14 +35,14 @@ router = APIRouter(prefix="/v1", tags=["validator"])
 
 @router.post("/validations/claim")
 async def claim_validation(
-    ctx: Ctx, request: Request, panel: CallingPanel, body: TurnRequest
+    ctx: Ctx, request: Request, caller: CallingValidator, body: TurnRequest
 ) -> ValidationOrder | None:
     """Long-poll for a submission to judge, or for the word to reveal; a newer poll of the validator ends this one."""
     polls: LongPolls = request.app.state.polls
-    poll = polls.open(panel.validator)
-    await run_in_threadpool(note_validator, ctx, panel.validator)
+    poll = polls.open(caller.validator)
+    await run_in_threadpool(note_validator, ctx, caller.validator)
     return await wait_for(
-        ctx, body.wait_seconds, lambda: take_turn(ctx, panel, body), is_open=lambda: polls.is_open(poll)
+        ctx, body.wait_seconds, lambda: take_turn(ctx, caller, body), is_open=lambda: polls.is_open(poll)
     )
 
 
@@ -104,7 +104,7 @@ def note_validator(ctx: Context, validator: Address) -> None:
         repository.require_validator(validator).seen_at = now
 
 
-def take_turn(ctx: Context, panel: Panel, body: TurnRequest) -> ValidationOrder | None:
+def take_turn(ctx: Context, caller: ValidatorCaller, body: TurnRequest) -> ValidationOrder | None:
     """The next turn or reveal for a validator."""
     with ctx.database.read() as repository:
         if not repository.list_open_judgements():
@@ -113,8 +113,8 @@ def take_turn(ctx: Context, panel: Panel, body: TurnRequest) -> ValidationOrder 
         found = judging.claim_turn(
             repository,
             ctx.params,
-            validator=panel.validator,
-            validators=panel.validators,
+            validator=caller.validator,
+            validators=caller.validators,
             holding=body.holding,
             free_turns=body.free_turns,
             now=ctx.clock(),

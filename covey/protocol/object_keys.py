@@ -20,8 +20,8 @@ _PUBLIC = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicKey:
-    """The parts of the key of a public object. Example: PublicKey(kind="epochs", pool="7", hash="0x...", ...)."""
+class PublicObjectKey:
+    """The parts of the key of a public object. Example: PublicObjectKey(kind="epochs", pool="7", hash="0x...", ...)."""
 
     kind: Literal["evidence", "submissions", "epochs"]
     pool: str
@@ -58,12 +58,12 @@ def get_content_hash(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(".parquet")
 
 
-def parse_public_key(key: str) -> PublicKey | None:
+def parse_public_key(key: str) -> PublicObjectKey | None:
     """Return the parts of a key of evidence, a submission or an epoch. None for any other text."""
     for kind in ("evidence", "submissions", "epochs"):
         if match := _PUBLIC[kind].fullmatch(key):
             parts = match.groupdict()
-            return PublicKey(
+            return PublicObjectKey(
                 kind=kind,
                 pool=parts["pool"],
                 hash=Hash(parts["hash"]),

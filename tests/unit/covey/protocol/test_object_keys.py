@@ -3,7 +3,7 @@
 import pytest
 
 from covey.protocol import object_keys
-from covey.protocol.object_keys import PublicKey, parse_public_key
+from covey.protocol.object_keys import PublicObjectKey, parse_public_key
 
 pytestmark = pytest.mark.unit
 HASH = "0x" + "ab" * 32
@@ -19,11 +19,11 @@ def test_keys__by_hand() -> None:
 
 def test_parse_public_key__public_key__returns_its_parts() -> None:
     submission = parse_public_key(object_keys.build_submission_key(7, 1, 2, HASH))
-    assert submission == PublicKey(kind="submissions", pool="7", hash=HASH, task=1, lease=2)
-    assert parse_public_key(object_keys.build_epoch_key(7, HASH)) == PublicKey(
+    assert submission == PublicObjectKey(kind="submissions", pool="7", hash=HASH, task=1, lease=2)
+    assert parse_public_key(object_keys.build_epoch_key(7, HASH)) == PublicObjectKey(
         kind="epochs", pool="7", hash=HASH, task=0, lease=0
     )
-    assert parse_public_key(object_keys.build_evidence_key(7, HASH)) == PublicKey(
+    assert parse_public_key(object_keys.build_evidence_key(7, HASH)) == PublicObjectKey(
         kind="evidence", pool="7", hash=HASH, task=0, lease=0
     )
 
