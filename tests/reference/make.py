@@ -141,7 +141,7 @@ def _describe_bounds(metadata: Iterable[Any]) -> str:
 
 
 def build_commands() -> str:
-    parts = [NOTE, "# Commands", "`covey COMMAND --help` says the same. A required option stands in the usage."]
+    parts = [NOTE, "# Commands", "`covey COMMAND --help` says the same. The usage shows the required options."]
     for path, command in _walk(typer.main.get_command(cli.app), ("covey",)):
         options = [each for each in command.params if each.name != "help"]
         is_group = hasattr(command, "commands")
