@@ -76,9 +76,12 @@ class History:
     def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
         """Return the accusation in the case of a receipt. None if there is no case."""
         opened = self._find(events.CaseOpened, self.contracts.deployment.slashing_court, receipt_hash)
-        if opened is None:
-            return None
-        return Accusation(receipt_hash=receipt_hash, pool=opened.pool, node=opened.node, contributor=opened.contributor)
+        return None if opened is None else _read_accusation(opened)
+
+    def list_accusations(self, pool: PoolId) -> list[Accusation]:
+        """Return the accusations of all cases of a pool, oldest first."""
+        opened = self._list(events.CaseOpened, self.contracts.deployment.slashing_court, None, _word(pool))
+        return [_read_accusation(event) for event in opened]
 
     def list_case_events(self, receipt_hash: Hash) -> list[events.Event]:
         """Return the court's events in the case of a receipt, oldest first."""
@@ -129,6 +132,12 @@ class History:
                 ranges += [(first, middle), (middle + 1, last)]
                 continue
             yield from (event for event in map(events.decode, reversed(logs)) if isinstance(event, kind))
+
+
+def _read_accusation(opened: events.CaseOpened) -> Accusation:
+    return Accusation(
+        receipt_hash=opened.receipt_hash, pool=opened.pool, node=opened.node, contributor=opened.contributor
+    )
 
 
 def _word(number: int) -> Hash:

@@ -167,7 +167,7 @@ def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json:
     """
     account = options.open_account(deployment, None, pool)
     unit = account.get_unit(raw=raw or as_json)
-    cases = [_describe_case(account, accusation, unit) for accusation in account.list_accusations()]
+    cases = [_describe_case(account, accusation, unit) for accusation in account.history.list_accusations(account.pool)]
     if as_json:
         options.show({"cases": cases}, as_json)
     elif not cases:

@@ -11,14 +11,13 @@ from pathlib import Path
 from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
-from covey.chain.events import CaseOpened, EpochPosted
-from covey.chain.follower import Follower, SeenBlock
+from covey.chain.events import EpochPosted
 from covey.chain.history import History
 from covey.chain.json_rpc import BlockTag, Call, ChainClient, open_node
 from covey.chain.outbox import Entry
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.chain.structs import Accusation, BondKind, PoolTerms
+from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
 from covey.console.pool_file import TABLES, build_params, pin_model, read_document, read_table
 from covey.console.pool_terms import read_terms
@@ -185,20 +184,6 @@ class Account:
     def find_claimable(self) -> EpochPosted | None:
         """Return the newest epoch against which rewards can be claimed, or None."""
         return self.history.find_claimable(self.pool, now=self.get_time())
-
-    def list_accusations(self) -> list[Accusation]:
-        """List the accusations of all cases of the pool, oldest first."""
-        follower = Follower(self.client, self.deployment)
-        opened: list[CaseOpened] = []
-        cursor: tuple[SeenBlock, ...] = ()
-        is_caught_up = False
-        while not is_caught_up:
-            progress = follower.poll(cursor)
-            cursor, is_caught_up = progress.cursor, progress.is_caught_up
-            opened += [e for e in progress.events if isinstance(e, CaseOpened) and e.pool == self.pool]
-        return [
-            Accusation(receipt_hash=e.receipt_hash, pool=e.pool, node=e.node, contributor=e.contributor) for e in opened
-        ]
 
     def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
         """Return what a contributor had earned by the end of an epoch, or None if it had earned nothing.

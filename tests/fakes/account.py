@@ -61,6 +61,11 @@ class FakeHistory:
     def list_policies(self, pool):
         return [event for event in self.policies if event.pool == pool]
 
+    accusations = ()
+
+    def list_accusations(self, pool):
+        return [accusation for accusation in self.accusations if accusation.pool == pool]
+
     def find_accusation(self, receipt_hash):
         return ACCUSATION if receipt_hash == HASH else None
 

@@ -34,9 +34,9 @@ def test_case__proposed_by_a_quorum_in_any_order__slashes_after_the_window(chain
     assert chain.contracts.stakes.locked_of(pool, chain.address("contributor")) == 60
     assert read_contract(chain.contracts.stakes, "getExposure", pool, chain.address("contributor"))[3] == 1
     assert case.veto_until == chain.now() + 10
-    assert (
-        History(client=chain.client, contracts=chain.contracts).find_accusation(accusation.receipt_hash) == accusation
-    )
+    history = History(client=chain.client, contracts=chain.contracts)
+    assert history.find_accusation(accusation.receipt_hash) == accusation
+    assert (history.list_accusations(pool), history.list_accusations(pool + 1)) == ([accusation], [])
     with pytest.raises(ProtocolError, match="WindowOpen"):
         chain.send("deployer", court.execute(accusation))
     chain.advance(10)

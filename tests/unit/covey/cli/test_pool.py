@@ -1,13 +1,11 @@
 """Commands that read the chain or send transactions, on a chain whose answers the test chooses."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from covey import cli
-from covey.chain import events
-from covey.chain.structs import BondKind
+from covey.chain.structs import Accusation, BondKind
 from covey.cli import pool
 from covey.console import account, options
 from covey.errors import OperatorError
@@ -237,23 +235,11 @@ def test_admin_commands__what_is_not_there__is_said_and_nothing_sent(opened, arg
     assert opened.sent == []
 
 
-class FakeFollower:
-    """Catches up with the second of two polls."""
-
-    def __init__(self, client, deployment):
-        place = {"block_number": 5, "block_hash": HASH, "transaction_hash": HASH, "log_index": 0}
-        rest = {"node": BOB, "contributor": ALICE, "reason": 5, "amount": 60, "veto_until": 120} | place
-        told = [events.CaseOpened(receipt_hash=f"0x{n}", pool=pool, **rest) for n, pool in ((1, 1), (2, 2), (3, 1))]
-        ended = events.PoolEnded(pool=1, closes_at=9, **place)
-        self.polls = {(): ((*told[:2], ended), ("seen",), False), ("seen",): ((told[2],), ("all",), True)}
-
-    def poll(self, cursor):
-        found, cursor, is_caught_up = self.polls[cursor]
-        return SimpleNamespace(events=found, cursor=cursor, is_caught_up=is_caught_up)
-
-
-def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_state(opened, monkeypatch):
-    monkeypatch.setattr(account, "Follower", FakeFollower)
+def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_state(opened):
+    opened.fake_history.accusations = [
+        Accusation(receipt_hash=f"0x{number}", pool=pool, node=BOB, contributor=ALICE)
+        for number, pool in ((1, 1), (2, 2), (3, 1))
+    ]
     first, second = invoke("case", "show", "--pool", "1", key=False)["cases"]
     assert first == {
         "receipt_hash": "0x1",
@@ -269,8 +255,7 @@ def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_state(open
     assert [line.split()[1] for line in plain.splitlines() if "receipt_hash" in line] == ["0x1", "0x3"]
 
 
-def test_case_show__no_cases__says_so_and_json_stays_a_list(opened, monkeypatch):
-    monkeypatch.setattr(account.Account, "list_accusations", lambda self: [])
+def test_case_show__no_cases__says_so_and_json_stays_a_list(opened):
     plain = runner.invoke(cli.app, ["case", "show", "--pool", "3", "--deployment", "d.json"])
     assert (plain.exit_code, plain.stdout, plain.stderr) == (0, "", "pool 3 has no cases\n")
     assert invoke("case", "show", "--pool", "3", key=False) == {"cases": []}
