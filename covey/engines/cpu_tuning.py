@@ -1,4 +1,7 @@
-"""What engines do differently when their device is a CPU. Everything that exists for CPUs alone is here.
+"""What engines do differently when their device is a CPU.
+
+Two more differences are with the code that they concern: `engines.vllm.cache_size` computes the default KV cache, and
+`trainer.algorithm.lm_head` uses smaller tiles.
 
 torch is imported late, because roles call `keep_memory` before they start a thread.
 """
@@ -27,7 +30,7 @@ VLLM_ENVIRONMENT = {
     # logits themselves (decision 016).
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # turns AMX tiles off; see `engines.vllm.extension`
+    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # turns AMX tiles off; see `disable_amx_tiles`
 }
 """Environment of a vLLM subprocess that computes on a CPU."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
@@ -49,6 +52,17 @@ def keep_memory() -> None:
         mallopt(_MMAP_THRESHOLD, 32 << 20)
         mallopt(_TRIM_THRESHOLD, 1 << 30)
         mallopt(_ARENA_MAX, 1)
+
+
+def disable_amx_tiles() -> None:
+    """Make vLLM multiply without AMX tiles. Call this before vLLM builds a worker.
+
+    With AMX tiles a bfloat16 row depends on the other rows of its batch, so a replay would not equal its original to
+    the bit (decision 016).
+    """
+    import torch
+
+    torch.cpu._is_amx_tile_supported = lambda: False
 
 
 @contextmanager

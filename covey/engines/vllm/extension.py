@@ -16,14 +16,13 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.platforms import current_platform
 
+from covey.engines.cpu_tuning import disable_amx_tiles
 from covey.engines.vllm.recorder import Recorder, ReplayClaim
 from covey.model.policy_files import WEIGHTS_FILE
 from covey.toploc.topk import Capture
 
 if current_platform.is_cpu():
-    # With AMX tiles a bfloat16 row depends on the other rows of its batch, so a replay would not equal its original to
-    # the bit (decision 016). vLLM asks when it builds a worker, and each worker's process imports this module before.
-    torch.cpu._is_amx_tile_supported = lambda: False
+    disable_amx_tiles()  # each worker's process imports this module before vLLM builds the worker
 
 
 class CoveyWorker:
