@@ -1,4 +1,6 @@
-"""What holds for all tests: how they share processes, what waits for the full run, and no deadlines of hypothesis."""
+"""Rules for all tests: how they are distributed over processes, which ones only `make nightly` runs, and no deadlines
+for hypothesis.
+"""
 
 import gc
 import os
@@ -11,21 +13,21 @@ settings.load_profile("covey")
 
 HEAVY = ("slow", "e2e", "integration")
 IS_FULL = os.environ.get("COVEY_FULL") == "1"
-"""Whether this is the run of `make nightly`, with every full version."""
+"""Whether `make nightly` runs, which includes the full version of every test."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests begin first, so that all processes end together.
+    """Start long tests first, so that all processes end at about the same time.
 
-    Tests of a file share its fixtures, so they stay in one process and in their order; walks, which share nothing and
-    take long, are dealt out one by one.  Networks of many processes come one after another: two at once would take
-    longer than that, as most of what they do is to look again.
+    Tests of a file share fixtures, so they stay in one process and in their order. Walks share nothing and take long,
+    so they are distributed one by one. Networks of many processes run one after another, because two at once take
+    longer.
     """
     if not IS_FULL:
         for item in items:
             if item.get_closest_marker("full") is not None:
-                item.add_marker(pytest.mark.skip(reason="the full version: make nightly"))
+                item.add_marker(pytest.mark.skip(reason="this is the full version, which make nightly runs"))
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             is_walk = item.get_closest_marker("e2e") is not None
@@ -40,5 +42,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What collection has imported stays: the collection of garbage need not look through it after every few tests."""
+    """Freeze what the collection imported, so that the garbage collector does not scan it after every few tests."""
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The shipped settings of the paper's run hold the paper's numbers, and its two files fit each other."""
+"""The shipped settings of the paper's run contain the paper's numbers, and its two files are consistent."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,10 @@ def test_intellect2__trainer_and_pool__are_the_papers() -> None:
     assert (trainer.clip_epsilon, trainer.clip_delta, trainer.old_policy) == (0.2, 4.0, "recompute")
     assert (trainer.kl_coef, trainer.kl_estimator, trainer.entropy_coef) == (0.001, "k3", 1e-4)
     assert pool.model.longest == trainer.seq_len == 32768
-    assert (trainer.activation_checkpointing, trainer.evaluation_every) == (True, 0)  # or the device is too small
+    assert (trainer.activation_checkpointing, trainer.evaluation_every) == (
+        True,
+        0,
+    )  # or the device is too small
     assert pool.max_staleness == 2
     assert (pool.online_filter, pool.max_groups_per_step) == (True, 1024)
     assert (pool.environment.kind, pool.model.prompt_format) == ("mixture", "chat")

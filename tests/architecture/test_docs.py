@@ -1,4 +1,4 @@
-"""Documents name what is there, and shipped settings load."""
+"""Documents refer only to files and functions that exist, and shipped settings load."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 FOLDERS = (".", "docs", "docs/guides", "docs/reference")
 DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
-"""All but decisions, which also name what is gone."""
+"""All documents except decisions, which may refer to removed files."""
 PATH = re.compile(
     r"(?<![\w/.-])((?:covey|coordinator|worker|validator|trainer|contracts|tests|benchmarks|docs|configs)/[\w./*{},-]*[\w*}/])"
 )
@@ -37,7 +37,7 @@ GENERATED = {
 
 
 def expand(text):
-    """a/{b,c}.py -> a/b.py, a/c.py."""
+    """Expand braces: a/{b,c}.py becomes a/b.py and a/c.py."""
     match = re.search(r"\{([^{}]*)\}", text)
     if not match:
         return [text]
@@ -77,7 +77,7 @@ ANCHOR = re.compile(r"`((?:covey|coordinator|worker|validator|trainer)/[\w/]+\.p
 
 
 def find_unknown_anchors(text: str) -> list[str]:
-    """Names after a file, as in `covey/errors.py` `CoveyError`, that the file does not define."""
+    """Return the names given after a file, as in `covey/errors.py` `CoveyError`, that the file does not define."""
     unknown = []
     for file, names in ANCHOR.findall(text):
         defined = {getattr(node, "name", getattr(node, "id", None)) for node in ast.walk(parse(file))}
@@ -102,7 +102,7 @@ PLACES = {"home": "h", "pool": 1, "deployment": "d.json", "key_file": "k", "orig
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
 def test_config__shipped__loads_into_its_settings_class(file):
-    """A file is a pool or the trainer's, whose paths and keys come from `covey init pool` or the command."""
+    """Each file is a pool or a trainer's settings. Paths and keys come from `covey init pool` or the command."""
     if file.stem.endswith("pool"):
         terms, params = read_settings(file)
         validators = tomllib.loads(file.read_text())["terms"]["validators"]

@@ -1,4 +1,4 @@
-"""Which module may import what: no circles, few arrows, and heavy packages at their addresses only."""
+"""Which module may import which: no circles, few arrows, and heavy packages in named modules only."""
 
 from fnmatch import fnmatch
 

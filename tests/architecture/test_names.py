@@ -1,4 +1,4 @@
-"""Names: a file and a public class mean one thing in the whole tree, and a unit test bears its module's name."""
+"""Names: a file name and a public class have one meaning in the whole tree, and a unit test has its module's name."""
 
 import ast
 import tomllib

@@ -1,4 +1,4 @@
-"""Rules of every source file: what it must not call or catch, its docstring, its size."""
+"""Rules of every source file: what it must not call or catch, its docstring and its size."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ def test_sources__are_found():
 
 
 RUNS_PROGRAMS = "covey/environments/kinds/code/program_code.py"
-"""What a model wrote runs there alone: in a process of its own, which holds nothing (decision 042)."""
+"""The only module that runs code written by a model, in its own process without secrets (decision 042)."""
 
 
 def test_pickle_and_code_from_data__nowhere():
@@ -77,13 +77,13 @@ def test_environment__never_read_at_import():
 
 
 def test_sizes__at_most_400_lines():
-    """An alarm: a file of this size usually has two subjects."""
+    """This is an alarm: a file of this size usually has two subjects."""
     sizes = {name: len((ROOT / name).read_text().splitlines()) for name in NAMES}
     assert {n: s for n, s in sizes.items() if s > 400} == {}
 
 
 def test_contracts__at_most_250_lines_of_code():
-    """Comments do not count: the interfaces carry the prose."""
+    """Comments do not count, because interfaces contain the documentation."""
     files = list((ROOT / "contracts").rglob("*.sol"))
     assert len(files) > 8
     code = {file.name: re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read_text(), flags=re.DOTALL) for file in files}

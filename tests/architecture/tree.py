@@ -1,4 +1,4 @@
-"""Reading the tree for the tests of its rules: the files, their imports and their definitions."""
+"""The source tree as the rules' tests read it: files, imports and definitions."""
 
 import ast
 from functools import cache
@@ -20,7 +20,7 @@ def parse(name: str) -> ast.Module:
 
 
 def list_imports(tree: ast.Module) -> frozenset[tuple[str, bool]]:
-    """(top-level package, whether at module level) of every import."""
+    """Return (top-level package, whether at module level) for every import."""
     late = {
         id(node)
         for part in ast.walk(tree)
@@ -37,7 +37,7 @@ def list_imports(tree: ast.Module) -> frozenset[tuple[str, bool]]:
 
 
 def spell(node: ast.AST) -> str:
-    """A call's name as written: a.b.c."""
+    """Return the name of a call as written, for example a.b.c."""
     if isinstance(node, ast.Attribute):
         return f"{spell(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -45,13 +45,15 @@ def spell(node: ast.AST) -> str:
 
 @cache
 def list_arrows() -> frozenset[tuple[str, str]]:
-    """(importer, imported) of all modules, imports inside functions and for type checkers included."""
+    """Return (importer, imported) for all modules, including imports inside functions and for type checkers."""
     graph = grimp.build_graph(*PACKAGES, "benchmarks")
     return frozenset((one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one))
 
 
 def find_circles(arrows: frozenset[tuple[str, str]]) -> list[set[str]]:
-    """Sets of modules that import each other in a circle (strongly connected components of more than one)."""
+    """Return the sets of modules that import each other in a circle: strongly connected components of more than one
+    module.
+    """
     after: dict[str, set[str]] = {}
     for one, other in arrows:
         after.setdefault(one, set()).add(other)
@@ -76,7 +78,7 @@ def find_circles(arrows: frozenset[tuple[str, str]]) -> list[set[str]]:
 
 
 def count_arrows(package: str) -> int:
-    """Arrows between the children of a package; a sub-package counts as one child."""
+    """Return the number of arrows between the children of a package. A sub-package counts as one child."""
 
     def get_child(module: str) -> str:
         return module.split(".")[package.count(".") + 1]

@@ -1,6 +1,6 @@
-"""Parquet files of about two kilobytes that decode to a hundred gigabytes, with a footer that says so or one that lies.
+"""Parquet files of about two kilobytes that decode to a hundred gigabytes, with an honest or a false footer.
 
-Parquet holds a value once in a dictionary, and run lengths name it as often as one likes.
+Parquet stores a value once in a dictionary, and run lengths repeat it any number of times.
 """
 
 import io
@@ -18,11 +18,11 @@ from tests.fuzz.thrift import write_struct as to_bytes
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
 MOST = (1 << 31) - 1
-"""Values that one page may claim to hold."""
+"""Maximum number of values that a page header can declare."""
 
 
 def write_row(row: Rollout) -> bytes:
-    """An honest row as the smallest file."""
+    """Return an honest row as the smallest possible file."""
     sink = io.BytesIO()
     table = pa.Table.from_pylist([asdict(row)], schema=SCHEMA)
     options: dict[str, Any] = {"store_schema": False, "write_statistics": False, "use_dictionary": False}
@@ -33,9 +33,10 @@ def write_row(row: Rollout) -> bytes:
 def build_bomb(
     row: Rollout, column: str, *, value: bytes, count: int, claimed: int, pages: int = 1, disguise: Struct | None = None
 ) -> bytes:
-    """`row`, whose list `column` holds `value` `pages` x `count` times; the footer says `claimed` times.
+    """Return `row` as a file whose list `column` contains `value` `pages` x `count` times.
 
-    `value`: as Parquet writes it, with its length for bytes.  `disguise`: more fields of the data pages' headers.
+    The footer declares `claimed` times. `value` is encoded as in Parquet, with its length for bytes. `disguise` are
+    additional fields of the data pages' headers.
     """
     body, footer = split_footer(write_row(row))
     group: Struct = get(footer, 4)[1][0]
@@ -63,7 +64,7 @@ def _page(kind: int, data: bytes, head: Struct, *, header: int, more: Struct | N
 
 
 def _runs(count: int, *, is_first: bool) -> bytes:
-    """Levels and indices of `count` values in one list: each begins no row but the first."""
+    """Return levels and indices of `count` values in one list. Only the first value begins a row."""
     repeats = (varint(1 << 1) + b"\x00" if is_first else b"") + varint((count - is_first) << 1) + b"\x01"
     defined = varint(count << 1) + b"\x01"
     levels = b"".join(len(each).to_bytes(4, "little") + each for each in (repeats, defined))
@@ -71,7 +72,7 @@ def _runs(count: int, *, is_first: bool) -> bytes:
 
 
 def add_note(file: bytes, size: int) -> bytes:
-    """The same file, `size` bytes longer by a note in its footer: what a bomb weighs is not what it costs."""
+    """Return the same file, `size` bytes longer by a note in its footer."""
     body, footer = split_footer(file)
     note: Struct = [[1, BINARY, b"note"], [2, BINARY, b"x" * size]]
     put(footer, 5, LIST, (STRUCT, [note]))

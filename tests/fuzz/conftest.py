@@ -20,7 +20,7 @@ MUTATIONS = 10_000
 
 
 class ReplayOnce(Wrapped):
-    """A real engine that remembers: most mutations leave the tokens as they are."""
+    """A real engine that caches its replays, because most mutations do not change the tokens."""
 
     def __init__(self, engine: HuggingFaceEngine) -> None:
         super().__init__(engine)
@@ -37,7 +37,7 @@ class ReplayOnce(Wrapped):
 
 @pytest.fixture(scope="session")
 def count() -> int:
-    """Mutations of each kind: a tenth, or all of them with COVEY_FULL=1."""
+    """Return the number of mutations of each kind: a tenth, or all of them with COVEY_FULL=1."""
     return MUTATIONS if os.environ.get("COVEY_FULL") == "1" else MUTATIONS // 10
 
 
@@ -51,7 +51,7 @@ def worker() -> Worker:
 
 @pytest.fixture(scope="session")
 def honest(worker: Worker) -> list[Work]:
-    """Work for three tasks."""
+    """Honest work for three tasks."""
     return [worker.at(number).work() for number in (7, 8, 9)]
 
 

@@ -1,4 +1,4 @@
-"""Seeded mutations of honest bytes: flips, cuts, insertions, splices, and edits of what a Parquet footer says."""
+"""Seeded mutations of honest bytes: bit flips, cuts, insertions, splices, and edits of a Parquet footer."""
 
 import copy
 import io
@@ -16,7 +16,7 @@ EDGES = (0, 1, -1, 2, 127, 128, 255, 256, 65_535, 2**31 - 1, -(2**31), 2**31, 2*
 
 
 def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """One to three plain mutations; `other` is what splices are taken from."""
+    """Apply one to three mutations of the plain bytes. Splices take bytes from `other`."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = rng.choice(PLAIN)(data, other, rng)
     return data
@@ -79,11 +79,14 @@ PLAIN: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (
 )  # fmt: skip
 
 
-# -- what a Parquet file says of itself
+# -- content of a Parquet file
 
 
 def list_leaves(kind: int, value: Any) -> Iterator[tuple[Any, int]]:
-    """(container, index in it) of every value of a Thrift struct, nested ones included; containers are lists."""
+    """Return (container, index in it) for every value of a Thrift struct, including nested structs.
+
+    Containers are lists.
+    """
     if kind == STRUCT:
         for each in value:
             yield each, 2
@@ -123,7 +126,7 @@ def edit_struct(fields: list[Any], rng: random.Random) -> None:
 
 
 def edit_footer(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """A well-formed footer that says something else."""
+    """Replace the footer with a well-formed one that has different values."""
     body, footer = split_footer(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         edit_struct(footer, rng)
@@ -131,19 +134,19 @@ def edit_footer(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def swap_footers(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """The pages of one file under the footer of another."""
+    """Combine the pages of one file with the footer of the other."""
     return join_footer(split_footer(data)[0], split_footer(other)[1])
 
 
 def lie_about_length(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """Another length of the footer than it has."""
+    """Declare a wrong length for the footer."""
     size = int.from_bytes(data[-8:-4], "little")
     said = rng.choice((0, size - 1, size + 1, len(data), 2**31 - 1, 2**32 - 1, rng.randrange(2 * size)))
     return data[:-8] + said.to_bytes(4, "little") + data[-4:]
 
 
 def edit_first_page(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """Another header of the first page; what follows moves, unless the header keeps its length."""
+    """Change the header of the first page. The following bytes move, unless the header keeps its length."""
     reader = Reader(data, 4)
     header = reader.read_struct()
     edit_struct(header, rng)
@@ -151,7 +154,7 @@ def edit_first_page(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def swap_columns(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """The values of two columns of one type exchanged."""
+    """Exchange the values of two columns of the same type."""
     table = pq.read_table(io.BytesIO(data))
     a, b = rng.choice((("group", "sibling"), ("prompt", "tokens")))
     columns = {name: table.column(name) for name in table.column_names}
@@ -160,7 +163,7 @@ def swap_columns(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def reorder(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """Rows or columns in another order, some rows left out or doubled."""
+    """Reorder rows or columns, and drop or repeat some rows."""
     table = pq.read_table(io.BytesIO(data))
     if rng.random() < 0.3:
         return _write(table.select(rng.sample(table.column_names, rng.randint(1, table.num_columns))), rng)
@@ -174,7 +177,7 @@ def _write(table: pa.Table, rng: random.Random) -> bytes:
 
 
 def mutate_parquet(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
-    """One mutation of a file, of its bytes or of what it says."""
+    """Apply one mutation to a file, either to its bytes or to its content."""
     kind = rng.choice((mutate, mutate, edit_footer, edit_footer, edit_footer, *PARQUET))
     return kind(data, rng.choice(others), rng)
 

@@ -1,4 +1,4 @@
-"""Whether what a validator accepted says what the honest work says."""
+"""Comparison of what a validator accepted with the honest work."""
 
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.tools import Work
@@ -8,7 +8,7 @@ PLAIN = ("group", "sibling", "seed", "prompt", "tokens", "finished", "reward")
 
 
 def require_same(claim: SubmissionClaim, honest: Work, tools: CheckTools) -> None:
-    """Everything equal; of proofs, what they say of each activation; of numbers, within what the pool allows."""
+    """Check that all fields are equal, proofs by their activations, and numbers within the pool's tolerance."""
     limits = tools.params.verification.thresholds
     found = sorted(claim.rollouts, key=lambda row: (row.group, row.sibling))
     for row, due in zip(found, honest.rollouts, strict=True):

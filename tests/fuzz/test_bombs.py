@@ -1,4 +1,4 @@
-"""A file of two kilobytes that decodes to a hundred gigabytes: refused in under a second, within 512 MB."""
+"""A file of two kilobytes that decodes to a hundred gigabytes is refused in under a second, within 512 MB."""
 
 import resource
 import time
@@ -39,12 +39,12 @@ def decoder() -> Iterator[Sandbox]:
     with Sandbox(
         "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=512 * MEGABYTE)
     ) as sandbox:
-        sandbox.call(pack_call(encode([ROW]), BUDGET))  # it is up
+        sandbox.call(pack_call(encode([ROW]), BUDGET))  # the decoder has started
         yield sandbox
 
 
 def test_build_bomb__small__decodes_to_what_it_says():
-    """The bombs are well formed: with small numbers they are files like any other."""
+    """The bombs are well formed: with small numbers they are ordinary files."""
     proofs = build_bomb(ROW, "proofs", value=(4).to_bytes(4, "little") + b"abcd", count=3, claimed=3)
     assert decode(proofs, BUDGET)[0].proofs == (b"abcd",) * 3
     prompt = build_bomb(ROW, "prompt", value=SEVEN, count=2, claimed=6, pages=3)
@@ -88,7 +88,7 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     ids=["dictionary too", "second version too", "count of another type", "field beyond 16 bits"],
 )
 def test_decode__bomb_in_disguise__is_refused_before_it_is_decoded(decoder: Sandbox, disguise: list[Any]):
-    """Headers that say two things, for readers of which one looks and the other decodes."""
+    """Headers with contradictory fields, one of which a checking reader sees and another of which the decoder uses."""
     bomb = build_bomb(ROW, "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=1, disguise=disguise)
     outcome = decoder.run(pack_call(bomb, BUDGET))
     assert isinstance(outcome.error, ProtocolError)
@@ -97,7 +97,7 @@ def test_decode__bomb_in_disguise__is_refused_before_it_is_decoded(decoder: Sand
 
 
 def test_decode__dictionary_within_the_counts__is_refused_by_its_size(decoder: Sandbox):
-    """As many values as are lawful, each a hundred kilobytes: 51 MB, where eight rows may have 16 kB."""
+    """As many values as are permitted, each of a hundred kilobytes: 51 MB, although eight rows may have 16 kB."""
     value = (100_000).to_bytes(4, "little") + b"A" * 100_000
     bomb = build_bomb(ROW, "proofs", value=value, count=BUDGET.column_values, claimed=BUDGET.column_values)
     outcome = decoder.run(pack_call(bomb, BUDGET))

@@ -1,6 +1,6 @@
-"""Ten thousand mutated proofs, files and receipts: no crash of this process, and nothing accepted that is not honest.
+"""Ten thousand mutated proofs, files and receipts never crash this process, and nothing dishonest is accepted.
 
-A tenth of them by default; COVEY_FULL=1 runs all.
+A tenth of them run by default; COVEY_FULL=1 runs all.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 
 def judge(work: Work, honest: Work, signature: str, tools: CheckTools) -> str:
-    """A word for what became of it; what is accepted must say what the honest work says."""
+    """Return one word for the outcome. Accepted work must equal the honest work."""
     claim = build_claim(work, signature)
     judgement = verdicts.judge(claim, tools, full=True)
-    assert judgement.decision is not Decision.UNKNOWN, judgement.details  # input is never a failure of the machine
+    assert judgement.decision is not Decision.UNKNOWN, judgement.details  # input never breaks the machine
     if judgement.decision is Decision.ACCEPT:
         assert judgement.units <= honest.receipt.units
         require_same(claim, honest, tools)
@@ -45,7 +45,7 @@ def judge(work: Work, honest: Work, signature: str, tools: CheckTools) -> str:
 
 
 def mutate_proof(proof: bytes, other: bytes, rng: random.Random) -> bytes:
-    """Bytes, or a number of the proof that stays a number of the field."""
+    """Mutate the bytes, or replace a number of the proof with a different one in the range of its field."""
     if rng.random() < 0.5:
         return mutate(proof, other, rng)
     words = [int.from_bytes(proof[i : i + 2], "big") for i in range(0, len(proof), 2)]
@@ -69,7 +69,7 @@ def test_proofs__mutated__none_is_accepted(worker: Worker, tools: CheckTools, ho
         found[word] += 1
     print(dict(found))
     assert sum(found.values()) == count
-    assert found["PROOF"] > count / 4  # many are well formed and say something else
+    assert found["PROOF"] > count / 4  # many are well formed with different content
     assert found["MALFORMED"] > count / 8
 
 
@@ -96,7 +96,7 @@ def test_files__mutated__none_is_accepted_that_says_something_else(
 
 
 def mutate_field(receipt: Receipt, rng: random.Random) -> Receipt:
-    """Another value in one field, of any kind that JSON has."""
+    """Replace one field with a different value of any JSON type."""
     name = rng.choice(list(receipt.TYPES))
     value: Any = getattr(receipt, name)
     if isinstance(value, int) and rng.random() < 0.8:
@@ -112,7 +112,7 @@ def mutate_field(receipt: Receipt, rng: random.Random) -> Receipt:
 
 
 def is_taken(receipt: Receipt, signature: str) -> bool:
-    """As the coordinator's intake and the validator look at it."""
+    """Return whether the coordinator's intake and the validator accept the receipt."""
     try:
         eip712.require_signer(receipt, DOMAIN, signature, receipt.node)
     except ProtocolError:
@@ -137,7 +137,7 @@ def test_receipts__mutated_bytes__are_refused_or_the_honest_one(worker: Worker, 
         if not is_taken(request.receipt.to_message(), request.signature):
             found["not signed"] += 1
             continue
-        assert any(request == each for _, each, _ in requests)  # this one, or the one that it was spliced with
+        assert any(request == each for _, each, _ in requests)  # this receipt, or the one that it was spliced with
         found["honest"] += 1
     print(dict(found))
     assert found["no request"] > count / 2

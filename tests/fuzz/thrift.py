@@ -1,6 +1,7 @@
-"""Thrift's compact protocol, read into plain lists and written back: Parquet keeps its footer and page headers in it.
+"""Thrift's compact protocol as plain lists, read and written. Parquet encodes its footer and page headers with it.
 
-A struct is a list of [field id, type, value]; a list is (element type, items); the rest are ints, bytes and bools.
+A struct is a list of [field id, type, value]. A list is (element type, items). All other values are ints, bytes and
+bools.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ Struct = list[list[Any]]
 
 
 class Reader:
-    """Reads a struct at `place`; afterwards `place` is behind it."""
+    """Reads a struct that begins at `place`. Afterwards `place` is the position after the struct."""
 
     def __init__(self, data: bytes, place: int = 0) -> None:
         self.data, self.place = data, place
@@ -59,7 +60,7 @@ class Reader:
 
 
 def write_struct(fields: Struct) -> bytes:
-    """Bytes of a struct; ids are written in full, which every reader takes."""
+    """Return the bytes of a struct. Field ids are written in full, which every reader accepts."""
     return b"".join(_write_field(*each) for each in fields) + bytes([STOP])
 
 
@@ -87,7 +88,7 @@ def _write(kind: int, value: Any, *, in_list: bool) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned number, seven bits a byte."""
+    """Encode an unsigned number with seven bits per byte."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -105,7 +106,7 @@ def _unzigzag(value: int) -> int:
 
 
 def get(fields: Struct, number: int) -> Any:
-    """A field's value; KeyError if there is none."""
+    """Return the value of a field. Raises KeyError if the field is absent."""
     for found, _, value in fields:
         if found == number:
             return value
@@ -113,7 +114,7 @@ def get(fields: Struct, number: int) -> Any:
 
 
 def put(fields: Struct, number: int, kind: int, value: Any) -> None:
-    """Set a field, or add it in its place."""
+    """Set a field, or insert it in order."""
     for each in fields:
         if each[0] == number:
             each[1:] = [kind, value]
@@ -123,18 +124,18 @@ def put(fields: Struct, number: int, kind: int, value: Any) -> None:
 
 
 def read_footer(file: bytes) -> Struct:
-    """FileMetaData of a Parquet file."""
+    """Return the FileMetaData of a Parquet file."""
     size = int.from_bytes(file[-8:-4], "little")
     return Reader(file[-8 - size : -8]).read_struct()
 
 
 def split_footer(file: bytes) -> tuple[bytes, Struct]:
-    """(magic and pages, FileMetaData)."""
+    """Return (magic and pages, FileMetaData)."""
     size = int.from_bytes(file[-8:-4], "little")
     return file[: -8 - size], read_footer(file)
 
 
 def join_footer(body: bytes, footer: Struct) -> bytes:
-    """A Parquet file again."""
+    """Return a Parquet file with this footer."""
     data = write_struct(footer)
     return body + data + len(data).to_bytes(4, "little") + b"PAR1"

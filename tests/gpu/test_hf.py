@@ -1,4 +1,4 @@
-"""The reference engine on a CUDA device: only tops leave it, and they are as near to a CPU's as honest work is."""
+"""The reference engine on a CUDA device: it returns top values only, as close to a CPU's as those of honest work."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Noise and sampler on a CUDA device, against numpy and the compiled ones."""
+"""Noise and sampler on a CUDA device, compared with numpy and the compiled versions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The tops of windows on a CUDA device, against numpy."""
+"""The top values of windows on a CUDA device, compared with numpy."""
 
 import numpy as np
 import pytest

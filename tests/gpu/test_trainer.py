@@ -1,6 +1,6 @@
-"""The trainer on a CUDA device against a CPU: an update, the head without logits, ragged rows, recomputed layers.
+"""The trainer on a CUDA device compared with a CPU: an update, the head without logits, packed rows, recomputed layers.
 
-Each check is a function of a device, so that it also runs, as `check("cpu")`, where there is none.
+Each check is a function of a device, so that it also runs as `check("cpu")` on a machine without a GPU.
 """
 
 import copy
@@ -25,9 +25,9 @@ from trainer.data.packing import build_rows
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 BATCH = give_proximal(build_batch(build_samples()), None)
-"""Without a proximal policy, so that no token lies at the edge of clipping, where rounding decides on its gradient."""
+"""Has no proximal policy, so no token is on the edge of clipping, where rounding decides its gradient."""
 SMOOTH = replace(OPTIMISER, learning_rate=1e3, epsilon=1e3, weight_decay=0.0)
-"""With a small epsilon a first step is the gradients' signs, on which rounding decides, too, where they are near 0."""
+"""Has a large epsilon. With a small one the first step is the gradients' signs, and rounding decides those near 0."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def base() -> PreTrainedModel:
 
 
 def update(base: PreTrainedModel, device: str, dtype: str, *, is_lean: bool = False) -> tuple[Learner, int]:
-    """A learner after one update on `device`, and how often it called its first layer's first matrix."""
+    """Return a learner after one update on `device`, and the number of calls of its first layer's first matrix."""
     moved = copy.deepcopy(base)
     torch.nn.Module.to(moved, device)
     if is_lean:
@@ -49,7 +49,7 @@ def update(base: PreTrainedModel, device: str, dtype: str, *, is_lean: bool = Fa
 
 
 def measure_gap(found: Tensor, wanted: Tensor) -> float:
-    """Norm of the difference over that of what is wanted."""
+    """Return the norm of the difference, divided by the norm of the expected value."""
     return float((found.detach().cpu().double() - wanted.double()).norm() / wanted.double().norm())
 
 
@@ -59,7 +59,7 @@ def get_gradients(learner: Learner) -> Tensor:
 
 
 def get_steps(learner: Learner, base: PreTrainedModel) -> Tensor:
-    """By how much the masters moved."""
+    """Return the differences between the master weights before and after the update."""
     pairs = zip(learner.model.parameters(), base.parameters(), strict=True)
     return torch.cat([(ours.detach().cpu() - theirs.detach()).flatten() for ours, theirs in pairs])
 
@@ -72,13 +72,13 @@ def check_update(base: PreTrainedModel, device: str, dtype: str, *, tolerance: f
 
 
 def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head computes, from all logits at once."""
+    """Compute the head's outputs from all logits at once."""
     logprobs = torch.log_softmax(hidden @ weight.T, dim=-1)
     return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(dim=-1)
 
 
 def differentiate(compute: Callable[..., tuple[Tensor, Tensor]], given: Sequence[Tensor], device: str) -> list[Tensor]:
-    """Outputs, then gradients of a sum with uneven factors of both of them."""
+    """Return both outputs, and the gradients of their weighted sum."""
     hidden, weight = (each.detach().to(device).requires_grad_() for each in given[:2])
     logprobs, entropy = compute(hidden, weight, given[2].to(device))
     factors = torch.linspace(-1, 1, len(hidden), device=device)
@@ -89,7 +89,9 @@ def differentiate(compute: Callable[..., tuple[Tensor, Tensor]], given: Sequence
 
 
 def check_head(device: str, dtype: str, *, tolerance: float) -> None:
-    """Ragged last tiles both ways, on values that bfloat16 has."""
+    """Check the head on shapes that leave partial tiles in both dimensions, with values that bfloat16 represents
+    exactly.
+    """
     torch.manual_seed(0)
     n, vocabulary = TILE[0] + 52, TILE[1] + 108
     hidden, weight = (torch.randn(rows, 64).mul_(0.5).bfloat16().float() for rows in (n, vocabulary))
@@ -102,7 +104,7 @@ def check_head(device: str, dtype: str, *, tolerance: float) -> None:
 
 @torch.no_grad()
 def check_attention(base: PreTrainedModel, device: str, attention: str) -> None:
-    """Rows of several samples, against those of SDPA; without their borders they would be others."""
+    """Compare rows of several samples with SDPA. Without the samples' borders the result would differ."""
     model, samples = copy.deepcopy(base), build_samples()
     torch.nn.Module.to(model, device)
     rows = build_rows(samples, [0.0] * len(samples), [[0, 1, 2, 3], [4], [5, 6, 7, 8]], is_shared=False)
@@ -143,5 +145,5 @@ def test_predict__flash_attention__is_that_of_sdpa_on_packed_rows(base: PreTrain
 def test_recompute_activations__on_cuda__gradients_are_those_without(
     base: PreTrainedModel, dtype: str, tolerance: float
 ) -> None:
-    """But for sums whose order a GPU does not keep."""
+    """Gradients are equal, except for sums whose order a GPU does not fix."""
     check_checkpointing(base, "cuda", dtype, tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""What to do about an error code, where its messages do not say it.  Shown after them on docs/reference/errors.md."""
+"""Advice for error codes whose messages do not say what to do. docs/reference/errors.md shows it after the messages."""
 
 _SIGN = "Sign the request as docs/protocol.md says, with the coordinator's authority."
 _CLAIM_TASK = "Claim another task."

@@ -1,6 +1,7 @@
-"""Every error code that the sources raise, found in their syntax trees, with the templates of message and fix.
+"""Every error code that the sources raise, found in their syntax trees, with the templates of its message and fix.
 
-A code, message or fix that is a variable is followed to its assignments in the function and to the function's callers.
+If a code, message or fix is a variable, the search follows it to its assignments in the function and to the
+function's callers.
 """
 
 import ast
@@ -19,32 +20,35 @@ CLASSES = {
     "OperatorError": "operator",
     "BadRowError": "operator",
 }
-"""By the class of an error, who acts: see `covey.errors`.  ErrorBody is the answer of the coordinator's API.  An import
-raises BadRowError again as an OperatorError with the place of the row."""
+"""Who acts on an error, by its class; see `covey.errors`.
+
+ErrorBody is a response of the coordinator's API. An import raises BadRowError again as an OperatorError that adds the
+row's position.
+"""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Raise:
-    """One way in which a code comes about.  Placeholders of message and fix stand in braces."""
+    """One way in which a code is raised. Placeholders of message and fix are in braces."""
 
     code: str
     kind: str
     message: str
     fix: str = ""
     status: int = 0
-    """HTTP status that the call names, 0 if none."""
+    """HTTP status that the call specifies. 0 if none."""
 
     @property
     def is_quoted(self) -> bool:
-        """Whether the message is nothing but a value."""
+        """Whether the message consists of a single value."""
         return self.message.startswith("{") and self.message.find("}") == len(self.message) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node of a module, with the functions around it, innermost first."""
+    """A node of a module's syntax tree, with the functions around it, innermost first."""
 
     module: ast.Module
     functions: tuple[Function, ...]
@@ -52,7 +56,7 @@ class Place:
 
 @cache
 def find_raises() -> tuple[tuple[Raise, ...], tuple[str, ...]]:
-    """What is raised, and the files that pass on codes which came from elsewhere."""
+    """Return every raise, and the files that pass on codes raised elsewhere."""
     raises: set[Raise] = set()
     passing: list[str] = []
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
@@ -71,7 +75,7 @@ def _list_nodes(module: ast.Module) -> tuple[tuple[ast.AST, Place], ...]:
 
 
 def _walk(node: ast.AST, place: Place, base: str = "") -> Iterator[tuple[ast.AST, Place]]:
-    """Every node with its place; `super().__init__` of a subclass is shown as a call of its base."""
+    """Yield every node with its place. `super().__init__` of a subclass is yielded as a call of its base."""
     if isinstance(node, ast.ClassDef):
         base = next((_spell(each) for each in node.bases if _spell(each) in CLASSES), "")
     if base and isinstance(node, ast.Call) and ast.unparse(node.func) == "super().__init__":
@@ -83,7 +87,7 @@ def _walk(node: ast.AST, place: Place, base: str = "") -> Iterator[tuple[ast.AST
 
 
 def _read(node: ast.AST, place: Place) -> list[Raise] | None:
-    """None: no error is made here; an empty list: its code is passed on."""
+    """Return the errors that a node creates. None if it creates no error; an empty list if it passes on a code."""
     match node:
         case ast.Call(func=func, args=args, keywords=keywords) if _spell(func) in CLASSES:
             values = dict(zip(("code", "message"), args, strict=False)) | {k.arg: k.value for k in keywords if k.arg}
@@ -114,11 +118,11 @@ def _read(node: ast.AST, place: Place) -> list[Raise] | None:
 
 
 Values = dict[str, tuple[ast.expr, Place]]
-"""Expressions by the name of an error's parameter, each with the place where its variables are known."""
+"""Expressions by the name of an error's parameter, each with the place whose variables it uses."""
 
 
 def _list_calls(values: Values) -> Iterator[Values]:
-    """Where the code is a parameter of a function: the same error with what each caller gives."""
+    """Return one error per caller if the code is a parameter of a function, each with the caller's values."""
     code, place = values["code"]
     for function in place.functions:
         if isinstance(code, ast.Name) and code.id in _list_parameters(function):
@@ -136,7 +140,7 @@ def _list_calls(values: Values) -> Iterator[Values]:
 
 
 def _resolve(node: ast.expr, place: Place) -> list[str]:
-    """All texts that an expression may be, as templates."""
+    """Return every string that an expression can evaluate to, as templates."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
@@ -175,7 +179,7 @@ def _list_parameters(function: Function) -> list[str]:
 
 
 def _find_callers(function: Function, module: ast.Module) -> Iterator[tuple[dict[str, ast.expr], Place]]:
-    """Arguments by name of every call in the same module."""
+    """Return the arguments of every call in the same module, by name."""
     names = [name for name in _list_parameters(function) if name != "self"]
     for node, place in _list_nodes(module):
         if isinstance(node, ast.Call) and _spell(node.func) == function.name and function not in place.functions:
@@ -184,12 +188,12 @@ def _find_callers(function: Function, module: ast.Module) -> Iterator[tuple[dict
 
 
 def _spell(node: ast.expr) -> str:
-    """The last part of a dotted name."""
+    """Return the last component of a dotted name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _name(node: ast.AST) -> str:
-    """One word for a value in a message."""
+    """Return one word for a value in a message."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name.strip("_").lower()

@@ -1,7 +1,7 @@
-"""Pages of docs/reference, made from the code: `make reference` writes them, and a test compares them.
+"""Pages of docs/reference, generated from the code. `make reference` writes them, and a test compares them.
 
-settings.md and commands.md are what settings classes and commands say of themselves, errors.md is what `codes` finds,
-and metrics.md is what `METRICS` says.
+settings.md and commands.md come from the docstrings of settings classes and commands, errors.md from `codes`, and
+metrics.md from `METRICS`.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 NOTE = "<!-- Made by `make reference` from the code: edit that. -->"
 NAMES = {int: "integer", float: "number", str: "text", bool: "boolean", Path: "path"}
 TERMS = {"quorum": None, "params_hash": None, "epoch_length": "from `epoch_seconds`", "token": "the deployment's"}
-"""Defaults that `covey pool create` fills in; None: not a term of the file."""
+"""Defaults that `covey pool create` uses. None means that the file does not have this term."""
 WHO = {
     "wait": "Covey tries again by itself: what is asked may be away for a while.",
     "refused": "The request, the file or the message is refused: who made it must change it.",
@@ -38,7 +38,7 @@ WHO = {
 
 
 def build_pages() -> dict[str, str]:
-    """Text by file name."""
+    """Return the text of every page by file name."""
     return {
         "settings.md": build_settings(),
         "commands.md": build_commands(),
@@ -220,7 +220,7 @@ def _describe_kinds(found: list[Raise]) -> str:
 
 
 def _describe_ways(code: str, found: list[Raise]) -> str:
-    """Each distinct message with its fix; one that is only quoted from elsewhere says nothing here."""
+    """Return each distinct message with its fix. A message that only quotes another error is skipped."""
     ways = [
         " ".join([*([] if each.is_quoted else [_end(each.message)]), *([_end(each.fix)] if each.fix else [])])
         for each in found
@@ -230,7 +230,7 @@ def _describe_ways(code: str, found: list[Raise]) -> str:
 
 
 def _end(text: str) -> str:
-    """As a sentence on one line, with nothing that Markdown would take for markup."""
+    """Return a text as one sentence on one line, without characters that Markdown would take for markup."""
     line = " ".join(text.split()).replace("*", "\\*").replace("<", "&lt;")
     return line if line.endswith((".", "?", "!")) else f"{line}."
 

@@ -24,7 +24,7 @@ PASSING = {
     "worker/loop.py",
     "worker/receipts.py",
 }
-"""Files that raise again what another process, or another layer, has raised with its code."""
+"""Files that raise an error of another process or layer again, with its code."""
 
 
 def find(code):
@@ -55,7 +55,7 @@ def test_codes__passed_on__only_where_known():
 
 
 def test_classes__are_all_that_errors_have__and_a_subclass_names_its_code_itself():
-    """A subclass without `__init__` would be raised with a code that `codes` does not look for."""
+    """A subclass without `__init__` would be raised with a code that `codes` does not find."""
     direct, wrong = set(), []
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
