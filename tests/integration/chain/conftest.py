@@ -1,4 +1,4 @@
-"""A real Anvil with the contracts, one for each module; every test starts from the same state."""
+"""A real Anvil with the contracts, one per module. Every test starts from the same state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ PARAMS = '{"name":"test"}'
 
 @dataclass
 class Chain:
-    """A chain and everybody's wallet."""
+    """A chain and the wallets of all roles."""
 
     client: ChainClient
     deployment: Deployment
@@ -50,7 +50,7 @@ class Chain:
         return self.wallets[name].address
 
     def send(self, name: str, call: Call) -> Entry:
-        """Through an outbox of its own, as every role does."""
+        """Send through a new outbox, as every role does."""
         store = SqliteOutbox(":memory:")
         try:
             sender = Sender(self.client, self.wallets[name], store, chain_id=self.deployment.chain_id)
@@ -65,14 +65,15 @@ class Chain:
         return self.client.get_block("latest").timestamp
 
     def advance(self, seconds: int) -> None:
-        """To exactly so long after the latest block, however long the machine took since."""
+        """Move the chain's clock to `seconds` after the newest block, however much time has passed since then."""
         self.client.request("evm_setNextBlockTimestamp", hex(self.now() + seconds))
         self.client.request("evm_mine")
 
     def open_pool(self, **changes: int) -> int:
-        """Funded with 1,000,000 and active; price 3, slash 60, windows 10, 10 and 20 s, two of three validators.
+        """Open an active pool with an escrow of 1,000,000 and three validators, two of which are a quorum.
 
-        Validators have bonded 20 each, of which an overturned case takes 15.  `changes` are terms with other values.
+        The price is 3 per unit, a slash 60, and the windows are 10, 10 and 20 s. Each validator has bonded 20, of which
+        an overturned case takes 15. `changes` replace terms.
         """
         terms = PoolTerms(
             trainer=self.address("trainer"),
@@ -107,7 +108,7 @@ class Chain:
         self.send(name, stakes.stake(pool, kind, amount))
 
     def join(self, pool: int) -> None:
-        """The contributor stakes 100 and registers its node."""
+        """Stake 100 for the contributor and register its node."""
         self.bond("contributor", pool, BondKind.CONTRIBUTOR, 100)
         registration = NodeRegistration(
             pool=pool,
@@ -132,7 +133,7 @@ class Chain:
 
 @contextmanager
 def open_chain() -> Iterator[Chain]:
-    """A new Anvil that mines each transaction at once, with the contracts and everybody's money."""
+    """Start an Anvil that mines each transaction at once, with contracts and funded accounts."""
     try:
         binary = find_anvil()
     except OperatorError as error:

@@ -1,4 +1,4 @@
-"""Messages, epochs and cases on a real chain, for the tests of the contracts' classes."""
+"""Messages, epochs and cases on a real chain, for tests of the contract classes."""
 
 from dataclasses import astuple, fields
 
@@ -94,7 +94,7 @@ def make_verdict(chain, pool: int, receipt: Receipt, i: int) -> Verdict:
 
 
 def make_header(chain, pool: int, *, work_root: str, reward_root: str, units: int) -> EpochHeader:
-    """The header that may be posted next."""
+    """Return the header that can be posted next."""
     ledger = chain.contracts.ledger
     return EpochHeader(
         pool=pool,

@@ -1,4 +1,4 @@
-"""How tests of the sender on a real chain send: an outbox, calls that mint, and blocks on demand."""
+"""How tests send on a real chain: an outbox, calls that mint tokens, and blocks on demand."""
 
 from threading import Event
 
@@ -25,7 +25,7 @@ def put(store, key: str, call: Call) -> None:
 
 
 def drain(sender: Sender) -> None:
-    """Pump to the end.  Even a node that mines at once answers a moment before it has mined."""
+    """Pump until nothing is pending. Even a node that mines at once responds shortly before it has mined."""
     pause = Event()
     for _ in range(1000):
         if sender.pump() == 0:

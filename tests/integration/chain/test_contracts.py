@@ -1,4 +1,4 @@
-"""Python and Solidity together: pools, nodes, stake and policies on a real chain."""
+"""Python with Solidity on a real chain: pools, nodes, stake and policies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Python and Solidity together: cases, equivocation and who signs on a real chain."""
+"""Python with Solidity on a real chain: cases, equivocation and slashed signers."""
 
 from dataclasses import astuple
 

@@ -33,7 +33,7 @@ def test_up__with_a_block_time__deploys_at_once_and_then_mines_by_itself(tmp_pat
         assert abs(client.get_block("latest").timestamp - client.get_block(1).timestamp) <= 30
         before = client.block_number()
         deployer = deploy.derive_wallet("devnet", "deployer")
-        # With interval mining the funding waits for a block of its own.
+        # With interval mining the funding waits for the next block.
         deploy.fund(deployment, deployer, {deployer.address: 7}, ether=deploy.ETHER)
         assert client.block_number() > before
         assert Contracts(client, deployment).token.balance_of(deployer.address) == 7
@@ -71,7 +71,7 @@ def test_up__port_or_folder_of_a_running_devnet__is_refused_and_its_deployment_s
 
 
 def describe(deployment: Deployment, transaction: str) -> list[object]:
-    """What a role sees of a chain: contracts, balances, blocks, logs, transactions."""
+    """Return what a role reads from a chain: contracts, balances, blocks, logs and transactions."""
     client = ChainClient(deployment.rpc_url)
     holder = deploy.derive_wallet("devnet", "holder").address
     mined = client.find_mined(transaction)

@@ -1,4 +1,4 @@
-"""Commands of a dispute as they are typed, on a real chain: each does what the contract lets anybody do."""
+"""Commands of a dispute, run as typed on a real chain. Anyone can run each of them."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 
 class Terminal:
-    """Types `covey ...` with the key of one account; the answer is the command's JSON."""
+    """Runs `covey ...` with the key of one account, and returns the command's JSON."""
 
     def __init__(self, chain: Chain, folder: Path, pool: int) -> None:
         self.pool, self._folder = pool, folder
@@ -59,7 +59,7 @@ def covey(chain: Chain, tmp_path: Path) -> Terminal:
 
 
 def keep(chain: Chain, folder: Path, receipt: Receipt, *, is_promised: bool = True) -> Path:
-    """The file of a receipt, as a worker keeps it once it is countersigned, or before."""
+    """Write the file of a receipt as a worker keeps it, before or after it is countersigned."""
     store = SubmissionStore(folder)
     signature = sign(receipt, chain.domain("slashing_court"), chain.wallets["node"])
     moment = ChainMoment(time=chain.now(), epochs=0)

@@ -1,4 +1,4 @@
-"""The drawing block is the first one from a time on, found on a real chain with gaps and with equal distances."""
+"""The drawing block is the first block at or after a time, on a real chain with even and uneven block intervals."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def times(chain: Chain) -> list[int]:
-    """Times of all blocks; the last forty are 1 to 9 s apart."""
+    """Times of all blocks. The last forty are 1 to 9 s apart."""
     head = chain.client.get_block("latest")
     for i in range(40):
         head_time = chain.client.get_block("latest").timestamp
@@ -35,6 +35,6 @@ def test_find_first_block__before_the_chain__is_its_first(chain: Chain, times: l
 
 
 def test_find_first_block__later_blocks_than_the_head__are_not_seen(chain: Chain, times: list[int]):
-    """`head` is the newest safe block, say."""
+    """`head` is, for example, the newest safe block."""
     old = chain.client.get_block(len(times) - 20)
     assert find_first_block(chain.client, old.timestamp + 1, head=old) is None

@@ -1,4 +1,4 @@
-"""The validator's enforcement and the real court: a case that the cap on slashes refuses is brought again."""
+"""A validator's enforcement with the real court: a case that the slash cap refuses is proposed again."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -23,11 +23,11 @@ from validator.verdicts import build_verdict
 pytestmark = pytest.mark.integration
 DAY = 86_400
 SPAN = 7 * DAY
-"""`unbond_window` of a public pool, and the span of its cap on slashes."""
+"""`unbond_window` of a public pool, which is also the span of its slash cap."""
 
 
 class Enforcer:
-    """Enforcement of validator 0, with its own outbox and the verdicts' lifetime that a validator has by default."""
+    """Enforcement of validator 0, with its own outbox and the default verdict lifetime."""
 
     def __init__(self, chain, pool: int, outbox: SqliteOutbox) -> None:
         self.chain, self.outbox = chain, outbox
@@ -44,7 +44,7 @@ class Enforcer:
         Context.send(self, key, call)
 
     def build_case(self, receipt: Receipt) -> HardCase:
-        """What the coordinator lists once two validators have rejected the work for its proofs."""
+        """Return the case that the coordinator lists after two validators have rejected the work for its proofs."""
         seconds = ValidatorConfig.model_fields["verdict_seconds"].default
         wallets = [self.chain.wallets[f"validator-{i}"] for i in range(2)]
         verdicts = [
@@ -62,7 +62,7 @@ class Enforcer:
         )
 
     def enforce(self, case: HardCase) -> OnChainCaseState:
-        """One look at a case, and all that follows on chain, which mines at once."""
+        """Process the case once, including all transactions on a chain that mines at once."""
         enforcement.enforce(self, case)
         self.sender.pump()
         receipt = case.receipt.to_message()
@@ -75,7 +75,10 @@ class Enforcer:
 
 @pytest.fixture
 def enforcer(chain) -> Iterator[Enforcer]:
-    """In a pool that takes one slash of 60 of a contributor in a span of 7 days; the contributor has staked 100."""
+    """Enforcement in a pool with one slash of 60 per contributor in a span of 7 days.
+
+    The contributor has staked 100.
+    """
     pool = chain.open_pool(unbond_window=SPAN, max_slashes=1)
     chain.join(pool)
     outbox = SqliteOutbox(":memory:")
@@ -85,7 +88,7 @@ def enforcer(chain) -> Iterator[Enforcer]:
 
 def test_enforce__case_that_the_cap_refuses__is_proposed_in_the_next_span_and_executed(chain, enforcer: Enforcer):
     pool = enforcer.network.pool
-    chain.advance(SPAN - chain.now() % SPAN + 10)  # early in a span, so that the next one is almost a span away
+    chain.advance(SPAN - chain.now() % SPAN + 10)  # early in a span, so that the next span is almost a whole span away
     first, second = (enforcer.build_case(make_receipt(chain, pool, task=task)) for task in (1, 2))
     assert enforcer.enforce(first) is OnChainCaseState.LOCKED
     assert enforcer.enforce(second) is OnChainCaseState.NONE  # SlashCapReached

@@ -1,4 +1,4 @@
-"""The follower on a real chain that is reorganised."""
+"""The follower on a real chain with reorganisations."""
 
 from contextlib import suppress
 
@@ -63,7 +63,7 @@ def test_poll__finality_safe__does_not_exceed_the_safe_block(chain):
 
 
 def test_poll__logs_come_from_a_backend_that_lags__loses_no_event(chain):
-    """The head comes from one backend, the logs from another that does not have it yet."""
+    """The head comes from one backend, and the logs from another one that does not have that block yet."""
     pool = chain.open_pool()
     cursor = Follower(chain.client, chain.deployment).poll(()).cursor
     publish(chain, pool, 0, 0)

@@ -1,4 +1,4 @@
-"""Python and Solidity together: epochs, claims and omissions on a real chain."""
+"""Python with Solidity on a real chain: epochs, claims and omissions."""
 
 from dataclasses import astuple
 
@@ -92,7 +92,7 @@ def test_epoch__disabled__cannot_be_claimed(chain):
 
 
 def challenge(chain, receipt: Receipt) -> Call:
-    """The call of whoever holds a receipt that the operator promised for epoch 0."""
+    """Return the call of a holder of a receipt that the operator has promised to include in epoch 0."""
     promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
     return chain.contracts.ledger.challenge_omission(
         receipt,

@@ -1,4 +1,4 @@
-"""The sender on a real chain: crashes at every call, stuck and foreign transactions, refusals."""
+"""The sender on a real chain: crashes at every call, stuck and foreign transactions, and refusals."""
 
 import contextlib
 import itertools
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.integration
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Ends the process at this point."""
 
 
 class Fuse:
-    """Counts calls and ends the process at one of them, before or after it has had its effect."""
+    """Counts calls and ends the process at one of them, before or after the call's effect."""
 
     def __init__(self, *, blow_at: int | None, is_after: bool = False) -> None:
         self.calls = 0
@@ -45,7 +45,7 @@ class Fuse:
 
 
 class Wrapped:
-    """Every public method of the target goes through the fuse."""
+    """Passes every public method of the target through the fuse."""
 
     def __init__(self, target: object, fuse: Fuse) -> None:
         self._target = target
@@ -57,7 +57,7 @@ class Wrapped:
 
 
 def run_with_fuse(chain, file: Path, fuse: Fuse) -> None:
-    """One life of a process that puts two intents and pumps them to their end."""
+    """Run one process that puts two intents and pumps them to the end."""
     outbox = SqliteOutbox(file)
     try:
         wrapped = fuse.wrap(outbox)
@@ -74,7 +74,7 @@ def run_with_fuse(chain, file: Path, fuse: Fuse) -> None:
 
 
 def settle(chain, file: Path, *, is_automine: bool) -> SqliteOutbox:
-    """Another life, without a crash."""
+    """Run another process without a crash."""
     outbox = SqliteOutbox(file)
     for key, amount in (("first", 100), ("second", 1)):
         put(outbox, key, mint(chain, amount))
@@ -248,7 +248,7 @@ def test_pump__refused_until_a_later_block__is_sent_then(chain, store):
 
 
 def test_pump__estimate_by_a_backend_that_lags__is_not_a_refusal_for_ever(chain, store):
-    """Two backends: one shows the block that the call builds on, the other estimates it one block earlier."""
+    """One backend has the block that the call requires. The other one, which estimates gas, is one block behind."""
     pool = chain.open_pool()
     publish = chain.contracts.policies.publish
     chain.send("trainer", publish(pool, 0, f"0x{2:064x}"))

@@ -1,4 +1,4 @@
-"""The sender on a real chain whose blocks are taken back: each effect happens once, and what is final stays."""
+"""The sender on a real chain whose blocks are removed: each effect happens once, and final effects stay."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_pump__transaction_is_in_another_block_after_a_reorganisation__is_record
 
 
 def test_pump__owners_own_transaction_vanished_below__its_nonce_is_filled(chain, store):
-    """Its nonce is lower than that of the intent, which no block can hold before the gap is closed."""
+    """Its nonce is lower than the intent's, so the intent cannot be mined before the gap is filled."""
     before = balance(chain)
     mine(chain)
     chain.send("deployer", mint(chain, 7))

@@ -1,4 +1,4 @@
-"""A coordinator with its API and a chain, one for each module; every test finds its rows empty and step 0 open."""
+"""A coordinator with its API and a chain, one per module. Every test starts with empty tables and step 0 open."""
 
 from collections.abc import Iterator
 
@@ -39,14 +39,14 @@ def harness(standing: CoordinatorHarness) -> Iterator[CoordinatorHarness]:
 
 @pytest.fixture
 def unbond(harness: CoordinatorHarness):
-    """The contributor takes so much of its stake away that it backs no node any more."""
+    """Unbond so much of the contributor's stake that it no longer covers a node."""
     stakes, pool = harness.chain.contracts.stakes, harness.ctx.ledger.pool
     return lambda: harness.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 2 * MIN_STAKE + 1))
 
 
 @pytest.fixture
 def relay(harness: CoordinatorHarness, tmp_path):
-    """A server with policy 1, which the chain holds."""
+    """A relay with policy 1, which is published on chain."""
     policy = tmp_path / "policy"
     policy.mkdir()
     (policy / "model.safetensors").write_bytes(b"1" * 4096)

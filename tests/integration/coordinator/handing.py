@@ -1,4 +1,4 @@
-"""What workers and validators hand in, for the tests of the API: receipts, files, verdicts."""
+"""Receipts, files and verdicts that workers and validators send, for tests of the API."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ async def refuse(waiting: Any) -> tuple[str, int]:
 async def hand_in(
     harness: CoordinatorHarness, client: CoordinatorClient, file: bytes = FILE, node: str = "node"
 ) -> Receipt:
-    """Register, lease, submit."""
+    """Register a node, claim a task and submit a file."""
     await client.register()
     task = await harness.claim(client)
     receipt = build_receipt(harness, task, file, node=node)
@@ -65,7 +65,7 @@ async def upload(client: CoordinatorClient, task: TaskOrder, file: bytes, **chan
 
 
 def build_bundle(harness: CoordinatorHarness, validator: int, order: JudgeOrder, **details: Any) -> Bundle:
-    """Every validator's has another content; `details` are added to those that it has."""
+    """Build a validator's evidence bundle. Each validator's content differs, and `details` are added to it."""
     return Bundle(
         chain_id=harness.ctx.receipt_domain.chain_id,
         court=harness.ctx.receipt_domain.contract,
@@ -118,7 +118,7 @@ async def commit(harness: CoordinatorHarness, client: CoordinatorClient, request
 
 
 async def decide(harness: CoordinatorHarness, **changes: Any) -> None:
-    """Validators 0 and 1 judge one submission alike."""
+    """Have validators 0 and 1 reveal the same verdict on one submission."""
     harness.run_job("dispatch_validation")
     requests = []
     for i in (0, 1):

@@ -1,4 +1,4 @@
-"""The commands of operator, contributor and arbiter as they are typed, on a real chain with a coordinator beside it."""
+"""Commands of operator, contributor and arbiter, run as typed with a real chain and a coordinator."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 class Terminal:
-    """Types `covey ...` with the key of one account; the answer is the command's JSON."""
+    """Runs `covey ...` with the key of one account, and returns the command's JSON."""
 
     def __init__(self, harness: CoordinatorHarness, folder: Path) -> None:
         self._harness, self._folder = harness, folder
@@ -51,7 +51,7 @@ def covey(harness: CoordinatorHarness, tmp_path: Path) -> Terminal:
 
 
 async def settle(harness: CoordinatorHarness) -> None:
-    """Two accepted submissions of 20 units, in an epoch on chain."""
+    """Post an epoch with two accepted submissions of 20 units."""
     for i in range(2):
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))

@@ -1,4 +1,6 @@
-"""The walk behind the door, on a real chain: lease, upload, receipt, verdicts, batch, epoch, claim; and who strays."""
+"""The walk through the API on a real chain: lease, upload, receipt, verdicts, batch, epoch and claim, with its
+refusals.
+"""
 
 import asyncio
 import dataclasses
@@ -135,7 +137,7 @@ async def test_claim_task__kick_lost__is_found_by_the_next_one(harness: Coordina
         assert (
             await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1) is None
         ), "nobody ran the job"
-        harness.run_job("assign_tasks")  # and now it runs late: the poll is over, nothing is leased to nobody
+        harness.run_job("assign_tasks")  # the job runs late: the poll has ended, so no lease is created
         assert (await harness.claim(client)).lease == 1
 
 

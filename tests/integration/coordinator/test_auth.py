@@ -1,4 +1,4 @@
-"""Who may ask: altered, replayed, outdated and misdirected requests, each refused with its stable code."""
+"""Authentication: altered, replayed, expired and misdirected requests are refused with their stable codes."""
 
 import asyncio
 import base64
@@ -44,7 +44,7 @@ async def test_request__signed_as_sent__passes_once_and_is_a_replay_after(harnes
 )
 async def test_request__replayed_later__is_refused_at_any_time(harness: CoordinatorHarness, seconds: int, code: str):
     now = int(harness.clock())
-    harness.clock.offset += now - harness.clock()  # so that a second more is a second more
+    harness.clock.offset += now - harness.clock()  # so that the clock moves by whole seconds
     headers = harness.sign("node", now=now)
     assert (await code_of(harness, "/v1/nodes", b"", headers))[0] == 200
     harness.clock.offset += seconds
@@ -87,7 +87,7 @@ async def test_request__query_added__is_refused(harness: CoordinatorHarness):
 
 
 async def test_request__host_header_of_another__counts_for_nothing(harness: CoordinatorHarness):
-    """The authority is the configured one: a lying header neither helps nor hurts."""
+    """The authority is the configured one, so the Host header has no effect."""
     other = harness.sign("node", authority="evil.example") | {"host": "evil.example"}
     assert await code_of(harness, "/v1/nodes", b"", other) == (401, "bad_signature")
     right = harness.sign("node") | {"host": "evil.example"}
@@ -118,7 +118,7 @@ async def test_request__no_signature_in_the_header__is_refused(harness: Coordina
 
 
 async def test_request__longer_window_than_allowed__is_refused(harness: CoordinatorHarness):
-    """A signer that grants itself more than a minute."""
+    """A signature whose lifetime exceeds a minute is refused."""
     now = int(harness.clock())
     headers = harness.sign("node", now=now)
     parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
@@ -175,7 +175,7 @@ async def test_register__too_little_stake__is_refused(harness: CoordinatorHarnes
 
 
 async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(harness: CoordinatorHarness):
-    """A case may lock stake that is leaving: 300 are unbonded, 60 locked, so it takes 160 to have 100 free."""
+    """A case can lock stake that is unbonding: 300 are unbonding and 60 are locked, so 160 are missing to 100 free."""
     chain, pool, stakes = harness.chain, harness.ctx.ledger.pool, harness.ctx.contracts.stakes
     chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 3 * MIN_STAKE))
     court, contributor = chain.deployment.slashing_court, chain.address("contributor")
@@ -194,7 +194,7 @@ async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(h
 
 
 async def test_claim_task__stake_unbonded_since__is_refused(harness: CoordinatorHarness, unbond):
-    """A lease is for a staked node: registration alone is no licence for ever."""
+    """A lease requires stake now. A registration alone is not enough."""
     async with harness.client("node") as client:
         await client.register()
         unbond()
@@ -263,7 +263,7 @@ async def test_body__too_large_in_chunks__is_refused(harness: CoordinatorHarness
     async with httpx.AsyncClient(trust_env=False) as http:
         send = http.put if "objects" in path else http.post
         response = await send(harness.url + path, content=chunks(), headers=harness.sign("node"))
-    # an object's body is not even read before its link is checked
+    # an object's body is not read before its link is checked
     expected = (403, "bad_link") if "objects" in path else (413, "oversized")
     assert (response.status_code, response.json()["code"]) == expected
 
@@ -295,7 +295,7 @@ async def test_path__that_is_none__has_a_code(harness: CoordinatorHarness):
 
 
 async def test_register__more_nodes_than_the_stake_backs__is_refused(harness: CoordinatorHarness):
-    """Stake is a contributor's, work is a node's: each node needs its share."""
+    """Stake belongs to a contributor, and each of its nodes needs a share."""
     with harness.ctx.database.write() as rows:
         for name in ("b", "c", "d"):
             contributor = harness.chain.address("contributor")

@@ -1,4 +1,4 @@
-"""Canaries through the API: what the public sees of them, and validators that never looked."""
+"""Canaries through the API: what the public sees of them, and validators that did not check the work."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ LAZY = "validator-1"
 
 @pytest.fixture(scope="module")
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
-    """Node "node" hands in known-bad work, "node-2" is ordinary."""
+    """Node "node" submits known-bad work, and "node-2" submits ordinary work."""
     pool = create_pool(running, make_params(groups_per_step=8, epoch_leaves=4, max_submission_bytes=24_576))
     canaries = {deploy.derive_wallet("test", "node").address: "reject"}
     with open_harness(running, pool, tmp_path_factory.mktemp("coordinator"), canaries=canaries) as harness:
@@ -30,10 +30,15 @@ def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def judge(harness: CoordinatorHarness, *, is_bad: bool) -> list[str]:
-    """Whoever is asked judges, the lazy one without looking, until the submission is decided; who was asked."""
+    """Reveal verdicts of the requested validators until the submission is decided, and return who was requested.
+
+    The lazy validator accepts without checking.
+    """
     asked: list[str] = []
     harness.run_job("dispatch_validation")
-    harness.clock.offset += 4 * harness.ctx.params.turn_seconds  # the lazy one is asked last, once it was contradicted
+    harness.clock.offset += (
+        4 * harness.ctx.params.turn_seconds
+    )  # the lazy validator's turn comes last, after the others contradicted it
     for _ in range(2):
         requests: dict[str, RevealRequest] = {}
         for i in range(3):

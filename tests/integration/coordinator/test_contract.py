@@ -1,4 +1,4 @@
-"""What a worker may rely on, asked of the real coordinator and of the fake that stands for it in the worker's tests."""
+"""What a worker can rely on, tested with the real coordinator and with the fake of the worker's tests."""
 
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ FILE = b"the rows"
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """Either of them, and what belongs to it."""
+    """The real coordinator or the fake, with its helpers."""
 
     client: object
     claim: Callable[[], Awaitable[TaskOrder | None]]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def write(harness: CoordinatorHarness, tmp_path):
-    """Settings of a role with the key of somebody of the pool."""
+    """Write settings of a role with the key of one of the pool's accounts."""
 
     def write(role, name, **changes):
         key = tmp_path / f"{name}.key"
@@ -38,7 +38,7 @@ def write(harness: CoordinatorHarness, tmp_path):
 
 
 def examine(capsys, file, *options):
-    """Exit code, and rows by name."""
+    """Return the exit code and the rows by name."""
     try:
         code = cli.app(["doctor", "--config", str(file), "--json", *options], standalone_mode=False) or 0
     finally:

@@ -1,4 +1,4 @@
-"""`covey worker enroll` on a real chain: what it stakes is what the coordinator requires, and refusals cost nothing."""
+"""`covey worker enroll` on a real chain stakes what the coordinator requires, and a refusal costs nothing."""
 
 import json
 from dataclasses import replace
@@ -17,11 +17,11 @@ from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 
 pytestmark = pytest.mark.integration
 STAKED = 3 * MIN_STAKE
-"""The contributor's stake in the pool of the harness, where two of its nodes are registered."""
+"""Stake of the contributor in the harness's pool, where two of its nodes are registered."""
 
 
 def make_folder(harness: CoordinatorHarness, folder: Path, *, workers: int, pool: PoolId | None = None) -> Path:
-    """A folder as `covey join` makes it for a node whose URL has a key: only the settings name it."""
+    """Make a folder like `covey join` does for a node whose URL contains a key: only the settings contain the URL."""
     number = harness.ctx.ledger.pool if pool is None else pool
     joined = CheckedPool(
         pool=number,
@@ -65,7 +65,7 @@ async def test_enroll__variables_of_commands__enroll_for_the_pool_of_the_folder(
 async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordinator_agrees(
     harness: CoordinatorHarness, tmp_path: Path, capsys
 ):
-    """Two nodes of the contributor work elsewhere: two more require 400, of which it has staked 300."""
+    """Two nodes of the contributor work elsewhere. Two more require 400 in all, and it has staked 300."""
     folder = make_folder(harness, tmp_path / "second", workers=2)
     for name in ("node", "node-2"):
         async with harness.client(name) as elsewhere:

@@ -1,4 +1,4 @@
-"""Accepted work becomes a batch, an epoch and tokens; what the API says of an epoch is what the chain says."""
+"""Accepted work becomes a batch, an epoch and tokens. The API's data of an epoch equal the chain's."""
 
 import json
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 def find_record(harness: CoordinatorHarness, epoch: int) -> EpochRecord:
-    """As whoever claims finds it: on the chain."""
+    """Find the epoch's record on the chain, as a claimer does."""
     history = History(client=harness.chain.client, contracts=harness.chain.contracts)
     posted = history.find_epoch(PoolId(harness.ctx.config.pool), epoch)
     assert posted is not None
@@ -68,7 +68,7 @@ async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(harness
 
 
 async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harness: CoordinatorHarness):
-    """The contract takes the units back; what was earned must be claimable once, against the epoch that follows."""
+    """The contract takes the units back. What was earned must be claimable once, from the next epoch."""
     ledger, pool = harness.chain.contracts.ledger, PoolId(harness.ctx.config.pool)
     owner = harness.chain.address("contributor")
     for i in range(2):
@@ -79,7 +79,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
     await harness.follow()
     await harness.follow()
     harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
-    harness.chain.advance(1)  # so far apart the pool's terms want epochs
+    harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
     async with harness.client("node") as client:
         assert await refuse(client.get_reward(owner, 0)) == ("epoch_disabled", 409)
@@ -97,7 +97,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
 
 
 async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_has_them(harness: CoordinatorHarness):
-    """The second follows the first, and holds its work again, for that one was disabled."""
+    """The second epoch follows the disabled first one and contains its work again."""
     ledger, pool = harness.chain.contracts.ledger, PoolId(harness.ctx.config.pool)
     for i in range(2):
         async with harness.client("node") as node:
@@ -110,7 +110,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
     await harness.follow()
     await harness.follow()
     harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
-    harness.chain.advance(1)  # so far apart the pool's terms want epochs
+    harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
     harness.run_job("settle_epoch")
     await harness.follow()
@@ -134,7 +134,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
 
 
 async def challenge(harness: CoordinatorHarness, row: SubmissionRow) -> Hash:
-    """Somebody posts the countersigned receipt with a bond."""
+    """Post the countersigned receipt with a bond."""
     ledger = harness.chain.contracts.ledger
     receipt = to_receipt(row, harness.ctx.config.pool)
     promise = Countersignature(
@@ -148,7 +148,7 @@ async def challenge(harness: CoordinatorHarness, row: SubmissionRow) -> Hash:
 
 
 async def test_challenge__receipt_of_a_posted_epoch__is_answered_at_once(harness: CoordinatorHarness):
-    """After the receipt's deadline and both windows the ledger hears a challenge, whatever was posted."""
+    """After the receipt's deadline and both windows the ledger accepts a challenge, even of a receipt in an epoch."""
     for i in range(2):
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
@@ -192,7 +192,7 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
 
 
 def record_work(harness: CoordinatorHarness, count: int) -> None:
-    """Accepted submissions with true promises, as if they had been handed in and judged."""
+    """Insert accepted submissions with true promises, as if they had been submitted and judged."""
     wallet, operator, ctx = harness.wallet("node"), harness.ctx.operator, harness.ctx
     deadline = harness.chain.now() + 1
     with ctx.database.write() as rows:
@@ -227,7 +227,7 @@ def record_work(harness: CoordinatorHarness, count: int) -> None:
 async def test_challenges__dozens_of_included_receipts__are_all_answered_in_two_transactions(
     harness: CoordinatorHarness,
 ):
-    """One contributor challenges all its work at once; the window of a test pool is ten seconds."""
+    """One contributor challenges all its work at once, and the window of a test pool is ten seconds."""
     count, ledger, client = SLICE + 10, harness.chain.contracts.ledger, harness.chain.client
     record_work(harness, count)
     harness.run_job("settle_epoch")

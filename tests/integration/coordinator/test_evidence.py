@@ -1,4 +1,4 @@
-"""Evidence is kept as it was signed and read by anybody; files are private until their epoch closes."""
+"""Evidence is stored as it was signed, and anyone can read it. Files are private until their epoch closes."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def get_file_key(receipt: Receipt) -> str:
 
 
 def list_evidence(harness: CoordinatorHarness, receipt: Receipt) -> list[str]:
-    """Keys of all revealed bundles about a receipt."""
+    """Return the keys of all revealed bundles about a receipt."""
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
         return [
@@ -40,7 +40,7 @@ async def get(harness: CoordinatorHarness, path: str) -> httpx.Response:
 
 
 def open_public(harness: CoordinatorHarness) -> CoordinatorClient:
-    """A client without a key."""
+    """Open a client without a key."""
     return CoordinatorClient(harness.url, None, chain_id=0)
 
 
@@ -72,7 +72,7 @@ async def commit_all(harness: CoordinatorHarness, count: int = 2, **changes: Any
 async def test_reveal__evidence_that_nobody_can_read__counts_for_nothing(
     harness: CoordinatorHarness, text: str, code: str
 ):
-    """With the right hash."""
+    """The evidence has the right hash."""
     async with harness.client("node") as node:
         await hand_in(harness, node)
     digest = canonical.sha256(text.encode("utf-8", "surrogatepass"))
@@ -131,14 +131,14 @@ async def test_public__file_and_leaves__are_private_until_the_epoch_closes(harne
 
 
 async def test_public__all_else__is_not_found(harness: CoordinatorHarness):
-    """Nothing is listed, no name leads out of the store, and what lies there without a row is not shown."""
+    """Nothing is listed, no name leads out of the store, and a file without a row is not served."""
     async with harness.client("node") as node:
         receipt = await hand_in(harness, node)
     await decide(harness)
     pool, (known, _) = receipt.pool, list_evidence(harness, receipt)
     stray = make_hash("stray")
     bundle = Bundle.from_bytes(harness.ctx.store.get(known, max_bytes=1 << 16))
-    unsigned = bundle.model_copy(update={"units": 21})  # about a decided submission, and in nobody's verdict
+    unsigned = bundle.model_copy(update={"units": 21})  # about a decided submission, but in no verdict
     harness.ctx.store.put(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
     harness.ctx.store.put(f"epochs/{pool}/{stray}.json", b"{}")
     harness.ctx.store.put(build_evidence_key(pool, stray), b"{}")

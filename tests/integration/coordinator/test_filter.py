@@ -1,4 +1,4 @@
-"""The online filter through the API: what validators write into their evidence decides when a batch is full."""
+"""The online filter through the API: live groups in the validators' evidence decide when a batch is full."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SILENT = object()
 
 @pytest.fixture(scope="module")
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
-    """A step wants four live groups in tasks of two, and samples eight at most."""
+    """A step requires four live groups in tasks of two groups, and samples at most eight groups."""
     params = make_params(online_filter=True, max_sampling=2.0, epoch_leaves=4, max_submission_bytes=24_576)
     pool = create_pool(running, params)
     with open_harness(running, pool, tmp_path_factory.mktemp("coordinator")) as harness:
@@ -33,7 +33,7 @@ def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def work(harness: CoordinatorHarness, number: int, told: tuple[Any, Any]) -> None:
-    """A submission that validators 0 and 1 accept, each with its own word about live groups."""
+    """Submit work that validators 0 and 1 accept, each with its own count of live groups."""
     async with harness.client("node") as node:
         await hand_in(harness, node, FILE + bytes([number]))
     harness.run_job("dispatch_validation")

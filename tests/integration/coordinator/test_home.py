@@ -1,4 +1,4 @@
-"""A coordinator's home belongs to one chain, one set of contracts and one pool, and serves no other."""
+"""A coordinator's home belongs to one chain, one set of contracts and one pool. It serves no other."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def config(harness: CoordinatorHarness, tmp_path: Path) -> CoordinatorConfig:
-    """Of a home that was started once."""
+    """Settings of a home that has been started once."""
     made = harness.ctx.config.model_copy(update={"home": tmp_path / "home"})
     app.build(made).database.close()
     return made
@@ -44,7 +44,10 @@ def test_build__home_of_another_pool__is_refused(harness: CoordinatorHarness, co
 
 
 def test_build__chain_that_was_reset__is_refused(harness: CoordinatorHarness, config: CoordinatorConfig):
-    """Before anything is read of contracts, which it does not hold: else it would be tried again for ever."""
+    """It is refused before the contracts are read.
+
+    The chain does not have them, so the read would be retried for ever.
+    """
     while time.time() < harness.chain.client.get_block(0).timestamp + 1:  # Anvil's first block differs by its second
         time.sleep(0.05)
     anvil = start_anvil()
@@ -72,7 +75,7 @@ def test_build__contracts_that_were_deployed_again__are_refused(
 def test_build__node_without_the_first_block__compares_the_rest(
     harness: CoordinatorHarness, config: CoordinatorConfig, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nodes that keep no old blocks answer null or an error; what they do not say is not recorded either."""
+    """Nodes that do not keep old blocks return null or an error. In that case the block is not recorded."""
     real = ChainClient.request
 
     def request(self: ChainClient, method: str, *params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Two machines with one node key: the second one is refused before it gets the lease of the first."""
+"""Two machines with one node key: the second machine is refused before it gets the lease of the first one."""
 
 import asyncio
 

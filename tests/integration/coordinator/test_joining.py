@@ -1,4 +1,4 @@
-"""`covey join` with a real chain and a real coordinator: nothing is staked before checks pass and somebody agrees."""
+"""`covey join` with a real chain and coordinator stakes nothing before checks have passed and the user has agreed."""
 
 import json
 import shlex
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def join(harness: CoordinatorHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`covey join` into the folder "mine"; its workers are not started."""
+    """Run `covey join` for the folder "mine" without starting its workers."""
     worked: list[Path] = []
     monkeypatch.setattr(module, "keep_up", lambda folder, console: worked.append(folder))
     monkeypatch.setattr(module, "is_terminal", lambda: True)
@@ -41,7 +41,7 @@ def join(harness: CoordinatorHarness, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def list_chain(harness: CoordinatorHarness) -> tuple[int, list[str]]:
-    """Number of the contributor's transactions, and the nodes that it has registered."""
+    """Return the number of the contributor's transactions, and the nodes that it has registered."""
     who, client = harness.chain.address("contributor"), harness.chain.client
     history = History(client=client, contracts=harness.chain.contracts)
     return client.count_transactions(who), history.list_nodes(harness.ctx.ledger.pool, who)
@@ -50,7 +50,7 @@ def list_chain(harness: CoordinatorHarness) -> tuple[int, list[str]]:
 def test_join__no_key__one_document_with_the_checks_and_what_comes_next(
     harness: CoordinatorHarness, join, tmp_path: Path
 ):
-    """No relay serves the policy here."""
+    """No relay serves the policy in this test."""
     before, result = list_chain(harness), join("--json")
     shown = json.loads(result.stdout)
     rows = {row["name"]: row for row in shown["checks"]}
@@ -85,7 +85,7 @@ def test_join__no_is_typed__nothing_changes_on_chain(harness: CoordinatorHarness
     monkeypatch.setenv("COVEY_RELAYS", relay)
     before, result = list_chain(harness), join(stakes=True, typed="n\n")
     assert (result.exit_code, list_chain(harness), join.worked) == (1, before, [])
-    # two nodes of three are staked for: 300 of 300
+    # the stake covers two of three nodes
     assert f"Stake 0 CVT in pool {harness.ctx.ledger.pool} and register 1 node(s)?" in result.stderr
     assert harness.chain.deployment.stake_manager in result.stderr
     assert "nothing was staked" in result.stderr
@@ -104,7 +104,7 @@ def test_join__yes_is_typed__stakes_registers_and_works(
 
 
 def test_join__json_and_yes__is_one_document(harness: CoordinatorHarness, join, relay, unbond, monkeypatch):
-    """The stake was 300 and 201 of it is unbonded, so three nodes require 201 more."""
+    """The stake was 300, and 201 of it is unbonding, so three nodes require 201 more."""
     unbond()
     monkeypatch.setenv("COVEY_RELAYS", relay)
     result = join("--json", "--yes", stakes=True)
@@ -117,7 +117,7 @@ def test_join__json_and_yes__is_one_document(harness: CoordinatorHarness, join, 
 def test_join__parameters_that_the_chain_does_not_hold__are_refused(
     harness: CoordinatorHarness, join, tmp_path: Path, monkeypatch
 ):
-    """The coordinator describes a pool with longer leases than the one on chain."""
+    """The coordinator describes a pool with longer leases than the pool on chain."""
     changed = harness.ctx.params.to_text().replace('"lease_seconds":30', '"lease_seconds":31')
     assert changed != harness.ctx.params.to_text()
     monkeypatch.setattr(PoolParams, "to_text", lambda self: changed)

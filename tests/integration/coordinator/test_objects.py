@@ -1,4 +1,7 @@
-"""Files go in and out by signed links: immutable, of the promised size and hash, by no path of a stranger."""
+"""Files are transferred by signed links.
+
+They are immutable, have the promised size and hash, and no peer chooses a path.
+"""
 
 import asyncio
 from pathlib import Path
@@ -104,7 +107,7 @@ async def test_put_object__link_for_another_verb__is_refused(granted: Any):
 )
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 async def test_objects__path_of_the_strangers_choice__is_never_served(granted: Any, path: str, method: str):
-    """Sent raw: an HTTP client would tidy the path up."""
+    """The request is sent raw, because an HTTP client would normalise the path."""
     *_, link = granted
     parts = urlsplit(link)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -132,7 +135,7 @@ async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(har
 
 
 async def test_submit__receipts_that_are_refused__leave_no_file_behind(harness: CoordinatorHarness, granted: Any):
-    """One lease could fill the store with copies that nothing is recorded of."""
+    """Otherwise one lease could fill the store with copies without a row."""
     client, task, _ = granted
     root = Path(urlsplit(harness.ctx.config.store).path) / "submissions"
     before = set(root.rglob("*.parquet"))

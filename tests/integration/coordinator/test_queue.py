@@ -1,4 +1,4 @@
-"""The jobs process as it runs, on each broker that answers: kicks arrive, beat makes lost ones good."""
+"""The jobs process on each broker that is available: kicks arrive, and beat replaces lost ones."""
 
 import os
 import secrets
@@ -78,7 +78,7 @@ def read_done(home: Path) -> list[str]:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_kicks__doubled_failing_and_after__all_arrive_and_the_process_ends_when_told(broker: str, tmp_path: Path):
-    """A kick sent before the process is up waits for it; a job that fails stops none that follow."""
+    """A kick sent before the process runs waits for it. A failing job does not stop the following ones."""
     require(url := BROKERS[broker])
     queue = f"covey-test-{secrets.token_hex(4)}"
     app = build_celery(url, tmp_path)

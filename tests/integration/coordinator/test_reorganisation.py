@@ -1,4 +1,4 @@
-"""A reorganisation takes back a posted epoch: it is posted again, once, and the next epochs follow."""
+"""A reorganisation removes a posted epoch. The epoch is posted again, once, and the next epochs follow."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(params=[pytest.param("latest", marks=pytest.mark.full), "safe"])
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinatorHarness]:
-    """A coordinator on a chain of its own: Anvil forgets old states, which a deep reorganisation needs."""
+    """A coordinator on its own chain, because Anvil prunes old states that a deep reorganisation requires."""
     with open_chain() as chain:
         pool = create_pool(chain, make_params(max_submission_bytes=24_576, max_staleness=1, epoch_leaves=2))
         chain.client.request("anvil_mine", hex(100))
@@ -26,7 +26,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Coordinato
 
 
 async def work(harness: CoordinatorHarness, first: int) -> None:
-    """Two accepted submissions, which are due as an epoch."""
+    """Two accepted submissions that are due for an epoch."""
     for i in (first, first + 1):
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
@@ -34,7 +34,9 @@ async def work(harness: CoordinatorHarness, first: int) -> None:
 
 
 async def settle_until(harness: CoordinatorHarness, epochs: int) -> None:
-    """Jobs and loop go on as blocks come, until the chain holds that many epochs and the coordinator knows it."""
+    """Run jobs and loop while blocks are mined, until that number of epochs is on chain and the coordinator has seen
+    them.
+    """
     pool, deadline = PoolId(harness.ctx.config.pool), time.monotonic() + 30
     while time.monotonic() < deadline:
         harness.run_job("settle_epoch")

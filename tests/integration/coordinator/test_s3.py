@@ -1,4 +1,4 @@
-"""With an S3 store, whose links bind neither size nor content: what is judged is what was countersigned."""
+"""An S3 store, whose links fix neither size nor content: validators get the file that was countersigned."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,21 +56,21 @@ async def call(url: str, data: bytes | None = None, method: str = "PUT") -> tupl
 
 
 async def lease(harness: CoordinatorHarness, client: CoordinatorClient) -> tuple[TaskOrder, str]:
-    """A task, and the link for the file that the node announces for it."""
+    """A task, and the upload link for the file that the node has announced."""
     await client.register()
     task = await harness.claim(client)
     return task, (await upload(client, task, FILE)).url
 
 
 async def hand_in(harness: CoordinatorHarness, client: CoordinatorClient, receipt: Receipt) -> SubmissionAnswer:
-    """The receipt alone, without another upload."""
+    """Send the receipt without a further upload."""
     body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(harness, receipt))
     answer = await client._post("/v1/submissions", body.model_dump_json().encode())
     return SubmissionAnswer.model_validate_json(answer)
 
 
 async def read_order(harness: CoordinatorHarness) -> bytes:
-    """The file that a validator is given to judge."""
+    """Return the file that a validator gets to judge."""
     harness.run_job("dispatch_validation")
     async with harness.client("validator-0") as client:
         order: Any = await client.claim_validation(wait_seconds=0)

@@ -1,4 +1,4 @@
-"""Undrawn pay is bounded by what cases can take of a contributor, not by all that it has staked."""
+"""Undrawn pay is limited by what cases can take from a contributor, not by its whole stake."""
 
 import pytest
 
@@ -13,7 +13,10 @@ pytestmark = pytest.mark.integration
 async def test_submit__second_submission_of_a_contributor__is_beyond_a_quarter_of_what_cases_take(
     harness: CoordinatorHarness,
 ):
-    """A submission pays 20 x 3; of the 300 that are staked, cases take 4 x 60 in a span: there is room for 60."""
+    """A submission pays 20 x 3 = 60.
+
+    Cases take at most 4 x 60 of the stake of 300 in a span, so undrawn pay is limited to 60.
+    """
     assert PRICE * 20 * UNDRAWN_PART == harness.ctx.terms.max_slashes * harness.ctx.terms.slash_amount == 240
     audited = []
     for name in ("node", "node-2"):

@@ -1,4 +1,4 @@
-"""Policies that vLLM's CPU kernels can run (heads of 32), engines that tests share, and requests of many lengths."""
+"""Policies that vLLM's CPU kernels support (heads of size 32), shared engines, and requests of many lengths."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from covey.model.tiny import build_tokenizer
 KINDS = ("qwen", "llama")
 LONGEST = 160
 BLOCKS = 20
-"""Of 32 tokens, in the cache: the 64 requests want about 150."""
+"""Blocks of 32 tokens in the cache. The 64 requests need about 150."""
 PAIRS = [(kind, dtype) for kind in KINDS for dtype in ("float32", "bfloat16")]
 SLICE = (("qwen", "float32"),)
-"""Pairs of every run; the full run has all."""
+"""Pairs of every run. The full run uses all pairs."""
 PARALLEL = ("llama", "bfloat16")
-"""On two processes that share each layer."""
+"""Pair for the engine of two processes that share each layer."""
 
 
 class Pair(NamedTuple):
-    """A worker and its validator."""
+    """A worker's and a validator's engine."""
 
     kind: str
     dtype: str
@@ -46,7 +46,7 @@ def _one_thread() -> None:
 
 
 def make_policy(folder: Path, kind: str, seed: int, **changes: object) -> Path:
-    """A complete policy: Qwen2 with a tied head, or Llama with one of its own."""
+    """Write a complete policy: Qwen2 with a tied head, or Llama with its own head."""
     values = {
         "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.06, "max_position_embeddings": 256,
@@ -61,7 +61,7 @@ def make_policy(folder: Path, kind: str, seed: int, **changes: object) -> Path:
 
 @pytest.fixture(scope="session")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
-    """Of each kind, two whose weights alone differ."""
+    """Two policies of each architecture, which differ only in their weights."""
     root = tmp_path_factory.mktemp("policies")
     return {(kind, seed): make_policy(root / f"{kind}{seed}", kind, seed) for kind in KINDS for seed in (11, 12)}
 
@@ -77,7 +77,7 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
     kind, dtype = request.param
     hf = HuggingFaceEngine(dtype=dtype)
     hf.load_policy(policies[kind, 11], 0)
-    # A block holds keys and values of 32 numbers for 32 tokens and 2 layers.  A step is shorter than a long prompt.
+    # A block contains keys and values of 32 numbers for 32 tokens and 2 layers.  A step is shorter than a long prompt.
     size = BLOCKS * 2 * 32 * 32 * 2 * (4 if dtype == "float32" else 2)
     processes = 2 if request.param == PARALLEL else 1
     options = VllmOptions(
@@ -90,7 +90,7 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
 
 @pytest.fixture(scope="session")
 def ragged() -> list[GenerationRequest]:
-    """64 requests, no two prompts of one length: 4 to 67 tokens; at most 20 to 67 tokens each."""
+    """64 requests with prompts of different lengths (4 to 67 tokens) and limits of 20 to 67 completion tokens."""
     prompts = [(2, *(3 + (i * 37 + j * 11) % 256 for j in range(3 + i * 27 % 64))) for i in range(64)]
     return [
         GenerationRequest(prompt=prompts[i], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48)

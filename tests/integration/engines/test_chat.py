@@ -1,4 +1,4 @@
-"""A chat model in both engines: worker and validator agree on prompts, on the ends of completions and on proofs."""
+"""A chat model in both engines: worker and validator agree on prompts, ends of completions and proofs."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ ENDS = tuple(range(5, 300, 20))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its generation configuration samples at 0.6 among 20, and its config names an end token of its own."""
+    """A policy whose generation configuration sets temperature 0.6 and top-k 20, and whose config sets other end
+    tokens.
+    """
     return write_chat_model(tmp_path_factory.mktemp("chat") / "policy", ends=ENDS)
 
 
@@ -72,7 +74,7 @@ def test_generate__several_end_tokens__both_engines_end_at_the_same_ones(
 def test_generate__end_token_of_the_config_that_is_none_of_the_policy__ends_nothing(
     vllm: VllmEngine, requests: list[GenerationRequest]
 ) -> None:
-    """vLLM is told what ends a completion, and takes nothing from the model's files."""
+    """vLLM gets the end tokens from the engine, and reads none from the model's files."""
     asked = [
         GenerationRequest(prompt=each.prompt, seed=each.seed + 1000 * i, max_tokens=32)
         for each in requests

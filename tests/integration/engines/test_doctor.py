@@ -1,4 +1,4 @@
-"""`covey doctor` on a machine with vLLM, whose insides our side of the engine is imported beside."""
+"""`covey doctor` on a machine with vLLM, whose internals Covey's extension imports."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The exact mode between two vLLMs: opened by calibration, true to honest work, blind to no difference."""
+"""The exact mode between two vLLM engines: calibration enables it, honest work passes, every difference is found."""
 
 import contextlib
 import dataclasses
@@ -60,7 +60,7 @@ class Sides(NamedTuple):
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    """In bfloat16, with batches that differ."""
+    """Engines in bfloat16 with different batches."""
     folder = tmp_path_factory.mktemp("policies")
     make_policy(folder / "true", "qwen", 11, max_position_embeddings=1024)
     params = exact.build_exact_params("bfloat16")
@@ -71,7 +71,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
 
 
 def move_weights(source: Path, folder: Path) -> Path:
-    """A policy in which one weight of 64 is the next bfloat16: about as much as one step at lr 1e-6."""
+    """Write a policy in which one weight of 64 is the next bfloat16 value: about the effect of one step at a rate of
+    1e-6.
+    """
     shutil.copytree(source, folder)
     weights, rng = load_file(folder / WEIGHTS_FILE), torch.Generator().manual_seed(3)
     for weight in weights.values():
@@ -82,8 +84,10 @@ def move_weights(source: Path, folder: Path) -> Path:
 
 
 def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
-    """Work of the policy "true" of `folder` from that of another one, by more than `least` windows: a slice of
-    `make bench NAME=exact`."""
+    """Check that more than `least` windows distinguish the policy "true" of `folder` from a different one.
+
+    This is a slice of `make bench NAME=exact`.
+    """
     params = exact.build_exact_params("bfloat16")
     move_weights(folder / "true", folder / "moved")
     harness = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
@@ -108,7 +112,7 @@ def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Si
 
 
 def list_children() -> set[str]:
-    """Living processes of vLLM below this one."""
+    """Return the live vLLM processes below this process."""
     found = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True, timeout=20
     )
@@ -117,7 +121,7 @@ def list_children() -> set[str]:
 
 @pytest.fixture(scope="module")
 def params(sides: Sides, tmp_path_factory: pytest.TempPathFactory) -> PoolParams:
-    """Of a pool that `covey validator calibrate` opened the exact mode for."""
+    """Parameters of a pool in which `covey validator calibrate` has enabled the exact mode."""
     pool, before = tmp_path_factory.mktemp("pool") / "pool.toml", list_children()
     shutil.copy(POOL, pool)
     command = ["covey", "validator", "calibrate", str(pool), "--model", str(sides.folder / "true"), "--write", "--json"]
@@ -147,7 +151,7 @@ def test_calibrate__between_two_vllms__writes_what_only_they_may_join(params: Po
 
 
 class Changed(Wrapped):
-    """One rollout of an honest engine's work is another."""
+    """An honest engine with one replaced rollout."""
 
     def __init__(self, engine: Engine, change: Change) -> None:
         super().__init__(engine)
@@ -161,7 +165,7 @@ class Changed(Wrapped):
 
 
 def flip_bit(completion: Completion) -> Completion:
-    """The last bit of the mantissa of one value of the last window."""
+    """Flip the last bit of the mantissa of one value of the last window."""
     *others, last = completion.tops
     bits = last.bits.copy()
     bits[0] ^= 1
@@ -174,7 +178,7 @@ def move_logprob(completion: Completion) -> Completion:
 
 
 def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
-    """A submission of the worker, whose first completion is another, judged by the validator from its file."""
+    """Have the validator judge, from its file, a submission whose first completion is replaced."""
     task = make_task(groups=params.groups_per_task)
     worker = Worker(deploy.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
     work = worker.work()
@@ -204,6 +208,6 @@ def test_judge__one_bit_differs_in_the_exact_mode__is_void_and_no_cheat(
 
 
 def test_windows__of_llama__are_told_apart_too(sides: Sides) -> None:
-    """Last of its engines, which start anew for it."""
+    """Runs last, because its engines start with a different model."""
     make_policy(sides.folder / "llama" / "true", "llama", 11, max_position_embeddings=1024)
     require_told_apart(sides, sides.folder / "llama", least=200)

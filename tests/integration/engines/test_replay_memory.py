@@ -1,4 +1,4 @@
-"""What the replay of a completion of maximal length takes, in a process with a memory limit."""
+"""Memory of the replay of a completion of maximum length, in a process with a memory limit."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ GIB = 1 << 30
 def test_replay__long_completion_over_a_large_vocabulary__stays_within_its_memory(
     tokens: int, gibibytes: float
 ) -> None:
-    """All logits at once would be 1.2 and 17.4 GiB, and their log-softmax as much again."""
+    """All logits at once would take 1.2 and 17.4 GiB, and their log-softmax the same again."""
     command = [sys.executable, "-m", "tests.fakes.replaying", str(tokens), "152000", str(gibibytes)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

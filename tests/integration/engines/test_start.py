@@ -1,4 +1,4 @@
-"""How vLLM starts: compiled, without a compiler, and on a machine with too little memory for what is ours."""
+"""Starts of vLLM: compiled, without a compiler, and on a machine with too little memory for Covey's share."""
 
 import importlib.util
 import os
@@ -53,7 +53,7 @@ if __name__ == "__main__":  # vLLM's own processes import this again
 def test_engine__compiled__writes_what_the_eager_one_does_and_is_replayed_by_the_reference(
     policies: dict[tuple[str, int], Path], ragged: list[GenerationRequest]
 ) -> None:
-    """With a head that is tied to the embedding, also after a reload."""
+    """Includes a head that is tied to the embedding, and a reload."""
     made = {}
     for enforce_eager in (False, True):
         with VllmEngine(
@@ -87,7 +87,7 @@ def test_load_policy__compiled_without_a_compiler__says_so(
     policies: dict[tuple[str, int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "nothing"))
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT"):  # what was compiled before needs none
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT"):  # a cached compilation needs no compiler
         monkeypatch.setenv(name, str(tmp_path / name))
     with (
         VllmEngine(dtype="float32", options=VllmOptions(kv_cache_memory_bytes=CACHE, enforce_eager=False)) as engine,
@@ -107,7 +107,7 @@ def test_load_policy__compiled_without_a_compiler__says_so(
 def test_load_policy__no_memory_for_the_most_that_is_asked__is_said_at_the_start(
     policies: dict[tuple[str, int], Path], tmp_path: Path, name: str, rows: int
 ) -> None:
-    """A batch of eight, and the longest sequence of 256 tokens."""
+    """A batch of eight with sequences of at most 256 tokens."""
     script = tmp_path / "python"
     script.write_text(SMALL.format(python=sys.executable, name=name, rows=rows))
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Real vLLM on a CPU: its work is judged by the reference engine and by itself, whole and after each mishap."""
+"""Real vLLM on a CPU: the reference engine and vLLM itself judge its work, before and after failures."""
 
 import importlib.util
 import json
@@ -62,7 +62,7 @@ def is_equal(first: tuple[Top, ...], second: tuple[Top, ...]) -> bool:
 
 
 def assert_equal(first: Sequence[Completion], second: Sequence[Completion]) -> None:
-    """Bit for bit."""
+    """Compare bit for bit."""
     for a, b in zip(first, second, strict=True):
         assert (a.tokens, a.logprobs, a.finished) == (b.tokens, b.logprobs, b.finished)
         assert is_equal(a.tops, b.tops)
@@ -74,7 +74,7 @@ def get_margins(replays: Sequence[Replay]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def work(pair: Pair, ragged: list[GenerationRequest]) -> list[Completion]:
-    """64 requests at once."""
+    """Completions of 64 requests in one call."""
     return pair.vllm.generate(ragged, temperature=1.0, capture=CAPTURE)
 
 
@@ -95,14 +95,14 @@ def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
 def cut_submissions(
     requests: Sequence[GenerationRequest], completions: Sequence[Completion]
 ) -> list[tuple[Rollout, ...]]:
-    """Of eight rollouts each, as workers hand them in."""
+    """Split rollouts into submissions of eight, as workers submit them."""
     parts = [slice(start, start + 8) for start in range(0, len(requests), 8)]
     return [build_rollouts(requests[part], completions[part], PARAMS) for part in parts]
 
 
 @pytest.fixture(scope="module")
 def others(pair: Pair, ragged: list[GenerationRequest]) -> list[list[RolloutDistances]]:
-    """Submissions of other seeds, measured by the reference engine."""
+    """Submissions with different seeds, measured by the reference engine."""
     requests = [replace(each, seed=each.seed ^ 1) for each in ragged]
     made = pair.vllm.generate(requests, temperature=1.0, capture=CAPTURE)
     return [measure(each, pair.hf, PARAMS) for each in cut_submissions(requests, made)]
@@ -110,7 +110,7 @@ def others(pair: Pair, ragged: list[GenerationRequest]) -> list[list[RolloutDist
 
 @pytest.fixture(scope="module")
 def rules(pair: Pair, others: list[list[RolloutDistances]]) -> VerificationParams:
-    """The defaults for float32; for bfloat16 calibrated."""
+    """Default thresholds for float32, and calibrated ones for bfloat16."""
     if pair.dtype == "float32":
         return PARAMS.verification
     return PARAMS.verification.model_copy(update={"thresholds": propose(others, false_reject_rate=1e-6)})
@@ -152,7 +152,7 @@ def test_replay__of_its_own_work__is_bit_identical(
 
 
 def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list[GenerationRequest]) -> None:
-    """The second finds blocks in the cache that reach beyond its prompt."""
+    """The second sibling finds blocks in the cache that extend beyond its prompt."""
     tokens = tuple(3 + i * 7 % 250 for i in range(70))
     claims = [ReplayRequest(prompt=ragged[20].prompt, tokens=tokens[:n], seed=5) for n in (70, 70, 41, 1)]
     together = pair.vllm.replay(claims, temperature=0.7, capture=CAPTURE)
@@ -167,11 +167,11 @@ def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list
     tolerance = 1e-4 if pair.dtype == "float32" else 0.5
     np.testing.assert_allclose(alone.logprobs, reference.logprobs, atol=tolerance)
     np.testing.assert_allclose(alone.margins, reference.margins, atol=2 * tolerance)
-    assert alone.margins.max() > 1  # these tokens nobody sampled
+    assert alone.margins.max() > 1  # these tokens were not sampled
 
 
 def require_even_products(pair: Pair) -> None:
-    """Skip what compares rows that were alone with rows that were not, bit for bit."""
+    """Skip bit-for-bit comparisons of rows in different batches where the kernels do not support them."""
     if pair.dtype == "bfloat16" and not has_even_products():
         pytest.skip("this processor multiplies one row of bfloat16 otherwise than it does among others")
 
@@ -187,7 +187,7 @@ def test_generate__one_by_one__equals_all_together(
 def test_generate__calls_of_several_threads__run_together_and_a_new_policy_waits_for_them(
     pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies
 ) -> None:
-    """Sixteen calls of four requests each, a policy that is loaded in the middle, and a replay."""
+    """Sixteen calls of four requests each, with a policy load and a replay in the middle."""
     require_even_products(pair)
     engine, parts = pair.vllm, [slice(start, start + 4) for start in range(0, 64, 4)]
     with ThreadPoolExecutor(18) as threads:
@@ -203,7 +203,7 @@ def test_generate__calls_of_several_threads__run_together_and_a_new_policy_waits
     for part, call in zip(parts, calls, strict=True):
         assert_equal(call.result(), work[part])
     versions = [{each.policy_version for each in call.result()} for call in calls]
-    # Of the first twelve those have the new one whose threads came to the engine after it; none has both.
+    # Of the first twelve calls, those that reached the engine after the load have the new policy. None has both.
     assert {0} in versions[:12]
     assert all(each in ({0}, {7}) for each in versions[:12])
     assert versions[12:] == [{7}] * 4
@@ -337,7 +337,7 @@ def test_load_policy__one_that_does_not_fit_while_others_generate__is_refused_be
 
 
 def find_group(process: int) -> set[int]:
-    """Living processes of its group: vLLM's workers of several devices are processes of its own."""
+    """Return the live processes of its process group, which includes vLLM's worker processes."""
     found = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True, timeout=20)
     lines = [line.split() for line in found.stdout.splitlines()]
     return {int(pid) for pid, group, state in lines if int(group) == process and not state.startswith("Z")}
@@ -346,7 +346,10 @@ def find_group(process: int) -> set[int]:
 def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_its_death(
     pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies, rules: VerificationParams
 ) -> None:
-    """Last of its engine: it is killed in the middle of a call, which says so, and the next call starts it anew."""
+    """Runs last on its engine.
+
+    The engine is killed during a call, the call raises an error, and the next call restarts it.
+    """
     engine, process = pair.vllm, pair.vllm.process_id
     engine.load_policy(policies[pair.kind, 12], 1)
     reloaded = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
@@ -402,8 +405,9 @@ def test_process__its_parent_is_gone__ends() -> None:
 def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(
     tmp_path: Path, heads: tuple[int, int], options: dict[str, int], code: str, message: str
 ) -> None:
-    """A cache that holds no sequence; heads of a width that CPU kernels lack; heads that do not go into groups; more
-    positions than there are."""
+    """A cache too small for a sequence, an unsupported head size, heads that cannot be split into groups, and too few
+    positions.
+    """
     shape = {"hidden_size": 96, "num_attention_heads": heads[0], "num_key_value_heads": heads[1]}
     folder = make_policy(tmp_path / "policy", "qwen", 5, **shape)
     with (

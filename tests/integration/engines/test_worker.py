@@ -1,4 +1,4 @@
-"""A worker on vLLM whose engine is killed under it: every lease is served, and what it hands in is provable."""
+"""A worker on vLLM whose engine is killed: every lease is served, and the submitted work can be proved."""
 
 import asyncio
 import importlib.util
@@ -33,7 +33,7 @@ TASKS = (1, 2, 3, 4)
 
 
 class Killed(Wrapped):
-    """Its process is killed before the second call."""
+    """An engine whose process is killed before the second call."""
 
     killed: int | None = None
     calls = 0

@@ -1,4 +1,4 @@
-"""A grading pool over a mixture of four kinds, and what its processes leave."""
+"""A grading pool over a mixture of four kinds, and checks of what its processes leave."""
 
 import os
 import socket
@@ -28,13 +28,13 @@ MIXTURE = EnvironmentSpec(
 
 
 def mark(kind: str, reply: Reply) -> Reply:
-    """A reply to a prompt of a kind as the mixture knows it."""
+    """Mark a reply to a prompt of one kind as the mixture does."""
     return replace(reply, verification={"part": KINDS.index(kind), "of_part": dict(reply.verification)})
 
 
 @contextmanager
 def open_mixture(*, cpu_seconds: float) -> Iterator[GradingPool]:
-    """Two grading processes of the mixture, with narrow limits."""
+    """Open two grading processes of the mixture with tight limits."""
     if find_isolation().rung == "limits":
         pytest.skip("programs of strangers run on no machine that only limits their resources")
     limits = GradingParams(cpu_seconds=cpu_seconds, memory_bytes=256 << 20, processes=16)
@@ -44,7 +44,7 @@ def open_mixture(*, cpu_seconds: float) -> Iterator[GradingPool]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], HostileAnswer]]:
-    """All attacks by kind and name, with something that they could reach: a file, a variable, a listener."""
+    """All attacks by kind and name, with targets that they could reach: a file, a variable and a listener."""
     file = tmp_path_factory.mktemp("hostile") / "secret"
     file.write_text(SECRET)
     for folder in (file.parent, *(parent for parent in file.parents if "pytest" in str(parent))):
@@ -57,11 +57,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
         answers = list_hostile(file, listener.getsockname()[1])
         yield {(answer.kind, answer.name): answer for answer in answers}
         with pytest.raises(BlockingIOError):
-            listener.accept()  # nobody came through
+            listener.accept()  # no connection arrived
 
 
 def measure_memory(pool: GradingPool) -> int:
-    """Bytes that the pool's zygotes hold and that are not of files."""
+    """Return the bytes of anonymous memory of the pool's zygotes."""
     return sum(_read_anonymous(process) for process in pool._sandbox.process_ids)
 
 

@@ -1,4 +1,4 @@
-"""Programs against the tests of a row, in real processes: labelled cases, cheats, sizes, and what is left behind."""
+"""Programs against the tests of a row, in real processes: labelled cases, cheats, sizes and leftovers."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ FILE = ROOT / "tests/data/grading/code.jsonl"
 
 
 def grade(*cases, cpu_seconds=1, memory_bytes=256 << 20):
-    """[grade, code of the limit, seconds] of each (tests, program)."""
+    """Return [grade, code of the limit, seconds] for each (tests, program)."""
     given = json.dumps([{"tests": tests, "program": program} for tests, program in cases])
     answered = subprocess.run(
         [sys.executable, "-m", "tests.fakes.grading_process", str(cpu_seconds), str(memory_bytes)],
@@ -32,7 +32,10 @@ def grade(*cases, cpu_seconds=1, memory_bytes=256 << 20):
 
 
 def name_limit(answer):
-    """The limit of an answer: on a busy machine, the wall clock of one CPU second may be the first to end a loop."""
+    """Return the limit that ended the program.
+
+    On a busy machine the wall clock can end a loop before the CPU limit does.
+    """
     _, limit, seconds = answer
     return "sandbox_cpu" if limit == "sandbox_timeout" and seconds > 6 else limit
 
@@ -76,7 +79,7 @@ def test_cheats__that_search__find_nothing_for_the_first_test_either():
 
 
 def test_search__of_what_the_program_was_given__succeeds():
-    """The searching programs can find a marker: each finds that which stands in its own source."""
+    """The searching programs are able to find a marker: each finds the one in its own source."""
     marker = HIDDEN["outputs"][1]
     program = (
         SEARCHES["searches objects"]
@@ -107,7 +110,7 @@ def test_tests__state_of_one__is_not_seen_by_the_next():
 
 
 def test_leftovers__of_a_test__are_ended_before_the_next():
-    """A process in its own session, whose parent has ended, holds a lock that the next test must find free."""
+    """A process in its own session, whose parent has ended, holds a lock that the next test needs."""
     program = (
         "import fcntl, os, time\nlock = open('../lock', 'a')\nfcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
         "read, write = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n"
@@ -148,7 +151,7 @@ def test_row__of_300_tests_and_one_of_a_megabyte__pass_whole():
         (many, "print(sum(map(int, input().split())))"),
         (many, "a, b = map(int, input().split())\nprint(a + b if a < 299 else 0)"),
         (big, "print(input())"),
-        (big, "print(1)"),  # reads nothing
+        (big, "print(1)"),  # the program reads no input
         (many, "import random\nprint(random.random())"),
         cpu_seconds=20,
     )
@@ -156,7 +159,7 @@ def test_row__of_300_tests_and_one_of_a_megabyte__pass_whole():
 
 
 def test_chance__of_a_program__is_the_same_in_each_run():
-    """A grade must not depend on the run: random numbers and the order of sets of texts."""
+    """A grade must not depend on the run, so random numbers and the order of sets of strings are fixed."""
     program = "import random\nprint(random.random(), list({'a', 'b', 'c', 'd', 'e'}))"
     show = subprocess.run(
         [sys.executable, "-c", program.replace("print", "random.seed(0)\nprint")],

@@ -1,4 +1,4 @@
-"""Programs in the sandbox's grading processes, on every rung of isolation that holds here."""
+"""Programs in the sandbox's grading processes, at every isolation level that this machine supports."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def build_reply(program, tests):
 
 
 def read(outcome):
-    """Reward and limit; the sandbox may be the first to see that CPU time is spent."""
+    """Return reward and limit. The sandbox can be the first to see that CPU time is used up."""
     if outcome.error is not None:
         return 0.0, outcome.error.code
     grade = unpack_grade(outcome.answer)

@@ -1,4 +1,4 @@
-"""Questions and grades of reasoning-gym's generators: the same in each process, whatever was drawn before."""
+"""Prompts and grades of reasoning-gym's generators are the same in each process, whatever was drawn before."""
 
 import json
 import os
@@ -50,8 +50,10 @@ def list_generators() -> list[str]:
 
 
 def draw(orders: list[tuple[dict[str, object], int]], *, seed: str) -> list[list[tuple[str, int, str]]]:
-    """Question, item and answer of each draw in a process whose hashes have that seed; `orders` are options, and how
-    many other tasks are drawn first."""
+    """Return prompt, item and answer of each draw in a process with this hash seed.
+
+    `orders` are options, and the number of other tasks to draw first.
+    """
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(orders), str(DRAWS)],
         cwd=ROOT,
@@ -78,7 +80,7 @@ def check(*all_options: dict[str, object], before: int) -> None:
 
 
 def grade(options: dict[str, object], tasks: list[tuple[str, int, str]]) -> list[Grade]:
-    """Grades of the reference answers, by a grading process."""
+    """Return the grades of the reference answers from a grading process."""
     spec = EnvironmentSpec(kind="reasoning_gym", options=options)
     replies = [
         Reply(verification={"item": item}, target=None, text=answer, finished=True, tokens=number)

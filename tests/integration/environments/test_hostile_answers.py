@@ -1,4 +1,4 @@
-"""Each hostile answer through the whole of grading: it earns nothing and ends within its limits."""
+"""Each hostile answer through the whole of grading earns nothing and ends within its limits."""
 
 import os
 import time
@@ -32,8 +32,10 @@ def test_grade__hostile_answer__earns_nothing_within_its_limits(pool, hostile, k
     started = time.monotonic()
     (grade,) = pool([mark(kind, hostile[kind, name].reply)])
     assert grade.reward == 0.0
-    assert grade.cpu_seconds < 2 * CPU_SECONDS + 1  # a hard limit is in whole seconds
-    assert time.monotonic() - started < 2 * (6 * CPU_SECONDS + 10)  # the wall clock of two tries, on a busy machine
+    assert grade.cpu_seconds < 2 * CPU_SECONDS + 1  # a hard limit has whole seconds
+    assert time.monotonic() - started < 2 * (
+        6 * CPU_SECONDS + 10
+    )  # the wall-clock limit of two attempts, on a busy machine
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def grade_code(pool, *cases: tuple[dict[str, object], str]) -> list[float]:
 
 
 def test_grade__programs_that_cheat__earn_nothing_through_extraction_and_grading(pool):
-    """Among them: exit statuses, objects equal to all, searches for the tests, and patches of what compares."""
+    """They use exit statuses, objects equal to everything, searches for the tests, and patches of the comparison."""
     cheats = read_labels("code_cheats.jsonl")
     assert len(cheats) >= 30
     cases = [

@@ -1,4 +1,4 @@
-"""Thousands of honest answers with hostile ones among them: no grade is wrong, and nothing is left or grows."""
+"""Thousands of honest answers mixed with hostile ones: every grade is right, nothing is left, memory does not grow."""
 
 import os
 import random
@@ -24,7 +24,7 @@ BATCH = 100
 
 
 def check(hostile: dict[tuple[str, str], HostileAnswer], *, honest: int, attacks: int, slow: int) -> None:
-    """Grade all of them in a random order, in batches, and look at every grade."""
+    """Grade all answers in random order, in batches, and check every grade."""
     rng = random.Random(5)
     work = [
         (mark(kind, case.reply), float(case.is_right), f"{kind}: {case.reply.text[:60]!r}")
@@ -36,7 +36,7 @@ def check(hostile: dict[tuple[str, str], HostileAnswer], *, honest: int, attacks
         chosen = [each for each in hostile.values() if (each.kind == "code" and each.name in SLOW) == is_slow]
         for number in range(count):
             each = chosen[number % len(chosen)]
-            # A text of its own for each, since equal replies of a batch are graded once.
+            # Each reply is unique, because equal replies of a batch are graded once.
             text = each.reply.text.replace("```python\n", f"```python\n# {number}\n")
             reply = mark(each.kind, replace(each.reply, text=text, tokens=number))
             work.append((reply, 0.0, f"hostile {each.kind}: {each.name}"))

@@ -1,5 +1,4 @@
-"""Grades of mathematics in other processes: seeds of hashes, which order sets in sympy, the order of
-answers and a warm-up change nothing."""
+"""Grades of mathematics do not depend on hash seeds (which order sets in sympy), the order of answers or a warm-up."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A taskset of verifiers 0.4 in the Python that `make verifiers` makes: its tasks, its refusals and its grades."""
+"""A taskset of verifiers 0.4 in the Python of `make verifiers`: tasks, refusals and grades."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def _see_taskset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def loaded(python: Path) -> Environment:
-    """The environment with its tasks loaded, which takes an import of verifiers."""
+    """The environment with its tasks. Loading them imports verifiers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(FOLDER))
         environment = registry.load(build_spec())
@@ -99,7 +99,7 @@ def test_prompt__has_the_system_text_and_the_data_of_its_task(loaded):
     prompts = [loaded.prompt(draw) for draw in range(300)]
     assert {prompt.system for prompt in prompts} == {SYSTEM}
     assert loaded.identify(5)["system"] == SYSTEM
-    # By zlib.crc32 of each question, task 8 alone is held out.
+    # By zlib.crc32 of each question, only task 8 is held out.
     assert [prompt.text for prompt in loaded.held_out(1)] == ["What is 10 * 8?"]
     assert {prompt.verification["task"]["idx"] for prompt in prompts} == set(range(24)) - {8}
     with pytest.raises(OperatorError, match="has 1 held-out questions, but 2 are needed"):

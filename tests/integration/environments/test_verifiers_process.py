@@ -1,4 +1,4 @@
-"""Pythons that answer wrongly, late or not at all when they are asked for a taskset."""
+"""Interpreters that respond wrongly, late or not at all when Covey requests a taskset."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ ROW = '{"data": {}, "question": "q", "system": ""}'
 
 
 def write(folder: Path, *lines: str, last: str = "") -> Path:
-    """A Python that says these lines whatever it is asked."""
+    """Write an interpreter that prints these lines for every request."""
     script = folder / "python"
     script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + f"{last}\n")
     script.chmod(0o755)
@@ -70,7 +70,7 @@ def test_ask_versions__no_answer_in_time__ends_it(tmp_path, monkeypatch):
 def test_ask_versions__not_a_program__is_refused(tmp_path):
     with pytest.raises(OperatorError, match="bad_interpreter"):
         ask_versions(tmp_path, REQUEST)
-    # A Python that runs, and has no verifiers, says so itself.
+    # A Python without verifiers reports this itself.
     with pytest.raises(OperatorError, match=r"no_verifiers|no_taskset"):
         ask_versions(Path(sys.executable), REQUEST)
 

@@ -1,4 +1,4 @@
-"""A warm-up loads every module that grades need: a fork that imports pays for it at each grade."""
+"""A warm-up imports every module that grading needs. Otherwise each fork would import it again for each grade."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The taskset of tests/data/verifiers_taskset, and the Python that has verifiers."""
+"""The taskset of tests/data/verifiers_taskset, and the Python with verifiers."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ DATA_HASH = "0xac19ba47befe7b0d636ff21735e0161c774b0d14473e33159633483fcb3f7775"
 
 
 def require_interpreter() -> Path:
-    """The Python, or a skipped test with the reason."""
+    """Return that Python, or skip the test with the reason."""
     try:
         return find_interpreter(None)
     except OperatorError as error:

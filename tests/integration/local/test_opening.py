@@ -1,4 +1,4 @@
-"""A pool's opening on a real chain: it can be repeated, and goes on where it broke off."""
+"""Opening a pool on a real chain can be repeated, and continues where it was interrupted."""
 
 import errno
 import io
@@ -173,7 +173,7 @@ def test_open_pool__creation_is_still_pending__is_refused_and_later_creates_no_o
 
 
 def leave_devnet(folder: Path) -> None:
-    """Have the folder's chain count as one that is not its own."""
+    """Make the folder's chain count as an external one."""
     commands = read_processes(folder)
     del commands["chain"]
     write_processes(folder / "processes.toml", commands)
@@ -210,7 +210,7 @@ def test_pool_open__chain_that_exists__refuses_short_windows_and_asks_before_it_
     pool_open(folder)
     require_whole(folder, contracts, PoolId(1))
     monkeypatch.setattr(cli_opening, "is_terminal", lambda: False)
-    pool_open(folder)  # nothing is left to be spent
+    pool_open(folder)  # nothing remains to be spent
     assert contracts.pools.count_pools() == 1
 
 

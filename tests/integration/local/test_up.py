@@ -1,6 +1,6 @@
-"""`covey up` and `covey down` as a person runs them, in a folder whose only process is a light one.
+"""`covey up` and `covey down` as a user runs them, in a folder with a single lightweight process.
 
-The fork server imports nothing heavy here, which takes it seconds of a core.
+The fork server imports nothing heavy here, because that would take seconds of CPU time.
 """
 
 import os
@@ -47,7 +47,7 @@ def build_command(folder: Path, *arguments: str) -> tuple[list[str], dict[str, s
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit status and output of a `covey` command."""
+    """Return exit status and output of a `covey` command."""
     command, environment = build_command(folder, *arguments)
     done = subprocess.run(
         command,

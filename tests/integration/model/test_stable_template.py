@@ -1,4 +1,4 @@
-"""The check of a chat template before a pool is created, which renders it in a process of its own."""
+"""The check of a chat template before a pool is created. It renders the template in a separate process."""
 
 import time
 

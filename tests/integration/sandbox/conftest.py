@@ -1,4 +1,4 @@
-"""A sandbox of the hostile function on each rung that holds here, and what looks at processes from outside."""
+"""A sandbox of the hostile function at each isolation level that this machine supports, and views of its processes."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Build = Callable[..., Sandbox]
 
 
 def require(rung: Rung) -> Isolation:
-    """The rung, or a skipped test with the reason."""
+    """Return the isolation level, or skip the test with the reason."""
     trial = try_rung(rung)
     if trial.isolation is None:
         pytest.skip(f"{rung} does not hold here: {trial.reason}")
@@ -35,7 +35,7 @@ def isolation(request: pytest.FixtureRequest) -> Isolation:
 
 @pytest.fixture
 def build() -> Iterator[Build]:
-    """Makes sandboxes, best rung unless `isolation` says another, and closes them."""
+    """Builds sandboxes at the strongest level, unless `isolation` sets a different one, and closes them afterwards."""
     made: list[Sandbox] = []
 
     def make(function: str = HOSTILE, *, limits: CallLimits = LIMITS, **options: object) -> Sandbox:
@@ -59,7 +59,7 @@ def best(build: Build) -> Sandbox:
 
 
 def die(sandbox: Sandbox, payload: bytes) -> str:
-    """The code with which the call ends."""
+    """Return the error code with which the call ends."""
     error = sandbox.run(payload).error
     assert isinstance(error, SandboxError), error
     return error.code
@@ -73,7 +73,7 @@ def is_alive(process: int) -> bool:
 
 
 def list_tree(process: int) -> list[int]:
-    """All descendants of a process of this machine, zombies included."""
+    """Return all descendants of a process, including zombies."""
     found: list[int] = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

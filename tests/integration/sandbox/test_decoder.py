@@ -1,4 +1,4 @@
-"""The decoder of submissions, in its sandbox: docs/threats.md, row 18."""
+"""The decoder of submissions in its sandbox; docs/threats.md, row 18."""
 
 import io
 import time
@@ -20,7 +20,7 @@ BUDGET = Budget(file_bytes=4 << 20, rows=16, prompt_tokens=64, completion_tokens
 
 
 def make_row(**changes):
-    """One row that reads as a rollout file's; `changes` replace plain ones."""
+    """Make one row in the schema of rollout files. `changes` replace its values."""
     plain = {
         "group": pa.array([0], pa.int32()),
         "sibling": pa.array([0], pa.int32()),
@@ -40,14 +40,14 @@ def make_row(**changes):
 
 
 def make_dictionary_bomb():
-    """10,000 times the same megabyte, which the file holds once: 10 GB of proofs from a few kB."""
+    """Make a file that stores one megabyte once and repeats it 10,000 times: 10 GB of proofs from a few kB."""
     words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10_000, np.int32)), pa.array([bytes(1 << 20)]))
     kind = pa.list_(pa.field("element", words.type, nullable=False))
     return make_row(proofs=pa.ListArray.from_arrays(pa.array([0, 10_000], pa.int32()), words, type=kind))
 
 
 def make_zero_bomb():
-    """One prompt of 20 million tokens."""
+    """Make a file with one prompt of 20 million tokens."""
     kind = parquet.SCHEMA.field("prompt").type
     zeros = pa.array(np.zeros(20_000_000, np.int32))
     return make_row(prompt=pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros, type=kind))
@@ -76,6 +76,6 @@ def test_decoder__bomb__refused_within_a_second_in_bounded_memory(decoder, make)
     assert time.monotonic() - started < 1
     assert isinstance(outcome.error, ProtocolError | SandboxError)
     assert outcome.error.code in ("oversized", "malformed", "sandbox_memory")
-    assert outcome.peak_bytes < 700 << 20  # the limit and the libraries
+    assert outcome.peak_bytes < 700 << 20  # the memory limit and the libraries
     (row,) = unpack_answer(decoder.call(pack_call(make_row(), BUDGET)))
     assert row.tokens == (1,)

@@ -1,4 +1,4 @@
-"""Sandboxes of another Python: it imports Covey, and nothing that is installed next to Covey."""
+"""Sandboxes with a different Python can import Covey, but no package installed next to Covey."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python without any package but one."""
+    """A Python with a single package."""
     folder = tmp_path_factory.mktemp("other")
     for above in (folder, *folder.parents):
         if "pytest" in above.name:

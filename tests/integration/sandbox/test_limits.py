@@ -1,4 +1,4 @@
-"""Limits of a call, on every rung that holds here."""
+"""Limits of a call, at every isolation level that this machine supports."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ def narrow(**changes: float) -> CallLimits:
 
 
 def require_quiet(sandbox: Sandbox) -> None:
-    """The next call is right, and nothing of an earlier one is left."""
+    """Check that the next call succeeds and that nothing of an earlier call is left."""
     assert sandbox.call(b"echo next") == b"next"
     (zygote,) = sandbox.process_ids
     assert list_tree(zygote) == []
@@ -29,7 +29,7 @@ def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, wor
     outcome = sandbox.run(word)
     assert getattr(outcome.error, "code", None) == "sandbox_cpu"
     assert outcome.error.is_limit
-    assert 0.4 < outcome.cpu_seconds < 3.1  # three loops run on for up to a tick; a hard limit is in whole seconds
+    assert 0.4 < outcome.cpu_seconds < 3.1  # three loops run for up to one more tick; a hard limit has whole seconds
     require_quiet(sandbox)
 
 

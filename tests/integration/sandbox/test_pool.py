@@ -238,17 +238,17 @@ def test_run_many__mixed_calls__no_zombie_and_no_growth(build: Build, calls: int
 
 
 def measure(process_id: int) -> int:
-    """Bytes of memory that the process holds."""
+    """Return the resident memory of the process in bytes."""
     return int(Path(f"/proc/{process_id}/statm").read_text().split()[1]) * 4096
 
 
 def test_hash__of_text__is_the_same_everywhere(best: Sandbox, build: Build):
-    """Sets are iterated in the same order by all who grade a text."""
+    """All graders iterate sets of strings in the same order."""
     assert best.call(b"hash abc") == build(isolation="limits").call(b"hash abc")
 
 
 def test_call__many_open_files__still_waits(best: Sandbox):
-    """A busy server has descriptors over 1023, which select() refuses."""
+    """A busy server has descriptors above 1023, which select() refuses."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -267,7 +267,7 @@ def test_call__many_open_files__still_waits(best: Sandbox):
 
 
 def test_sandbox__as_another_user__isolates_as_well(tmp_path: Path):
-    """Users seldom are root: the same as a plain one."""
+    """Most users are not root, so an ordinary user must get the same isolation."""
     if os.geteuid() != 0:
         pytest.skip("the other tests run as a plain user already")
     code = f"""
@@ -292,7 +292,7 @@ for rung in RUNGS:
 
 
 def run_as_nobody(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Python as a user that owns nothing, with a way to the interpreter."""
+    """Run Python as a user that owns no files but can reach the interpreter."""
     from covey.sandbox import launcher
 
     readable = [sys.prefix, sys.base_prefix, str(ROOT / "covey"), str(ROOT / "tests")]

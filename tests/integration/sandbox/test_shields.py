@@ -1,4 +1,4 @@
-"""What a call can reach of the machine, on every rung: it is what the rung says it shields."""
+"""What a call can reach on this machine, at every isolation level: exactly what the level does not shield."""
 
 import os
 import signal
@@ -92,7 +92,7 @@ def test_zygote__cannot_be_ended_or_starved(sandbox: Sandbox, isolation):
 
 
 def test_zygote__ended_from_inside__is_started_again(build: Build):
-    """On the rung that shields no processes."""
+    """At the level that does not shield processes."""
     sandbox = build(isolation="limits")
     error = sandbox.run(b"kill_zygote").error
     assert error is None or error.code == "sandbox_died"

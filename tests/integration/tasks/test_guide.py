@@ -1,4 +1,4 @@
-"""The commands of docs/guides/bring-a-data-set.md, in order, in an empty folder."""
+"""The commands of docs/guides/bring-a-data-set.md, run in order in an empty folder."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Rows of a data set at a real origin and relays on loopback: what is fetched, and what is done about damage."""
+"""Rows of a data set from a real origin and relays on loopback: which shards are fetched, and what happens after
+damage.
+"""
 
 import asyncio
 import os
@@ -30,7 +32,7 @@ async def relays(tmp_path):
 
 @pytest.fixture
 def local(relays, tmp_path):
-    """A data set of 6 MB, so 6 shards of rows, which the origin holds."""
+    """A data set of 6 MB on the origin, so 6 shards of rows."""
     text = random.Random(1).randbytes(30_000).hex()
     made = make_data_set(tmp_path / "tasks", [make_row(n, prompt=f"{n} {text}") for n in range(100)])
     assert add_data_set(relays.store, tmp_path / "tasks") == made.digest
@@ -42,7 +44,7 @@ def open_catalog(tmp_path, *relays, home="home"):
 
 
 async def draw(local, catalog, *draws):
-    """Prompts of a pool on the data set, drawn in a thread as a role does."""
+    """Draw prompts of a pool on the data set, in a thread as a role does."""
 
     def work():
         environment = load(EnvironmentSpec(kind="math", options={"dataset": local.digest}), catalog)
@@ -60,7 +62,7 @@ async def test_remote__first_draw__fetches_the_shards_of_its_row_alone(relays, t
     with open_catalog(tmp_path, url) as catalog:
         assert await draw(local, catalog, 7) == await expect(local, 7)
         assert recorder.count("/datasets/") == 1
-        assert recorder.count("/shards/") in (2, 3)  # index; a row of 60 kB lies in one or two shards
+        assert recorder.count("/shards/") in (2, 3)  # the index; a row of 60 kB is in one or two shards
         before = len(recorder.paths)
         assert await draw(local, catalog, 7) == await expect(local, 7)
         assert len(recorder.paths) == before

@@ -1,4 +1,4 @@
-"""Time and memory of data sets as large as published ones; every run shows a slice of it."""
+"""Time and memory of data sets as large as published ones. Every run tests a slice."""
 
 import json
 import random
@@ -27,11 +27,11 @@ started = time.monotonic()
 import_rows(read_sources([sys.argv[1]]), Path(sys.argv[2]), Reading())
 print(time.monotonic() - started, re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()).group(1))
 """
-# Not ru_maxrss, which begins with the memory of the process that started this one.
+# Not ru_maxrss, which starts at the peak memory of the parent process.
 
 
 def write_small(path: Path, count: int) -> None:
-    """Rows of 1 to 2 kB."""
+    """Write rows of 1 to 2 kB."""
     rng = random.Random(0)
     words = [rng.randbytes(rng.randint(1, 4)).hex() for _ in range(20_000)]
     with path.open("w") as file:
@@ -41,7 +41,7 @@ def write_small(path: Path, count: int) -> None:
 
 
 def write_large(path: Path, count: int) -> None:
-    """Rows of 150 kB to 3 MB."""
+    """Write rows of 150 kB to 3 MB."""
     rng = random.Random(0)
     with path.open("w") as file:
         for number in range(count):
@@ -51,7 +51,7 @@ def write_large(path: Path, count: int) -> None:
 
 
 def import_alone(source: Path, folder: Path) -> tuple[float, float]:
-    """Seconds and largest memory in bytes of an import in a process of its own."""
+    """Return the seconds and the peak memory in bytes of an import in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, source, folder], capture_output=True, text=True, timeout=1200, check=True
     )
@@ -84,7 +84,7 @@ def test_import__many_or_large_rows__in_little_time_and_memory(tmp_path, write, 
 
 
 def measure_draws(environment) -> list[float]:
-    """CPU seconds of 1,000 draws, ascending; the files are in the page cache."""
+    """Return the CPU seconds of 1,000 draws, ascending, with the files in the page cache."""
     rng = random.Random(1)
     draws = [rng.randrange(1 << 62) for _ in range(1000)]
     times = []

@@ -1,7 +1,6 @@
-"""SIGKILL at random instants of the trainer's own loop over a recorded stream: what is published, reported and kept is
-what an uninterrupted run publishes, reports and keeps.
+"""SIGKILL at random moments of the trainer's loop over a recorded stream does not change its results.
 
-Three kills by default; COVEY_FULL=1 makes it 20.
+What it publishes, reports and keeps equals an uninterrupted run. Three kills by default; COVEY_FULL=1 makes it 20.
 """
 
 import multiprocessing
@@ -23,9 +22,11 @@ PATIENCE = 120
 
 
 def run(folder: Path, lifetime: float = PATIENCE) -> int:
-    """Exit status of a process that is killed after so many seconds, if it lives as long."""
+    """Run a process, kill it after that many seconds, and return its exit status."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
+    context.set_forkserver_preload(
+        ["covey.local.preload"]
+    )  # as in tests of networks, because a process has one such server
     process = context.Process(target=live, args=(folder,))
     process.start()
     process.join(lifetime)
@@ -42,14 +43,14 @@ def measure(folder: Path) -> float:
 
 
 def test_live__killed_at_random_instants__publishes_what_an_uninterrupted_run_does(tmp_path: Path) -> None:
-    steps = STEPS_A_LIFE * max(KILLS, 6)  # more than a few lives on a machine that has become faster come to
+    steps = STEPS_A_LIFE * max(KILLS, 6)  # a machine that has become faster needs few lives
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     for folder in (straight, killed):
         record_stream(folder, steps)
-    run(straight, 0)  # the first process pays for the imports
+    run(straight, 0)  # the first process imports everything
     whole = measure(straight)
     expected = read_published(straight)
-    start = measure(straight)  # nothing is left to do
+    start = measure(straight)  # everything is done
     assert read_published(straight) == expected
     assert len(set(expected)) == len(expected) == steps + 1
     told = sorted((line["event"], line["step"]) for line in read_metrics(straight) if line["event"] != "alarm")
@@ -62,7 +63,7 @@ def test_live__killed_at_random_instants__publishes_what_an_uninterrupted_run_do
         assert read_published(killed) == expected[: len(read_published(killed))]
     assert seen.count(-9) == KILLS
     life = start
-    while len(read_published(killed)) < 2:  # on a machine that has become slower none lived long enough to learn
+    while len(read_published(killed)) < 2:  # on a machine that has become slower, no process lived long enough to learn
         life *= 1.5
         assert run(killed, life) == -9
     assert run(killed) == 0
