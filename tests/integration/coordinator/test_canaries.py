@@ -36,9 +36,8 @@ async def judge(harness: CoordinatorHarness, *, is_bad: bool) -> list[str]:
     """
     asked: list[str] = []
     harness.run_job("dispatch_validation")
-    harness.clock.offset += (
-        4 * harness.ctx.params.turn_seconds
-    )  # the lazy validator's turn comes last, after the others contradicted it
+    # The lazy validator's turn comes last, after the others contradicted it.
+    harness.clock.offset += 4 * harness.ctx.params.turn_seconds
     for _ in range(2):
         requests: dict[str, RevealRequest] = {}
         for i in range(3):

@@ -25,7 +25,7 @@ pytestmark = [
 
 PINNED = ModelParams(prompt_format="chat", chat_template_hash=sha256(CHATML.encode()), end_tokens=(END_OF_TEXT, IM_END))
 ENDS = tuple(range(5, 300, 20))
-"""So many that completions of few tokens end at each of several."""
+"""Number of end tokens, so large that short completions end at several different ones."""
 
 
 @pytest.fixture(scope="module")

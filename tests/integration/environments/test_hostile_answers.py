@@ -33,9 +33,7 @@ def test_grade__hostile_answer__earns_nothing_within_its_limits(pool, hostile, k
     (grade,) = pool([mark(kind, hostile[kind, name].reply)])
     assert grade.reward == 0.0
     assert grade.cpu_seconds < 2 * CPU_SECONDS + 1  # a hard limit has whole seconds
-    assert time.monotonic() - started < 2 * (
-        6 * CPU_SECONDS + 10
-    )  # the wall-clock limit of two attempts, on a busy machine
+    assert time.monotonic() - started < 2 * (6 * CPU_SECONDS + 10)  # wall clock of two attempts, on a busy machine
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ PATIENCE = 120
 def run(folder: Path, lifetime: float = PATIENCE) -> int:
     """Run a process, kill it after that many seconds, and return its exit status."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["covey.local.preload"]
-    )  # as in tests of networks, because a process has one such server
+    context.set_forkserver_preload(["covey.local.preload"])  # one such server per process
     process = context.Process(target=live, args=(folder,))
     process.start()
     process.join(lifetime)
