@@ -1,4 +1,4 @@
-"""The validator's composition root. It runs judging and enforcement until a stop signal."""
+"""Composes and runs the validator: judging and enforcement until a stop signal."""
 
 import asyncio
 from functools import partial
@@ -24,7 +24,7 @@ from validator.pending_reveals import PendingReveals
 from validator.sandboxes import build_decoder, build_grader
 
 PROPOSAL_SECONDS = 86_400
-"""Seconds within which a case is proposed once the court may take stake again."""
+"""Timeout in seconds for proposing a case again after the slash cap allows it."""
 
 
 def build(
@@ -38,7 +38,8 @@ def build(
 ) -> Context:
     """Compose the validator.
 
-    Raises OperatorError if its verdicts would have no power or expire too early, or if the engine cannot be used.
+    Raises OperatorError if the court would not count its verdicts, if they expire too early, or if the engine cannot be
+    used.
     """
     _require_power(network)
     _require_lasting_verdicts(config, network)
@@ -86,7 +87,7 @@ def build(
 
 
 def _require_power(network: Network) -> None:
-    """Raise OperatorError unless the chain names this validator and its bond is large enough for the court.
+    """Raise OperatorError unless this validator is the pool's on chain and its bond is large enough for the court.
 
     The codes are "not_a_validator" and "bond_too_small".
     """
@@ -108,7 +109,7 @@ def _require_power(network: Network) -> None:
 
 
 def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None:
-    """Raise OperatorError("short_verdicts") unless a verdict is still valid in the next span of the cap on slashes.
+    """Raise OperatorError("short_verdicts") unless a verdict is still valid in the next span of the slash cap.
 
     A case that the cap refuses is proposed again in that span.
     """
@@ -151,7 +152,10 @@ async def _run(config: ValidatorConfig) -> None:
 
 
 async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
-    """Take turns, judge, enforce and report until `stop` is set or one of these fails. All have ended on return."""
+    """Run the loops for turns, judging, enforcement and reports until `stop` is set or one fails.
+
+    All have ended on return.
+    """
     from validator import enforcement, loop
 
     get_logger().info("validator runs", validator=ctx.network.wallet.address)

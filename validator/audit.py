@@ -1,10 +1,10 @@
-"""Repeats a judgement from its bundle, for `covey validator audit`. Anybody can do so, without a wallet.
+"""Repeats a judgement from its bundle, for `covey validator audit`. Anyone can do so without a wallet.
 
-The report says whether the work was drawn for replay, and whether it had to be. With `full` undrawn work is replayed,
-too.
+The report says whether the work was drawn for replay, and whether it had to be. With `full`, work that was not drawn is
+replayed too.
 
-Parameters and manifest hash come from the chain, bundle and file from a store, and the policy from relays. Each is
-checked by its hash, so the coordinator need not be trusted.
+Parameters and manifest hash come from the chain, bundle and file from a store, and the policy from relays. Everything
+is checked by hash, so the coordinator need not be trusted.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from validator.sandboxes import build_decoder, build_grader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """Distances of one rollout: the largest over its windows and tokens."""
+    """Distances of one rollout: the maximum over its windows and tokens."""
 
     group: int
     sibling: int
@@ -62,23 +62,23 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The bundle's judgement next to the one that was found here."""
+    """The judgement in the bundle and the judgement of this audit."""
 
     evidence_hash: Hash
     bundle: Bundle
     found: Judgement
     engine: EngineFacts
-    """Facts of the engine that this audit ran on."""
+    """Facts of the engine of this audit."""
     limits: Thresholds
-    """Limits of single windows and tokens, from the pool's parameters."""
+    """Limits for single windows and tokens, from the pool's parameters."""
     rows: tuple[ComparisonRow, ...]
-    """Distances of the rollouts in the order of the file. Empty if the replay did not run."""
+    """Distances of the rollouts in file order. Empty if there was no replay."""
     draw: Draw | None = None
-    """The draw of the submission. None if no readable epoch file holds the submission."""
+    """The draw of the submission. None if no readable epoch file contains the submission."""
 
     @property
     def agrees(self) -> bool:
-        """Whether decision, reason, units and number of live groups are the same in both judgements."""
+        """Whether decision, reason, units and number of live groups are equal in both judgements."""
         bundle, found = self.bundle, self.found
         if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
             return False
@@ -86,7 +86,7 @@ class Report:
 
     @property
     def is_draw_ignored(self) -> bool:
-        """Whether the work had to be replayed although the bundle's verdict rests on the cheap checks alone."""
+        """Whether the work had to be replayed although the bundle's verdict is based only on the cheap checks."""
         return self.draw is not None and self.draw.is_due and not self.bundle.full
 
 
@@ -125,7 +125,7 @@ async def _run(config: AuditConfig, name: str) -> Report:
 
 
 async def read_bundle(config: AuditConfig, name: str) -> bytes:
-    """Return the bytes of a bundle: from a file, or from the store if `name` is a hash, which they must have.
+    """Read a bundle from a file, or from the store if `name` is a hash. Its bytes are checked against the hash.
 
     Raises OperatorError("bad_hash"), OperatorError("no_pool"), OperatorError("no_bundle") or
     ProtocolError("digest_mismatch").
@@ -153,9 +153,9 @@ def _read_local(path: Path) -> bytes:
 
 
 def read_params(history: History, pool: PoolId) -> PoolParams:
-    """Return the pool's parameters from its event, verified by the hash in its terms.
+    """Return the pool's parameters from its creation event, checked against the hash in its terms.
 
-    Raises OperatorError("unknown_pool") if no event holds them.
+    Raises OperatorError("unknown_pool") if there is no such event.
     """
     terms = history.contracts.pools.get_terms(pool)
     text = history.find_params(pool)
@@ -169,9 +169,9 @@ def read_params(history: History, pool: PoolId) -> PoolParams:
 
 
 def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> None:
-    """Raise ProtocolError("bad_evidence") unless the bundle names this court's pool, its parameters and its policy.
+    """Raise ProtocolError("bad_evidence") unless pool, parameters and policy in the bundle are those on chain.
 
-    Raises ProtocolError also if the receipt is not signed by its node.
+    Also raises ProtocolError if the receipt is not signed by its node.
     """
     deployment, receipt = contracts.deployment, bundle.receipt.to_message()
     terms = contracts.pools.get_terms(PoolId(bundle.pool))
@@ -191,9 +191,9 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
 
 
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
-    """Return the file that the receipt names.
+    """Return the rollout file of the receipt.
 
-    Raises ProtocolError("digest_mismatch") if the file in the store does not have the receipt's hash.
+    Raises ProtocolError("digest_mismatch") if the hash of the stored file is not the receipt's.
     """
     receipt = bundle.receipt
     key = build_submission_key(bundle.pool, receipt.task, receipt.lease, receipt.work_key)
@@ -216,9 +216,10 @@ async def read_object(storage: str, key: str, *, max_bytes: int) -> bytes:
 
 
 async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
-    """Return the folder of the claimed policy. If `root` does not hold it, fetch it from relays and check every shard.
+    """Return the folder of the claimed policy. If it is not in `root`, fetch it from relays and check every shard.
 
-    Raises OperatorError("no_policy") without relays, and OperatorError("policy_gone") if no relay has the policy.
+    Raises OperatorError("no_policy") if there are no relays, and OperatorError("policy_gone") if no relay has the
+    policy.
     """
     version, manifest_hash = bundle.receipt.policy_version, bundle.manifest_hash
     folder = get_policy_folder(root, version, manifest_hash)
@@ -249,9 +250,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
 def judge(
     config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: bytes, policy: Path, data_sets: DataSets
 ) -> Report:
-    """Run the validator's own checks on an engine of this machine, with the validator's batch size.
+    """Run the validator's checks on an engine of this machine, with the validator's batch size.
 
-    The batch size matters because the shape of a batch changes the last bits of the results.
+    The batch size matters because the shape of a batch affects the last bits of the results.
     """
     named = params.verification.validator_engine
     name, dtype = config.engine or ("hf" if named == "any" else named), config.dtype or params.model.compute_dtype
@@ -295,7 +296,7 @@ def judge(
 
 
 def build_rows(claim: SubmissionClaim) -> tuple[ComparisonRow, ...]:
-    """Return the distances that the replay measured, one row per rollout. Empty if there was no replay."""
+    """Return the distances measured by the replay, one row per rollout. Empty if there was no replay."""
     if not claim.distances:
         return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""`covey validator audit`: judges a submission again and shows both verdicts with the distances."""
+"""`covey validator audit`: judge a submission again and show both verdicts with the distances."""
 
 import json
 import math
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from validator.audit import ComparisonRow, Report
 
 WORST = 10
-"""Number of rollouts that are shown unless --all is given."""
+"""Number of rollouts that are shown without --all."""
 STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
-"""Fields of a `ComparisonRow`, in the order of their limits in `find_worst`."""
+"""Fields of a `ComparisonRow`, in the same order as their limits in `find_worst`."""
 
 
 def validator_audit(
@@ -88,7 +88,7 @@ def validator_audit(
 
 
 def describe(report: "Report") -> dict[str, Any]:
-    """Return the report as JSON values. A statistic that is not finite is None."""
+    """Return the report as JSON values. NaN and Inf become None."""
     bundle, found = report.bundle, report.found
     return {
         "evidence_hash": report.evidence_hash,
@@ -126,8 +126,7 @@ def find_worst(rows: "tuple[ComparisonRow, ...]", limits: "Thresholds", count: i
 
 
 def _divide(value: float, bound: float) -> float:
-    """Return the value as a share of its bound: infinite if the value is NaN or Inf, or if the bound is 0 and the value
-    is not."""
+    """Return value / bound. Infinite if the value is NaN or Inf, or if only the bound is 0."""
     if not math.isfinite(value):
         return math.inf
     if bound == 0:
@@ -173,7 +172,7 @@ def show(report: "Report", *, show_all: bool) -> None:
 
 
 def describe_draw(report: "Report") -> list[str]:
-    """Return lines that say whether the work was drawn and what the draw demands."""
+    """Return lines that say whether the work was drawn, and whether the draw requires a replay."""
     drawn = "drawn: the verdict rests on a replay"
     lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
     if report.draw is None:

@@ -1,4 +1,4 @@
-"""`covey validator calibrate`: proposes thresholds for a pool file, before the pool is created."""
+"""`covey validator calibrate`: propose thresholds for a pool file, before the pool is created."""
 
 import json
 from contextlib import ExitStack

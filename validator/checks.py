@@ -1,8 +1,8 @@
 """The ordered checks of a submission. Each takes a `SubmissionClaim` and returns a judgement, or None if it passes.
 
-The first rejection decides. Cheap checks need no weights of the policy; `check_replay` comes last and runs only if the
-submission was drawn. Data from a peer is checked for size and form before any arithmetic, and is decoded and graded in
-processes that may die.
+The first rejection decides. Cheap checks need no weights of the policy. `check_replay` comes last and runs only if the
+submission was drawn. Size and form of peers' data are checked before any arithmetic. Decoding and grading run in
+subprocesses that may crash.
 """
 
 import math
@@ -33,27 +33,27 @@ from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances, measure
 
 GRADED_TOGETHER = 16
-"""Number of replies that are graded between two looks at the clock, enough to keep as many grading processes busy."""
+"""Number of replies that are graded between two checks of the clock. It keeps the same number of processes busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTools:
-    """The tools of the checks, which are the same for every submission of a pool."""
+    """Tools of the checks, shared by all submissions of a pool."""
 
     params: PoolParams
     domain: Domain
-    """Signature domain of receipts."""
+    """EIP-712 domain of receipts."""
     engine: Engine
-    """Engine that holds the policy of the submission when the replay or the tokenizer is needed."""
+    """Engine in which the submission's policy is loaded before the replay or the tokenizer is used."""
     environment: Environment
     decode: Callable[[bytes], bytes]
-    """`codec.decode_framed`, run in a process that may die."""
+    """`codec.decode_framed` in a subprocess that may crash."""
     grade: Grader
 
 
 @dataclass(slots=True, kw_only=True)
 class SubmissionClaim:
-    """A submission under judgement. The checks fill in the fields that have a default."""
+    """A submission during its judgement. The checks fill in the fields that have a default."""
 
     receipt: Receipt
     signature: str
@@ -62,9 +62,9 @@ class SubmissionClaim:
     file: bytes
     rollouts: list[Rollout] = field(default_factory=list)
     prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
-    """The prompt that each group should have."""
+    """The prompts that the groups must have, one per group."""
     live_groups: int = 0
-    """Groups whose recomputed rewards are not all equal."""
+    """Number of groups whose recomputed rewards are not all equal."""
     distances: list[RolloutDistances] = field(default_factory=list)
     """Distances of each rollout. Empty unless the submission was replayed."""
 
@@ -73,7 +73,7 @@ Check = Callable[[SubmissionClaim, CheckTools], Judgement | None]
 
 
 def check_envelope(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the file is the one that the receipt names and is not too large."""
+    """Check that the file has the receipt's hash and is not too large."""
     if len(claim.file) > tools.params.max_submission_bytes:
         return Judgement.reject(Reason.OVERSIZED, size=len(claim.file))
     if sha256(claim.file) != claim.receipt.work_key:
@@ -91,9 +91,9 @@ def check_signature(claim: SubmissionClaim, tools: CheckTools) -> Judgement | No
 
 
 def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the receipt has the number of groups that a task of this pool has.
+    """Check that the receipt's number of groups is that of a task of this pool.
 
-    The coordinator has checked at intake which node held the lease. Nobody signs that, so no verdict rests on it.
+    The coordinator has checked at intake which node had the lease. This is not signed, so no verdict depends on it.
     """
     if claim.receipt.groups != tools.params.groups_per_task:
         return Judgement.reject(Reason.NOT_YOUR_TASK, groups=claim.receipt.groups)
@@ -101,7 +101,7 @@ def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the file decodes within its budget. If every attempt to decode it dies, the file is to blame."""
+    """Check that the file decodes within its budget. If every attempt crashes the decoder, the file is rejected."""
     try:
         claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, tools.params.build_budget())))
     except SandboxError as error:
@@ -113,7 +113,7 @@ def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the file holds every (group, sibling) of the task exactly once and the units of the receipt."""
+    """Check that the file contains each (group, sibling) of the task exactly once, and the receipt's number of units."""
     rollouts = claim.rollouts
     if len({(row.group, row.sibling) for row in rollouts}) != len(rollouts):
         return Judgement.reject(Reason.DUPLICATE)
@@ -125,7 +125,7 @@ def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Recompute seeds and prompts from the slots and compare them token by token."""
+    """Recompute seeds and prompts from the slots, and compare them token by token."""
     receipt = claim.receipt
     domain = SlotDomain(
         beacon=claim.manifest_hash,
@@ -146,7 +146,7 @@ def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None
 
 
 def check_termination(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that each completion ends with an end token or at the length limit and has no end token elsewhere."""
+    """Check that each completion ends with an end token or at the length limit, and has no earlier end token."""
     return slots.find_false_end(
         claim.rollouts,
         ends=tools.engine.end_tokens,
@@ -156,7 +156,7 @@ def check_termination(claim: SubmissionClaim, tools: CheckTools) -> Judgement | 
 
 
 def check_proof_form(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that there is one proof per window, each of the right length and with all numbers in range."""
+    """Check that there is one proof per window, and that each has the right length and only numbers in range."""
     rules, hidden = tools.params.verification, tools.engine.hidden_size
     places: list[dict[str, int]] = []
     sizes: list[int] = []
@@ -177,11 +177,11 @@ def check_proof_form(claim: SubmissionClaim, tools: CheckTools) -> Judgement | N
 
 
 def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Recompute every reward from the text. The worker's reward must be equal to the bit.
+    """Recompute every reward from the text. The worker's reward must be equal bit for bit.
 
-    Tiny differences within a group of equal rewards would be scaled up to advantages of the worker's choice.
-    The judgement is unknown, which costs nobody a strike, in two cases: a grading limit may explain the difference, or
-    grading takes more than half of the time for a judgement.
+    In a group of equal rewards, tiny differences would be scaled up to advantages that the worker chooses.
+    The judgement is unknown, without a strike for anyone, in two cases. Either a grading limit may explain the
+    difference, or grading takes more than half of the time for a judgement.
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
@@ -240,4 +240,4 @@ CHEAP_CHECKS: tuple[Check, ...] = (
     check_reward,
 )
 CHECKS: tuple[Check, ...] = (*CHEAP_CHECKS, check_replay)
-"""All checks in the order in which they run: the cheap and certain ones first."""
+"""All checks in the order in which they run. Cheap checks with certain results come first."""

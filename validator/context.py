@@ -35,7 +35,9 @@ class Context:
     turns: HeldTurns
 
     def send(self, key: str, call: Call) -> None:
-        """Write an intent to the outbox, which the enforcement cycle sends. A key that is already there changes
-        nothing."""
+        """Write an intent to the outbox, from which the enforcement cycle sends it.
+
+        A key that already exists has no effect.
+        """
         if self.outbox.find(key) is None:
             self.outbox.put(Intent(key=key, call=call))

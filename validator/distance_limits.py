@@ -1,6 +1,6 @@
-"""Compares measured distances with the limits of honest work: each window and token, then sums over the submission.
+"""Compares measured distances with limits for honest work: first each window and token, then sums over the submission.
 
-Comparisons are written as `not value <= limit`, so that NaN is beyond every limit.
+Comparisons are written as `not value <= limit`, so that NaN exceeds every limit.
 """
 
 import math
@@ -19,17 +19,17 @@ from validator.replay import RolloutDistances
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """The first distance beyond its limit, for example Breach(reason=Reason.PROOF, row=3, statistics={"window": 1})."""
+    """The first distance above its limit. Example: Breach(reason=Reason.PROOF, row=3, statistics={"window": 1})."""
 
     reason: Reason
     statistics: dict[str, float | int]
     """Numbers that show the breach. All are finite: -1 replaces NaN and Inf."""
     row: int | None = None
-    """Index of the rollout. None: the submission as a whole."""
+    """Index of the rollout. None if a sum over the submission exceeds its limit."""
 
 
 def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams) -> Breach | None:
-    """Return the first breach of a submission, or None. In the exact mode any difference at all is a breach."""
+    """Return the first breach of a submission, or None. In the exact mode any difference is a breach."""
     limits = rules.thresholds
     for row, distances in enumerate(found):
         breach = _find_single(row, distances, limits)
@@ -78,7 +78,7 @@ def _find_difference(found: Sequence[RolloutDistances]) -> Breach | None:
 def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, NDArray[np.float64]]]:
     """Return the statistics that are summed over a submission.
 
-    Each is (name in `Thresholds`, reason of a rejection, values), with one float64 value per window or token.
+    Each item is (name in `Thresholds`, reason of a rejection, values), with one float64 value per window or token.
     """
     windows = [window for each in found for window in each.windows]
     margins = np.concatenate([each.margins for each in found]).astype(np.float64)
@@ -92,7 +92,7 @@ def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, 
 
 
 def _find_beyond(values: NDArray[np.floating], limit: float) -> int | None:
-    """Return the index of the first value that is not within `limit`, or None."""
+    """Return the index of the first value that exceeds `limit` or is NaN. None if there is none."""
     beyond = np.flatnonzero(~(values <= limit))
     return int(beyond[0]) if beyond.size else None
 

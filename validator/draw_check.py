@@ -1,7 +1,7 @@
-"""Recomputes whether the draw demanded the replay of a submission, from the chain and the epoch's file alone.
+"""Recomputes from the chain and the epoch's file whether the draw required the replay of a submission.
 
-The file holds the submission's leaf, and the leaf holds the time of the countersignature. The file's hash and root are
-checked against the chain, so that the operator cannot name another time afterwards.
+The file contains the submission's leaf, and the leaf contains the time of the countersignature. The file's hash and
+root are checked against the chain, so the operator cannot claim a different time afterwards.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,32 +24,32 @@ from covey.protocol.params import VerificationParams
 from covey.protocol.seeding import is_audited
 
 MAX_EPOCHS = 128
-"""Maximum number of epochs that are searched for a submission, starting at the publication of its policy."""
+"""Maximum number of epochs to search for a submission, starting at the publication of its policy."""
 ABSENT = ("missing", "not_public")
-"""Error codes of an epoch file that cannot be read, which is then skipped."""
+"""Error codes for an epoch file that cannot be read. Such a file is skipped."""
 
 ReadObject = Callable[[str, int], Awaitable[bytes]]
-"""Function that returns the object of a key, given the key and the maximum number of bytes."""
+"""Function that takes an object's key and a maximum number of bytes, and returns the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """The draw of a submission, for example Draw(block_number=9, is_due=True)."""
+    """The draw of a submission. Example: Draw(block_number=9, is_due=True)."""
 
     block_number: int
     """Number of the drawing block."""
     is_due: bool
     """Whether the submission must be replayed at the pool's audit rate.
 
-    A submission that is not due may still be replayed, because its node is new or has strikes, or because of the cap on
-    undrawn pay. One that is due is never exempt.
+    A submission that is not due may still be replayed, because its node is new or has strikes, or because of the limit
+    of undrawn pay. A due submission is never exempt.
     """
 
 
 async def find_draw(history: History, receipt: Receipt, *, rules: VerificationParams, read: ReadObject) -> Draw | None:
     """Return the draw of a submission.
 
-    Returns None while no readable epoch file holds the submission, or while the drawing block does not exist.
+    Returns None while no readable epoch file contains the submission, or while the drawing block does not exist.
     Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch") for a file that does not match the chain.
     """
     receipt_hash = eip712.compute_struct_hash(receipt)
@@ -64,8 +64,9 @@ async def find_draw(history: History, receipt: Receipt, *, rules: VerificationPa
 
 
 async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, read: ReadObject) -> int | None:
-    """Return the countersignature's time, from the first epoch after the policy's publication that holds the
-    submission."""
+    """Return the time of the countersignature, from the first epoch after the policy's publication that contains the
+    submission.
+    """
     pool = PoolId(receipt.pool)
     since = _get_publication(history, pool, receipt.policy_version)
     for posted in [event for event in history.list_epochs(pool) if event.block_number >= since][:MAX_EPOCHS]:
@@ -82,16 +83,20 @@ async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, rea
 
 
 def _get_publication(history: History, pool: PoolId, step: Step) -> int:
-    """Return the block in which the policy was published, or else the first block of the deployment."""
+    """Return the block in which the policy was published.
+
+    If it is unknown, return the first block of the deployment.
+    """
     blocks = [event.block_number for event in history.list_policies(pool) if event.step == step]
     return blocks[-1] if blocks else history.contracts.deployment.start_block
 
 
 def read_time(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | None:
-    """Return the time of a submission's countersignature from the file of an epoch, in Unix seconds.
+    """Return the Unix time in seconds of a submission's countersignature, from the file of an epoch.
 
-    Returns None if the file does not hold the submission. Raises ProtocolError("digest_mismatch") if the file does not
-    have the hash on chain, and ProtocolError("bad_epoch") if its leaves are malformed or do not have the root on chain.
+    Returns None if the file does not contain the submission. Raises ProtocolError("digest_mismatch") if the file's hash
+    is not the hash on chain. Raises ProtocolError("bad_epoch") if its leaves are malformed or do not have the root on
+    chain.
     """
     if canonical.sha256(data) != header.data_hash:
         raise ProtocolError("digest_mismatch", f"the file of epoch {header.epoch} does not have the hash on chain")

@@ -1,6 +1,6 @@
-"""Brings hard rejections to the court: proposes a case with the quorum's signatures, executes it after the veto window.
+"""Brings hard rejections to court: proposes a case with the quorum's signatures, and executes it after the veto window.
 
-Every validator does this for every case, and all but the first find it done. The caller of the court earns nothing.
+Every validator does this for every case, and finds most steps already done by others. The sender earns nothing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from validator.context import Context
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Advance the case of every hard rejection that is not closed."""
+    """Advance the cases of all hard rejections that are not closed."""
     cases = await ctx.network.coordinator.list_hard_cases()
     for case in cases:
         await asyncio.to_thread(enforce, ctx, case)
@@ -27,8 +27,9 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 def enforce(ctx: Context, case: HardCase) -> None:
-    """Advance one case: propose it if the court does not know it, execute it once its veto window is over, or let it
-    lapse after CASE_GRACE."""
+    """Advance one case: propose it if it is not on chain, execute it after its veto window, or let it lapse after
+    CASE_GRACE.
+    """
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
     accusation = Accusation(
         receipt_hash=eip712.compute_struct_hash(receipt),
@@ -50,7 +51,7 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
     """Propose a case with one verdict of each validator that has voting power, if these validators are a quorum.
 
     The court takes at most `max_slashes` x `slash_amount` from a contributor within a span of `unbond_window`. A
-    refused proposal is sent again in the next span: verdicts are valid for longer than a span, see `app.build`.
+    refused proposal is sent again in the next span. Verdicts are valid for longer than a span; see `app.build`.
     """
     if not _is_signed(ctx, case):
         return
@@ -64,7 +65,9 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
 
 
 def _is_signed(ctx: Context, case: HardCase) -> bool:
-    """Return whether the receipt and the verdicts from the coordinator are signed by the addresses that they name."""
+    """Return whether the receipt and the coordinator's copies of the verdicts are signed by the addresses that they
+    contain.
+    """
     domain, receipt = ctx.network.receipt_domain, case.receipt.to_message()
     try:
         eip712.require_signer(receipt, domain, case.signature, receipt.node)
@@ -80,8 +83,8 @@ def _is_signed(ctx: Context, case: HardCase) -> bool:
 def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tuple[Verdict, str]]:
     """Return the usable verdicts with their signatures, by validator.
 
-    The court refuses a whole proposal for one verdict that has expired, or whose signer is not a validator of the pool
-    or has too small a bond. Such verdicts are left out.
+    A single verdict that has expired, or whose signer is not a validator of the pool or has too small a bond, makes the
+    court refuse the whole proposal. Such verdicts are skipped.
     """
     pool, terms = ctx.network.pool, ctx.network.terms
     pools, stakes = ctx.network.contracts.pools, ctx.network.contracts.stakes

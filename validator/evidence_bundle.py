@@ -1,4 +1,4 @@
-"""The evidence that a validator records for a judgement, so that anybody can repeat it."""
+"""The evidence that a validator records for a judgement, so that anyone can repeat it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from covey.protocol.verdict import Judgement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgingEnvironment:
-    """The chain, pool, engine and sandbox with which a validator judges.
+    """The chain, pool, engine and sandbox of a judging validator.
 
     Example: JudgingEnvironment(chain_id=31337, pool=1, engine=EngineFacts(name="hf", ...), ...).
     """
@@ -23,7 +23,7 @@ class JudgingEnvironment:
     params_hash: Hash
     engine: EngineFacts
     isolation: str
-    """Isolation rung on which this validator's sandboxes run, for example "bwrap"."""
+    """Isolation level of this validator's sandboxes, for example "bwrap"."""
 
 
 def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
@@ -41,7 +41,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
 
 
 def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironment) -> Bundle:
-    """Build the evidence of a judgement. Texts that a stranger may have influenced are cut to MAX_TEXT characters."""
+    """Build the evidence of a judgement. Strings that a peer may have influenced are cut to MAX_TEXT characters."""
     return Bundle(
         chain_id=venue.chain_id,
         court=venue.court,

@@ -1,4 +1,4 @@
-"""The turns that a validator has taken and not yet committed to. Cheap checks do not wait for replays."""
+"""The turns that a validator has taken but not committed to yet. Cheap checks do not wait for replays."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from covey.protocol.api.validator import JudgeOrder
 
 
 class HeldTurns:
-    """Held turns in a queue. The poll adds them and judging removes them, in the same event loop."""
+    """A queue of turns. Polling adds them and judging removes them, in the same event loop."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -17,21 +17,24 @@ class HeldTurns:
         self._deadlines: dict[int, float] = {}
         self._waiting: asyncio.PriorityQueue[tuple[bool, int]] = asyncio.PriorityQueue()
         self.has_room = asyncio.Event()
-        """Set while one more turn may be taken."""
+        """Set while another turn can be taken."""
         self.has_room.set()
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Numbers of the judgements whose turns are held. The coordinator offers any other one again, as lost."""
+        """Judgement numbers of the held turns.
+
+        The coordinator offers all other open turns again, because they may be lost.
+        """
         return tuple(self._orders)
 
     @property
     def free(self) -> int:
-        """Number of further turns that may be taken."""
+        """Number of turns that can still be taken."""
         return max(0, self._most - len(self._orders))
 
     def add(self, order: JudgeOrder) -> None:
-        """Take a turn. Nothing changes if it is already held."""
+        """Add a turn. A turn that is already held is not added again."""
         if order.judgement not in self._orders:
             self._orders[order.judgement] = order
             self._deadlines[order.judgement] = self._clock() + order.seconds_left
@@ -40,16 +43,16 @@ class HeldTurns:
             self.has_room.clear()
 
     async def get_next(self) -> JudgeOrder:
-        """Return the oldest turn that is not judged yet, cheap checks before replays. Wait until there is one."""
+        """Wait for a turn that is not judged yet, and return the oldest. Cheap checks come before replays."""
         _, judgement = await self._waiting.get()
         return self._orders[judgement]
 
     def is_late(self, order: JudgeOrder) -> bool:
-        """Return whether a commitment would be too late to count."""
+        """Return whether it is too late for a commitment to count."""
         return self._clock() >= self._deadlines[order.judgement]
 
     def close(self, order: JudgeOrder) -> None:
-        """Release a turn after a commitment or a failure. If it is still open, the coordinator offers it again."""
+        """Release a turn after a commitment or a failure. The coordinator offers it again if it is still open."""
         self._orders.pop(order.judgement, None)
         self._deadlines.pop(order.judgement, None)
         self.has_room.set()

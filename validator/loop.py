@@ -1,4 +1,4 @@
-"""The validator's two cycles: one takes turns and reveals committed verdicts, the other judges and commits."""
+"""The validator's two cycles: one takes turns and reveals committed verdicts, the other one judges and commits."""
 
 import asyncio
 import secrets
@@ -18,7 +18,7 @@ from validator.evidence_bundle import build_bundle
 
 
 async def poll(ctx: Context) -> CycleResult:
-    """Take a turn if there is room for one, or reveal a verdict. Polling continues while another turn is judged."""
+    """Take a turn if there is room, or reveal a verdict. Polling continues while a turn is judged."""
     claim = ctx.network.coordinator.claim_validation(
         wait_seconds=ctx.config.wait_seconds, holding=ctx.turns.held, free_turns=ctx.turns.free
     )
@@ -34,7 +34,7 @@ async def poll(ctx: Context) -> CycleResult:
 
 
 async def judge_next(ctx: Context) -> CycleResult:
-    """Judge the oldest turn and commit to the verdict. A turn whose time is over is left to other validators."""
+    """Judge the oldest turn and commit to the verdict. An overdue turn is left to other validators."""
     order = await or_stop(ctx.stop, ctx.turns.get_next())
     if order is None:
         return CycleResult.IDLE
@@ -49,11 +49,10 @@ async def judge_next(ctx: Context) -> CycleResult:
 
 
 async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
-    """Fetch the file and the policy, then run the checks. The judgement is unknown if either cannot be fetched or
-    loaded.
+    """Fetch the file and the policy, and run the checks. The judgement is unknown if fetching or loading fails.
 
-    Raises ProtocolError("wrong_pool") for work of another pool, which would look like fraud under this pool's rules,
-    and TransientError if the coordinator or the relays do not answer.
+    Raises ProtocolError("wrong_pool") for work of a different pool, which would look like fraud under this pool's
+    rules. Raises TransientError if the coordinator or the relays do not respond.
     """
     network, receipt = ctx.network, order.receipt.to_message()
     if receipt.pool != network.pool:
@@ -76,7 +75,7 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     """Load the claimed policy into the engine.
 
-    Raises ProtocolError("wrong_manifest") unless the order's manifest hash is the chain's.
+    Raises ProtocolError("wrong_manifest") if the order's manifest hash differs from the chain's.
     """
     version = order.receipt.policy_version
     if ctx.network.policies.get_manifest_hash(version) != order.manifest_hash:
@@ -119,7 +118,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
 
 
 async def reveal(ctx: Context, judgement: int) -> CycleResult:
-    """Reveal a committed verdict. One that was lost lapses, and another validator judges the submission."""
+    """Reveal a committed verdict. If this validator lost the verdict, the turn lapses and another validator judges."""
     request = ctx.pending.find(judgement)
     if request is None:
         get_logger().warning("nothing to reveal", judgement=judgement)

@@ -1,4 +1,4 @@
-"""Verdicts that are committed and not yet revealed, stored durably so that they can be revealed after a crash."""
+"""Verdicts that are committed but not revealed yet. They are stored durably, so a crash does not lose them."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Replays claimed completions on the claimed policy and measures how far the claims are from the replay.
+"""Replays claimed completions with the claimed policy, and measures the distances between claims and replay.
 
-The engine may be any `Engine` that holds the policy of the submission.
+Any `Engine` that has loaded the submission's policy can be used.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from covey.toploc.topk import build_capture
 class RolloutDistances:
     """Distances between one rollout's claims and its replay.
 
-    Example, two honest tokens: RolloutDistances(windows=(Distances(...),), margins=[0, 0], deviations=[0, 1e-7],
+    Example with two honest tokens: RolloutDistances(windows=(Distances(...),), margins=[0, 0], deviations=[0, 1e-7],
     finished=True).
     """
 
     windows: tuple[Distances, ...]
     """Distances of each proof window, one per proof."""
     margins: NDArray[np.float32]
-    """Amount by which each token lost to the seeded argmax, float32[tokens], at least 0."""
+    """Amount by which each token lost to the seeded argmax, float32[tokens]. 0 if it is the argmax."""
     deviations: NDArray[np.float64]
     """|claimed - replayed| log-probability of each token, float64[tokens]."""
     finished: bool
@@ -47,7 +47,7 @@ class RolloutDistances:
 
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
-    """Return the distances of every rollout, in order. The form of tokens and proofs must have been checked before."""
+    """Return the distances of every rollout, in order. The form of tokens and proofs must already be checked."""
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     capture = build_capture(params.verification)
     replays = engine.replay(claims, temperature=params.model.temperature, capture=capture)

@@ -1,4 +1,4 @@
-"""The processes in which validators and audits decode files and grade completions."""
+"""The sandboxes in which validators and audits decode files and grade completions."""
 
 from covey.environments.base import Environment
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
@@ -10,7 +10,7 @@ from validator.config import CheckingSettings
 
 
 def build_decoder(config: CheckingSettings) -> Sandbox:
-    """Return the sandbox in which rollout files are decoded. The caller closes it."""
+    """Build the sandbox that decodes rollout files. The caller closes it."""
     return open_decoder(
         cpu_seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
@@ -19,5 +19,5 @@ def build_decoder(config: CheckingSettings) -> Sandbox:
 
 
 def build_grader(config: CheckingSettings, params: PoolParams, environment: Environment) -> GradingPool:
-    """Return the pool of processes in which completions are graded. The caller closes it."""
+    """Build the pool of processes that grade completions. The caller closes it."""
     return GradingPool(get_spec(params), environment, params.grading, config, patience=CHECKING_PATIENCE)

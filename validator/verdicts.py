@@ -1,6 +1,6 @@
-"""Judges a submission and builds the verdict to be signed.
+"""Judges a submission and builds the verdict to sign.
 
-A submission that could not be checked is unknown: such a verdict neither pays nor slashes.
+If a submission could not be checked, the verdict is unknown, which neither pays nor slashes.
 """
 
 from covey.errors import ProtocolError, TransientError
@@ -14,18 +14,19 @@ from covey.runtime.log import get_logger
 from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, SubmissionClaim
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
-"""Errors for which this machine is to blame, for example when it is out of memory or its device is gone."""
+"""Errors caused by this machine, for example if it is out of memory or its device is gone."""
 FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
-"""Errors after which a submission counts as unknown."""
+"""Errors after which the judgement is unknown."""
 
 
 def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
     """Run the checks in order. The first rejection decides.
 
-    Unknown is the judgement only if no later check rejects. Otherwise an answer whose grading hits a limit would keep
-    faked work from being replayed.
-    A failure of this machine (out of memory, a lost device, a store that does not answer) is unknown, and so is input
-    that the engine's arithmetic cannot process. Neither must end the validator's process.
+    After an unknown result the later checks still run, and a rejection by one of them decides. Otherwise faked work
+    whose grading hits a limit would never be replayed.
+
+    A failure of this machine (out of memory, a lost device, a store that does not respond) results in unknown. So does
+    input that the engine's arithmetic cannot process. Neither ends the validator's process.
     """
     unclear: Judgement | None = None
     try:
@@ -47,7 +48,7 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
 def build_verdict(
     judgement: Judgement, receipt: Receipt, *, evidence_hash: Hash, validator: Address, now: float, seconds: int
 ) -> Verdict:
-    """Return the verdict to be signed. Its `deadline` is `now + seconds`."""
+    """Return the verdict to sign. It expires at `now + seconds`, its `deadline`."""
     return Verdict(
         pool=receipt.pool,
         receipt_hash=eip712.compute_struct_hash(receipt),

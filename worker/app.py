@@ -1,4 +1,4 @@
-"""The worker's composition root, and the only worker module that names an engine. It runs until a stop signal."""
+"""Composes and runs the worker until a stop signal. It is the worker's only module that selects an engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from worker.submission_store import SubmissionStore
 FETCH_SECONDS = 1.0
 """Seconds between two polls of the chain for a newer policy."""
 LEASES_A_CALL = 2
-"""Timeout of an engine call, in lease durations. After it the engine counts as hung and its process is restarted.
+"""Timeout of an engine call, in lease durations. After it the engine counts as hung, and its process is restarted.
 
-The call's own lease expires after one duration. Two leave tasks that started during a slow but healthy call the time to
-finish.
+The call's own lease expires after one duration. Two durations let tasks finish that started during a slow but healthy
+call.
 """
 
 
@@ -42,7 +42,7 @@ def build(
     stop: asyncio.Event,
     wrap: Callable[[Engine], Engine] = lambda e: e,
 ) -> Context:
-    """Compose the worker. `wrap` may put another engine around the one that the settings name.
+    """Compose the worker. `wrap` can wrap the configured engine, for example to cheat.
 
     Raises OperatorError if the node is not registered or the engine cannot be used.
     """
@@ -83,7 +83,7 @@ def build(
 
 
 def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
-    """Register with the coordinator and work until a stop signal. Leases that are held are finished first."""
+    """Register with the coordinator and work until a stop signal. Held leases are finished first."""
     configure("worker", level=config.log_level)
     keep_memory()
     asyncio.run(_run(config, wrap))
@@ -112,7 +112,7 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
 
 
 async def run_stages(ctx: Context) -> None:
-    """Run all cycles concurrently. After the stop signal each ends when no further input can reach it."""
+    """Run all cycles concurrently. After the stop signal, each cycle ends once no further input can reach it."""
     from worker import loop
 
     shutdown, metrics = ctx.shutdown, CycleMetrics()

@@ -27,12 +27,12 @@ class Context:
     network: Network
     contributor: Address
     instance: str
-    """Name of this worker in its heartbeats and claims; see `worker.instance`."""
+    """Id of this worker in its heartbeats and claims; see `worker.instance`."""
     engine: Engine
     environment: Environment
     grade: Grader
     engine_threads: ThreadPoolExecutor
-    """Threads for engine calls, one per task that the engine may work on at once."""
+    """Threads for engine calls, one per task that the engine can run at once."""
     loader: PolicyLoader
     leases: LeaseQueue
     policies: PolicyCache

@@ -1,6 +1,6 @@
 """Turns a task into rollouts: its slots, their completions, and rows with proofs and rewards.
 
-Everything follows from the task and the policy. The worker chooses nothing.
+The task and the policy determine everything. The worker has no choice.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from covey.toploc.topk import build_capture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One rollout to be generated: its group and sibling, and the request to the engine."""
+    """A rollout to generate: its group and sibling, and the request to the engine."""
 
     group: GroupId
     sibling: int
     prompt: Prompt
-    """Prompt of the group."""
+    """Prompt of the group, which all siblings share."""
     request: GenerationRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The completion that an engine generated for a slot, neither proven nor graded yet."""
+    """A completion that the engine generated for a slot, before it is proved and graded."""
 
     slot: Slot
     completion: Completion
@@ -44,9 +44,9 @@ class Draft:
 def build_slots(
     task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
 ) -> list[Slot]:
-    """Return the task's slots in order of (group, sibling).
+    """Return the task's slots in the order of (group, sibling).
 
-    Raises ProtocolError("bad_task") for more groups than a task of the pool has, and the errors of `draw_prompts`.
+    Raises ProtocolError("bad_task") if the task has too many groups for the pool, and the errors of `draw_prompts`.
     """
     if task.groups > params.groups_per_task:
         raise ProtocolError(
@@ -73,7 +73,7 @@ def build_slots(
 
 
 def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, version: Step) -> list[Draft]:
-    """Generate all slots together.
+    """Generate the completions of all slots in one call.
 
     Raises TransientError("wrong_policy") unless every completion was generated with policy `version`.
     """

@@ -1,4 +1,4 @@
-"""The name by which the coordinator distinguishes two workers that use the same node key."""
+"""The id by which the coordinator distinguishes two workers that use the same node key."""
 
 import re
 import secrets
@@ -9,9 +9,9 @@ from covey.runtime.files import write_atomically
 
 
 def load_instance(home: Path) -> str:
-    """Return this worker's 32 hexadecimal digits: created at the first start in a home, read at every later one.
+    """Return this worker's id of 32 hexadecimal digits. It is created at the first start and read at later starts.
 
-    Raises OperatorError("bad_instance") if the file holds anything else.
+    Raises OperatorError("bad_instance") if the file has other content.
     """
     path = home / "instance"
     if not path.exists():

@@ -1,6 +1,6 @@
 """The worker's cycles, which run concurrently: fetch policies, claim leases, generate, sign, submit, send heartbeats.
 
-`leases` holds the leases and `submission_store` the signed submissions. A crash loses neither a lease nor a receipt.
+`leases` contains the leases, and `submission_store` the signed submissions. A crash loses neither leases nor receipts.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from worker.leases import GeneratedTask
 from worker.submission_store import SignedSubmission
 
 FAILURES = 3
-"""Number of engine deaths over one lease, or of consecutive hung calls, after which the worker gives up."""
+"""Number of engine deaths during one lease, or of consecutive hung calls, after which the worker stops."""
 
 
 async def fetch(ctx: Context) -> CycleResult:
-    """Fetch the newest policy to the disk as soon as the chain names it, whatever else the worker is doing."""
+    """Fetch the newest policy to the disk as soon as it is published on chain, whatever else the worker is doing."""
     cache, policies = ctx.policies, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(step) for step in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
@@ -45,9 +45,9 @@ async def fetch(ctx: Context) -> CycleResult:
 
 
 async def claim(ctx: Context) -> CycleResult:
-    """Claim a lease if there is room for one and a policy to serve it with.
+    """Claim a lease if there is room for one and a policy to serve it.
 
-    The engine is started before the claim, so that the start does not use up the lease's time.
+    The engine starts before the claim, so that its start does not use up the lease's time.
     Raises OperatorError("another_instance") if another worker uses this node's key, as `send_heartbeat` does.
     """
     leases = ctx.leases
@@ -79,10 +79,10 @@ async def claim(ctx: Context) -> CycleResult:
 
 
 async def work(ctx: Context) -> CycleResult:
-    """Generate the oldest claimed lease. After a transient failure of the engine the lease is retried until it expires.
+    """Generate the oldest claimed lease. After a transient engine failure the lease is retried until it expires.
 
-    Raises OperatorError("engine_died") if the engine died FAILURES times over the same lease, and
-    OperatorError("engine_timeout") if it hung at FAILURES consecutive calls, of any lease.
+    Raises OperatorError("engine_died") if the engine died FAILURES times during the same lease. Raises
+    OperatorError("engine_timeout") if it hung in FAILURES consecutive calls, of any lease.
     """
     leases = ctx.leases
     drop_overdue(ctx)
@@ -111,9 +111,9 @@ async def work(ctx: Context) -> CycleResult:
 
 
 async def drain(ctx: Context) -> None:
-    """Wait after the last claim until every lease has left the engine or expired.
+    """After the last claim, wait until every lease has left the engine or expired.
 
-    An engine that works on expired leases only is closed, because it might never finish.
+    An engine that works only on expired leases is closed, because it might never finish.
     """
     leases = ctx.leases
     while leases.claimed or any(not held.is_forgotten for held in leases.working):
@@ -131,7 +131,7 @@ def drop_overdue(ctx: Context) -> None:
 
 
 async def require_servable(ctx: Context, task: TaskOrder) -> None:
-    """Raise ProtocolError unless a task's policy is the chain's, accepted by the engine and not too stale to submit.
+    """Raise ProtocolError unless a task's policy is the policy on chain, accepted by the engine and not too stale.
 
     The codes are "policy_mismatch", "stale" and "wrong_manifest".
     """
@@ -145,13 +145,13 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
 
 
 def require_manifest(ctx: Context, task: TaskOrder) -> None:
-    """Raise ProtocolError("wrong_manifest") unless the policy of a task is the one that the chain holds now."""
+    """Raise ProtocolError("wrong_manifest") if a task's policy is not the policy on chain now."""
     if ctx.network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names a different manifest from the chain's")
 
 
 async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
-    """Load a policy into the engine, by default the one that the chain holds now. A refused version is remembered."""
+    """Load a policy into the engine, by default the one that is on chain now. Remember the version if it is refused."""
     try:
         await ctx.loader.load(version, manifest_hash, stop=ctx.shutdown.work_over)
     finally:
@@ -168,7 +168,7 @@ def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
 
 
 async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
-    """Return leases that this worker cannot serve, so that another worker need not wait until they expire."""
+    """Return leases that this worker cannot serve, so that other workers get them before they expire."""
     ctx.leases.release(tasks)
     for task in tasks:
         try:
@@ -180,7 +180,10 @@ async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
 
 
 async def sign_next(ctx: Context) -> CycleResult:
-    """Prove, grade, sign and store the oldest generated task, independently of the submissions being sent."""
+    """Prove, grade, sign and store the oldest generated task.
+
+    This does not wait for submissions that are being sent.
+    """
     leases, shutdown = ctx.leases, ctx.shutdown
     drop_overdue(ctx)
     if not leases.generated:
@@ -223,9 +226,10 @@ async def submit_pending(ctx: Context) -> CycleResult:
 
 
 def sign(ctx: Context, generated: GeneratedTask) -> None:
-    """Build a task's file, sign its receipt and store both. From then on the submission survives a crash.
+    """Build a task's file, sign its receipt and store both. After that the submission survives a crash.
 
-    Raises ProtocolError("wrong_manifest") if a reorganisation replaced the policy: the work would now look like fraud.
+    Raises ProtocolError("wrong_manifest") if a reorganisation replaced the policy, because the work would look like
+    fraud.
     """
     network, params = ctx.network, ctx.network.params
     require_manifest(ctx, generated.order)
@@ -256,7 +260,7 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
 
 
 async def submit(ctx: Context, submission: SignedSubmission) -> None:
-    """Send a submission and keep the operator's promise. Drop it after a final refusal.
+    """Send a submission and keep the operator's promise. A final refusal drops the submission.
 
     Raises TransientError after any other failure. The submission is then sent again.
     """
@@ -285,7 +289,7 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
 
 
 async def send_heartbeat(ctx: Context) -> CycleResult:
-    """Send a heartbeat, also while a long generation runs.
+    """Send a heartbeat. Heartbeats continue during a long generation.
 
     Raises OperatorError("another_instance") if another worker uses this node's key.
     """

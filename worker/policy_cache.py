@@ -10,11 +10,11 @@ class PolicyCache:
     """Policy versions that this worker has fetched or refused."""
 
     fetched: set[Step] = field(default_factory=set)
-    """Versions that are or were on the disk."""
+    """Versions that have been fetched to the disk. Some may have been deleted since."""
     refused: set[Step] = field(default_factory=set)
-    """Versions that the engine refuses, or whose manifest is invalid."""
+    """Versions that the engine refused, or whose manifest is invalid."""
 
     @property
     def newest(self) -> Step | None:
-        """Newest version with which leases can be served. None if there is none."""
+        """Newest version that can serve leases. None if there is none."""
         return max(self.fetched - self.refused, default=None)

@@ -26,7 +26,7 @@ def build_receipt(
     file: bytes,
     now: float,
 ) -> Receipt:
-    """Build the receipt to be signed for a finished file."""
+    """Build the receipt to sign for a finished file."""
     return Receipt(
         pool=pool,
         task=task.task,
@@ -43,12 +43,12 @@ def build_receipt(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainMoment:
-    """A moment on the chain as a worker saw it, for example ChainMoment(time=1_700_000_000, epochs=3)."""
+    """The chain at a moment, as a worker saw it. Example: ChainMoment(time=1_700_000_000, epochs=3)."""
 
     time: int
     """Time of the newest block or of the worker's clock, in Unix seconds."""
     epochs: int
-    """Number of epochs that the ledger held."""
+    """Number of epochs in the ledger."""
 
 
 FINAL_CODES = frozenset(
@@ -67,24 +67,25 @@ FINAL_CODES = frozenset(
         "unknown_task",
     }
 )
-"""Error codes after which a receipt is worthless. After any other refusal (a proxy's, an expired link) it is sent
-again."""
+"""Error codes after which a receipt is worthless.
+
+After any other refusal, such as an expired link, it is sent again.
+"""
 MOST_PROMISED_EPOCHS = 128
-"""Maximum number of epochs between the ledger's newest epoch and a fair promise.
+"""Maximum number of epochs between the ledger's newest epoch and the epoch that the operator promises.
 
 The ledger keeps 256 epochs, and a challenge needs some of them.
 """
 MOST_AHEAD_SECONDS = 3600
-"""Maximum number of seconds by which a promise may be dated ahead of this worker's clock.
+"""Maximum number of seconds by which a promise can be dated ahead of this worker's clock.
 
-A date further ahead would postpone the draw, and with it the pay. Honest clocks differ by less.
+A later date would postpone the draw, and with it the pay. Honest clocks differ by less.
 """
 
 
 @contextmanager
 def explain_other_instance() -> Iterator[None]:
-    """Raise OperatorError("another_instance") if the coordinator is in contact with another worker with this node's
-    key."""
+    """Convert an error: raise OperatorError("another_instance") if another worker with this node's key is active."""
     try:
         yield
     except ProtocolError as error:
@@ -112,11 +113,12 @@ def require_promise(
 ) -> Countersignature:
     """Return the operator's promise for `receipt`.
 
-    `first`: the chain when the receipt was signed. `last`: the time on this worker's clock and the ledger's epochs when
-    the answer came.
-    Raises ProtocolError("bad_countersignature") if the promise is for another receipt, not signed by the operator, or
-    unfair in its date or epoch. With a date `draw_seconds` before `first` the coordinator would know the draw when it
-    signs. A date more than MOST_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
+    `first` is the chain when the receipt was signed. `last` is the time on this worker's clock, with the ledger's
+    epochs, when the response arrived.
+
+    Raises ProtocolError("bad_countersignature") if the promise is for a different receipt, not signed by the operator,
+    or has an unfair date or epoch. If its date were `draw_seconds` before `first`, the coordinator would know the draw
+    when it signs. A date more than MOST_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch

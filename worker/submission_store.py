@@ -1,6 +1,6 @@
-"""Signed receipts with their files, kept durably before they are sent, until the operator has countersigned.
+"""Signed receipts with their files, stored durably before they are sent, until the operator has countersigned.
 
-After a crash the same receipt is sent again, unchanged: a crash is never equivocation.
+After a crash the same receipt is sent again unchanged, so a crash never causes equivocation.
 """
 
 import json
@@ -20,7 +20,7 @@ from worker.receipts import ChainMoment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedSubmission:
-    """The receipt, signature and file that are sent for one lease."""
+    """Receipt, signature and file of one lease."""
 
     receipt: Receipt
     signature: str
@@ -30,7 +30,7 @@ class SignedSubmission:
 
 
 KEPT_REFUSED = 256
-"""Number of refused leases that a claim names."""
+"""Maximum number of refused leases that a claim lists."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _explain_disk() -> Iterator[None]:
 class SubmissionStore:
     """A folder with one Parquet file of rollouts and one JSON file per submission.
 
-    The JSON file is written last: a submission without it does not count.
+    The JSON file is written last. A submission without it is ignored.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,7 +53,7 @@ class SubmissionStore:
         (root / "refused").mkdir(exist_ok=True)
 
     def list_refused(self) -> list[int]:
-        """Return the newest leases whose receipt was finally refused. A second receipt is never signed for them."""
+        """Return the newest leases whose receipt was finally refused. No second receipt is signed for them."""
         names = [path.name for path in (self._root / "refused").iterdir()]
         leases = sorted(int(name) for name in names if name.isdigit())  # skips drafts of a process that was killed
         return leases[-KEPT_REFUSED:]
@@ -63,13 +63,13 @@ class SubmissionStore:
         return [int(path.stem.partition("-")[2]) for path in self._root.glob("*-*.json")]
 
     def has_signed(self, task: int, lease: int) -> bool:
-        """Return whether a receipt was ever signed for this lease. Signing another one would be equivocation."""
+        """Return whether a receipt was ever signed for this lease. Signing a second one would be equivocation."""
         name = f"{task}-{lease}.json"
         kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
         return any(path.exists() for path in kept)
 
     def add(self, submission: SignedSubmission) -> None:
-        """Store a submission. Once this has returned, the submission survives a crash.
+        """Store a submission durably. After that it survives a crash.
 
         Raises TransientError("disk_full").
         """
@@ -95,7 +95,7 @@ class SubmissionStore:
     def close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
         """Close a submission: keep receipt and promise as evidence, or only the lease if it was refused.
 
-        Raises TransientError("disk_full"). The submission is then sent again and gets the same answer.
+        Raises TransientError("disk_full"). The submission is then sent again and gets the same response.
         """
         with _explain_disk():
             self._close(submission, answer)

@@ -53,7 +53,10 @@ class Item:
 
     @property
     def digest(self) -> bytes:
-        """keccak256 of the signature. It is the topic of an event; its first four bytes select a function or error."""
+        """keccak256 of the signature: the topic of an event.
+
+        Its first four bytes are the selector of a function or error.
+        """
         return keccak(text=f"{self.name}({','.join(param.kind for param in self.inputs)})")
 
 
@@ -71,7 +74,7 @@ class Artifact:
 
 @cache
 def load_artifact(name: str) -> Artifact:
-    """Read one of CONTRACT_NAMES from the package."""
+    """Read a contract's artifact from the package. `name` is one of CONTRACT_NAMES."""
     text = resources.files("covey.chain").joinpath("abi", f"{name}.json").read_text()
     document = json.loads(text)
     items = [(entry["type"], _parse_item(entry)) for entry in document["abi"]]
@@ -119,7 +122,10 @@ def decode_values(params: Sequence[Param], data: bytes) -> tuple[Any, ...]:
 
 
 def describe_revert(data: bytes) -> str:
-    """Return the reason of a revert as text, for example "NotTrainer(1, 0xAb...)". "no reason" if there is no data."""
+    """Return the reason of a revert as text, for example "NotTrainer(1, 0xAb...)".
+
+    Returns "no reason" if there is no data.
+    """
     selector, rest = data[:4].hex(), data[4:]
     item = _errors().get(selector)
     try:
@@ -136,7 +142,7 @@ def describe_revert(data: bytes) -> str:
 
 
 def to_snake(name: str) -> str:
-    """Return a name in Python's spelling, for example "policy_version" for "policyVersion"."""
+    """Convert a name to snake case, for example "policyVersion" to "policy_version"."""
     return "".join("_" + char.lower() if char.isupper() else char for char in name).lstrip("_")
 
 

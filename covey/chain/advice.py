@@ -1,4 +1,4 @@
-"""Advice for a contract's refusal: one sentence for each Solidity error that a command can receive."""
+"""One sentence of advice for each Solidity error that a command can receive."""
 
 _UNTIL = "Wait until the time that the error gives in Unix seconds (date -d @SECONDS shows it)"
 _TOKENS = "Give the signer tokens (on a devnet: covey devnet fund ADDRESS), or name a smaller amount"

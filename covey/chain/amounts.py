@@ -1,7 +1,6 @@
 """Amounts of a token as people write them: "1.5 CVT" for 1500000000000000000 smallest units.
 
-Decimals and symbol come from the token, which the pool's operator chose. They are not trusted, so both are bounded
-here.
+Decimals and symbol come from a token that the pool's operator chose. They are untrusted, so this module bounds both.
 """
 
 import re
@@ -20,12 +19,12 @@ _FORM = re.compile(r"([0-9]{1,78}(?:\.[0-9]{1,78})?)(?: *([^\s0-9.,]\S*))?")
 _EXACT = Context(prec=256)
 """Decimal context that is exact for 78 digits on either side of the point, shifted by `MAX_DECIMALS`."""
 _SLIP = 10**6
-"""Factor over the balance above which an amount is assumed to be in the smallest unit by mistake."""
+"""Ratio of an amount to the balance above which the amount was probably meant in the smallest unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUnit:
-    """Unit in which amounts are read and shown. Example: TokenUnit(18, "CVT")."""
+    """Unit in which amounts are parsed and formatted. Example: TokenUnit(18, "CVT")."""
 
     decimals: int
     """Number of digits after the point, from 0 to `MAX_DECIMALS`."""
@@ -34,15 +33,18 @@ class TokenUnit:
 
 
 SMALLEST = TokenUnit(0, "")
-"""The token's smallest unit, in which contracts count."""
+"""The token's smallest unit, which contracts use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An amount that is printed in `unit`. Example: str(Amount(15, TokenUnit(1, "CVT"))) is "1.5 CVT"."""
+    """An amount with its `unit`, which determines how it is printed.
+
+    Example: str(Amount(15, TokenUnit(1, "CVT"))) is "1.5 CVT".
+    """
 
     value: int
-    """Number of the token's smallest units."""
+    """The amount in the token's smallest unit."""
     unit: TokenUnit
 
     def __str__(self) -> str:
@@ -69,19 +71,19 @@ def read_unit(token: Token) -> TokenUnit:
 
 
 def clean_symbol(text: str) -> str:
-    """Return a symbol of at most `MAX_SYMBOL` printable characters without blanks.
+    """Return a token's symbol shortened to `MAX_SYMBOL` printable characters, without blanks.
 
-    Returns `NO_SYMBOL` if nothing is left or if the rest looks like a number.
+    Returns `NO_SYMBOL` if the result is empty or looks like a number.
     """
     shown = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
     return shown if shown and not (shown[0].isdigit() or shown[0] in ".,") else NO_SYMBOL
 
 
 def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
-    """Return the exact number of smallest units that `text` gives in `unit`. Example: parse_amount("1.5 CVT", unit).
+    """Parse `text` in `unit` and return the exact number of smallest units. Example: parse_amount("1.5 CVT", unit).
 
-    Raises OperatorError("bad_amount") if `text` is not a number or has another symbol. It is also raised for more
-    digits than the unit has, and for a value below `least` or over what a contract can count.
+    Raises OperatorError("bad_amount") if `text` is not a number, has a different symbol or has more digits than the
+    unit. Also raises it for a value below `least` or above the maximum of a contract.
     """
     shown = text if text.isprintable() and len(text) <= 200 else repr(text[:200])
     match = _FORM.fullmatch(text.strip())
@@ -101,7 +103,7 @@ def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
 
 
 def format_amount(value: int, unit: TokenUnit) -> str:
-    """Return all digits of a number of smallest units, in `unit`.
+    """Format an amount in `unit` with all its digits.
 
     Example: "1.5 CVT", or "1500000000000000000" in `SMALLEST`.
     """
@@ -112,9 +114,9 @@ def format_amount(value: int, unit: TokenUnit) -> str:
 
 
 def require_plausible(value: int, unit: TokenUnit, *, balance: int) -> None:
-    """Raise OperatorError("smallest_unit") for an amount so far over the balance that another unit must be meant.
+    """Raise OperatorError("smallest_unit") if an amount is so far above the balance that its unit must be wrong.
 
-    The amount was then probably written in the token's smallest unit.
+    Such an amount was probably written in the token's smallest unit.
     """
     if unit == SMALLEST or value <= _SLIP * max(balance, 10**unit.decimals):
         return

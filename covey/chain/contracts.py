@@ -1,6 +1,6 @@
 """One thin class per contract: reads return values, and writes return an unsent `Call`.
 
-Only this module encodes calls. A read is pinned to the block of its `Contracts`, see `Contracts.at`.
+Only this module encodes calls. All reads of a `Contracts` are pinned to its block; see `Contracts.at`.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 OMISSION_BOND = 10**15
-"""Wei that must be sent with `EpochLedger.challenge_omission`."""
+"""Ether, in wei, that must be sent with `EpochLedger.challenge_omission`."""
 CASE_GRACE = 86_400
-"""Seconds after the veto window within which a case can be executed."""
+"""Seconds after the veto window during which a case can be executed."""
 
 
 class Contract:
@@ -91,7 +91,9 @@ class PoolRegistry(Contract):
         return bool(self._read("isOpen", pool))
 
     def closes_at(self, pool: PoolId) -> int:
-        """Return when escrow and the operator's bond are released, in Unix seconds. 2**256 - 1 before the pool ends."""
+        """Return the Unix time in seconds from which escrow and the operator's bond are released. 2**256 - 1 before the
+        pool ends.
+        """
         return int(self._read("closesAt", pool))
 
     def count_pools(self) -> int:
@@ -157,7 +159,7 @@ class NodeRegistry(Contract):
         return bool(self._read("isInvited", pool, contributor))
 
     def contributor_of(self, pool: PoolId, node: Address) -> Address | None:
-        """Return the contributor that a node works for. None if there is none."""
+        """Return the contributor that a node works for. None if the node is not registered."""
         contributor = Address(self._read("contributorOf", pool, node))
         return contributor if int(contributor, 16) else None
 
@@ -240,7 +242,8 @@ class EpochLedger(Contract):
         return self._write("challengeOmission", *claims, value=OMISSION_BOND)
 
     def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
-        """Answer challenges by receipts that are in one posted epoch. The sender earns OMISSION_BOND for each.
+        """Answer challenges by proving that their receipts are in one posted epoch. The sender earns OMISSION_BOND for
+        each.
 
         The contract skips challenges that are no longer open. It reverts with NothingToAnswer if none is open, and with
         WrongLeaf if an open one is not in the epoch. Gas grows with the number of inclusions, so send them in slices.
@@ -251,11 +254,11 @@ class EpochLedger(Contract):
         return self._write("resolveOmission", astuple(receipt))
 
     def withdraw_ether(self) -> Call:
-        """Withdraw the ether that was sent with challenges that were upheld."""
+        """Withdraw the bonds, in ether, of upheld challenges."""
         return self._write("withdrawEther")
 
     def ether_of(self, challenger: Address) -> int:
-        """Return the amount in wei that a challenger may withdraw."""
+        """Return the amount in wei that a challenger can withdraw."""
         return int(self._read("etherOf", challenger))
 
     def epochs_of(self, pool: PoolId) -> int:
@@ -267,7 +270,7 @@ class EpochLedger(Contract):
         return Hash(self._read("headOf", pool))
 
     def is_posted(self, pool: PoolId, record: EpochRecord) -> bool:
-        """Return whether the record is that of a posted epoch that is neither disabled nor too old to be kept."""
+        """Return whether the record belongs to a posted epoch that is not disabled and still kept by the contract."""
         return bool(self._read("isPosted", pool, astuple(record)))
 
     def get_settlement(self, pool: PoolId) -> Settlement:
@@ -281,7 +284,7 @@ class EpochLedger(Contract):
         return int(self._read("escrowOf", pool))
 
     def owed_of(self, pool: PoolId) -> int:
-        """Return the part of the escrow that epochs promise and that has not been claimed yet."""
+        """Return the amount of the escrow that posted epochs have promised and nobody has claimed yet."""
         return int(self._read("owedOf", pool))
 
     def get_challenge(self, receipt_hash: Hash) -> Challenge:
@@ -290,14 +293,14 @@ class EpochLedger(Contract):
 
 
 class SlashingCourt(Contract):
-    """Slashing cases."""
+    """Opens, executes and vetoes slashing cases."""
 
     NAME = "SlashingCourt"
 
     def propose(
         self, receipt: Receipt, node_signature: str, verdicts: Sequence[Verdict], signatures: Sequence[str]
     ) -> Call:
-        """Open a case with hard rejections of one reason. The court requires them in ascending order of validators."""
+        """Open a case with hard rejections for the same reason, in ascending order of the validators' addresses."""
         pairs = sorted(zip(verdicts, signatures, strict=True), key=lambda pair: int(pair[0].validator, 16))
         findings = [_to_finding(verdict, signature) for verdict, signature in pairs]
         return self._write("propose", astuple(receipt), _to_bytes(node_signature), verdicts[0].reason, findings)
@@ -312,7 +315,7 @@ class SlashingCourt(Contract):
         return self._write("lapse", astuple(accusation))
 
     def slash_signer(self, accusation: Accusation, verdict: Verdict, signature: str) -> Call:
-        """Slash a validator for its verdict on a case that was vetoed."""
+        """Slash a validator for its verdict in a vetoed case."""
         return self._write("slashSigner", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
 
     def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
@@ -352,7 +355,7 @@ class Token(Contract):
 
 
 class Contracts:
-    """All contracts of a deployment, with reads at one block."""
+    """All contracts of a deployment, read at one block."""
 
     def __init__(self, client: ChainClient, deployment: Deployment, block: BlockTag = "latest") -> None:
         self._client = client

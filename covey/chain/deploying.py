@@ -30,11 +30,11 @@ def deploy(
     """Deploy all contracts. The deployer needs ether, and becomes the admin, who can only pause new work.
 
     `token` is the ERC-20 token of the deployment's pools. None deploys a test token. `say` is called with the chain and
-    the first block, and with each address as soon as it is known. If the result is lost, the deployment can still be
-    used.
+    the first block, and with each address as soon as it is known. If the result is lost, its output is enough to use
+    the deployment.
 
-    Raises TransientError if the node does not answer or does not mine, and ProtocolError("reverted") with
-    WrongDeployment if the deployer sends any other transaction meanwhile.
+    Raises TransientError if the node does not respond or does not mine. Raises ProtocolError("reverted") with
+    WrongDeployment if the deployer sends a different transaction meanwhile.
     """
     client = ChainClient(rpc_url)
     chain_id, start_block = client.chain_id(), client.block_number()

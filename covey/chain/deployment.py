@@ -1,7 +1,7 @@
-"""Addresses of the contracts: one JSON file that every process of a network reads and that the operator publishes.
+"""Addresses of the contracts: a JSON file that the operator publishes and every process of a network reads.
 
-The file contains no secrets. A node's URL is written only if it is just a host, because a provider's URL has a key in
-its path.
+The file contains no secrets. It contains the node's URL only if the URL is just a host, because a provider's URL has a
+key in its path.
 """
 
 import json
@@ -24,7 +24,7 @@ CONTRACTS = {
     "EpochLedger": "epoch_ledger",
     "SlashingCourt": "slashing_court",
 }
-"""Fields of a deployment by the names of the contracts."""
+"""Names of a deployment's address fields by contract name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class Deployment:
 
     chain_id: int
     rpc_url: str | None = None
-    """URL of a JSON-RPC node of the chain. None: every party uses a node of its own."""
+    """URL of a JSON-RPC node of the chain. None means that each party uses its own node."""
     start_block: int
-    """Block before which the contracts emitted no events."""
+    """First block that can contain events of the contracts."""
     pool_registry: Address
     node_registry: Address
     policy_registry: Address
@@ -46,13 +46,13 @@ class Deployment:
     """ERC-20 token that a devnet's pools use."""
 
     def get_contracts(self) -> dict[str, Address]:
-        """Return the addresses of the contracts whose events the follower reads, by name. The token is left out."""
+        """Return the addresses of the contracts whose events the follower reads, by name. The token is not included."""
         return {name: getattr(self, field) for name, field in CONTRACTS.items()}
 
     def choose_node(self, own: str | None = None) -> str:
-        """Return the URL of the node to use: `own` if it is given, otherwise the one that the deployment names.
+        """Return the URL of the node to use: `own`, or the deployment's if `own` is None.
 
-        Raises OperatorError("no_rpc") if there is neither.
+        Raises OperatorError("no_rpc") if both are absent.
         """
         chosen = own or self.rpc_url
         if chosen:
@@ -64,7 +64,7 @@ class Deployment:
         )
 
     def without_secrets(self) -> Self:
-        """Return the deployment as it can be published, without a node's URL if that is more than a host."""
+        """Return a copy that can be published. It has no node URL, unless the URL is only a host."""
         return self if self.rpc_url is None or has_only_host(self.rpc_url) else replace(self, rpc_url=None)
 
     def save(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class Deployment:
 
 
 def _is_value(name: str, value: object) -> bool:
-    """Return whether a field of a deployment may have this value in a file."""
+    """Return whether a value is valid for a field of a deployment file."""
     if name in ("chain_id", "start_block"):
         return type(value) is int and value >= 0  # isinstance would accept True.
     if name == "rpc_url":

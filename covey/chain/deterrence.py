@@ -1,13 +1,14 @@
-"""Computes whether a pool's terms deter cheating: a cheat's expected loss of stake over its expected gain of pay.
+"""Computes whether a pool's terms deter cheating: a cheat's expected loss of stake, divided by its expected gain of
+pay.
 
-The cheat is a proven node. It has either the least stake that is served or all the stake that cases can take; the
-smaller factor counts. It has several tasks in hand, claims the cap of units for each, and stops when the first one is
-drawn for replay. Tasks that were not drawn stay paid. Every drawn task is a case that takes stake, as far as stake and
-`max_slashes` allow.
+The model is a node with a good record that begins to cheat. It has either the minimum stake or the maximum that cases
+can take; the smaller factor counts. It has several tasks in progress, claims the maximum units for each, and stops when
+the first one is drawn for replay. Tasks that were not drawn stay paid. Each drawn task is a case that takes stake, up
+to the stake and `max_slashes`.
 
 The pay at risk at any time is bounded. A contributor's work that is neither replayed nor in an epoch pays at most
 `compute_undrawn_limit`, and work beyond that is replayed. While a submission is being replayed, later work counts even
-if it is in an epoch. This limits the number of tasks in hand, which a limit of leases would not.
+if it is in an epoch. This limits the number of tasks in progress, which a limit of leases would not.
 """
 
 import math
@@ -18,19 +19,21 @@ from covey.chain.structs import PoolTerms
 from covey.protocol.params import PoolParams
 
 LEAST_FACTOR = 3.0
-"""Smallest factor of a pool whose terms deter. Below 1 a cheat gains. The margin above 1 is for unknown effects."""
+"""Minimum factor of terms that deter. Below 1 a cheat gains. The margin above 1 covers unknown effects."""
 UNDRAWN_PART = 4
-"""Divisor of the stake that cases can take, which gives the limit of undrawn pay. The factor of a cheat that uses this
-limit fully approaches UNDRAWN_PART from below, so it must be larger than LEAST_FACTOR."""
+"""Divisor of the stake that cases can take; the result is the limit of undrawn pay.
+
+The factor of a cheat that uses the whole limit approaches UNDRAWN_PART from below, so it must exceed LEAST_FACTOR.
+"""
 MAX_CASES = 1000
-"""Largest number of cases that are counted. More would deter more, but the bound keeps the sum short."""
+"""Maximum number of cases that the computation counts. More cases would deter more, but the sum must stay short."""
 MAX_AMOUNT = (1 << 96) - 1
-"""Largest amount of a contract's terms."""
+"""Maximum amount in a contract's terms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deterrence:
-    """Risk of the worst cheat. Amounts are in the token's smallest unit.
+    """Expected loss and gain of the worst cheat. Amounts are in the token's smallest unit.
 
     Example: Deterrence(audit_rate=0.5, pay=10, slash=60, cases=1, tasks=1).factor == 6.
     """
@@ -38,13 +41,13 @@ class Deterrence:
     audit_rate: float
     """Probability that a submission is replayed, from 0 to 1."""
     pay: int
-    """Pay of the largest submission that need not be replayed."""
+    """Maximum pay of a submission that is not always replayed."""
     slash: int
     """Stake that one case takes."""
     cases: int
     """Number of cases that the stake covers."""
     tasks: int
-    """Number of tasks in hand, at least 1."""
+    """Number of tasks in progress, at least 1."""
 
     @property
     def factor(self) -> float:
@@ -59,7 +62,7 @@ class Deterrence:
         return self.slash * self._compute_expected_cases() / gain
 
     def _compute_expected_cases(self) -> float:
-        """Return E[min(cases, 1 + K)], where K is the number of other tasks in hand that are drawn (binomial)."""
+        """Return E[min(cases, 1 + K)], where K is the binomial number of other tasks in progress that are drawn."""
         rate, others = self.audit_rate, self.tasks - 1
         probability, lacking = (1 - rate) ** others, 0.0
         for drawn in range(min(self.cases - 1, others + 1)):
@@ -73,25 +76,25 @@ class Remedy:
     """A change of terms that makes them deter. Example: Remedy(values={"audit_rate": 0.2}, change=2.0)."""
 
     values: Mapping[str, float]
-    """New values by name, rounded as a person would write them."""
+    """New values by name, rounded to two significant digits."""
     change: float
-    """Ratio of the new value and the old one, inverted if it is below 1."""
+    """Ratio of the new value to the old one, inverted if it is below 1."""
 
 
 def compute_undrawn_limit(terms: PoolTerms, free_stake: int) -> int:
-    """Return the largest pay of a contributor's work that is neither replayed nor in an epoch.
+    """Return the maximum pay of a contributor's work that is neither replayed nor in an epoch.
 
-    Work beyond the limit is replayed. `free_stake` is the contributor's stake without the part that cases have locked.
+    Work beyond the limit is replayed. `free_stake` is the contributor's stake minus the stake that cases have locked.
     All amounts are in the token's smallest unit.
     """
     return min(free_stake, terms.max_slashes * _compute_slash(terms)) // UNDRAWN_PART
 
 
 def compute_deterrence(terms: PoolTerms, params: PoolParams) -> Deterrence:
-    """Return the risk of a cheat in a pool, at the stake that is better for the cheat.
+    """Compute the deterrence of a pool's terms, at the stake that is best for the cheat.
 
-    That is either `min_stake` or all that cases can take. More stake allows more and larger submissions, and is at risk
-    in more cases.
+    That is either `min_stake` or the maximum that cases can take. More stake allows more and larger submissions, but
+    more of it is at risk.
     """
     most = min(terms.max_slashes, MAX_CASES) * _compute_slash(terms)
     stakes = {terms.min_stake, max(terms.min_stake, most)}
@@ -108,7 +111,7 @@ def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int) -> Det
 
 
 def list_remedies(terms: PoolTerms, params: PoolParams) -> list[Remedy]:
-    """Return the smallest change of each term that alone reaches LEAST_FACTOR, smallest change first."""
+    """Return, for each term, the smallest change that alone reaches LEAST_FACTOR. The smallest change is first."""
     remedies = (_raise_audit_rate(terms, params), _raise_slash(terms, params), _lower_reward(terms, params))
     return sorted((remedy for remedy in remedies if remedy), key=lambda remedy: remedy.change)
 
@@ -123,7 +126,7 @@ def _raise_audit_rate(terms: PoolTerms, params: PoolParams) -> Remedy | None:
 
 
 def _raise_slash(terms: PoolTerms, params: PoolParams) -> Remedy | None:
-    """Raise `slash_amount`, with a stake that covers `max_slashes` cases, so that several can be open at once."""
+    """Raise `slash_amount`, and raise the stake so that it covers `max_slashes` cases at the same time."""
     for amount in _walk_up(terms.slash_amount):
         stake = max(terms.min_stake, terms.max_slashes * amount)
         if stake > MAX_AMOUNT:
@@ -146,15 +149,15 @@ def _is_enough(terms: PoolTerms, params: PoolParams) -> bool:
 
 
 def _compute_slash(terms: PoolTerms) -> int:
-    """Return the stake that a contributor's first case takes. If there are light cases, it is a light one."""
+    """Return the stake that a contributor's first case takes. The first case is light if the terms have light cases."""
     light = terms.slash_amount * terms.light_slash_bps // 10_000
     return min(light if terms.strikes else terms.slash_amount, terms.min_stake)
 
 
 def _walk_up(number: int) -> Iterator[int]:
-    """Yield the numbers of two significant digits above `number`. Example: 98 gives 99, 100, 110 ...
+    """Yield numbers of two significant digits above `number`, in ascending order. Example: 98 gives 99, 100, 110 ...
 
-    The last one is the first number over MAX_AMOUNT.
+    The last one is the first number above MAX_AMOUNT.
     """
     while number <= MAX_AMOUNT:
         step = 10 ** max(0, len(str(number)) - 2)
@@ -163,7 +166,10 @@ def _walk_up(number: int) -> Iterator[int]:
 
 
 def _walk_down(number: int) -> Iterator[int]:
-    """Yield the numbers of two significant digits below `number`, down to 1. Example: 110 gives 100, 99, 98 ..."""
+    """Yield numbers of two significant digits below `number`, in descending order to 1.
+
+    Example: 110 gives 100, 99, 98 ...
+    """
     while number > 1:
         step = 10 ** max(0, len(str(number - 1)) - 2)
         number = (number - 1) // step * step

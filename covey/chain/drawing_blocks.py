@@ -1,4 +1,7 @@
-"""The drawing block: the first block at or after a given time. Coordinator and auditors both find it here."""
+"""The drawing block: the first block at or after a given time.
+
+Coordinator and auditors both use this module to find it.
+"""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +10,7 @@ from covey.chain.json_rpc import Block, ChainClient
 
 
 def find_first_blocks(client: ChainClient, timestamps: Iterable[int], *, head: Block) -> Mapping[int, Block]:
-    """Return the first block of each time, as `find_first_block` does. Times without a block yet are left out.
+    """Return the first block at or after each time, as `find_first_block` does. Times without such a block are omitted.
 
     Each block is read only once.
     """
@@ -17,10 +20,10 @@ def find_first_blocks(client: ChainClient, timestamps: Iterable[int], *, head: B
 
 
 def find_first_block(client: ChainClient, timestamp: int, *, head: Block) -> Block | None:
-    """Return the first block whose time is `timestamp` or later, up to `head`. None while there is none.
+    """Return the first block whose time is `timestamp` or later, up to `head`. None if it has not been mined yet.
 
     The search goes backwards from the head, because the block is usually near it. It takes about 2 log2(distance)
-    requests. Raises TransientError if the node does not answer, or has dropped an old block.
+    requests. Raises TransientError if the node does not respond, or has pruned an old block.
     """
     return _find_first(client.get_block, timestamp, head)
 

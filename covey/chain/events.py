@@ -1,6 +1,6 @@
-"""Decodes chain logs as frozen dataclasses, which have the names of the Solidity events.
+"""Decodes chain logs to frozen dataclasses with the names of the Solidity events.
 
-The roles' handlers are looked up by type: `HANDLERS[type(event)]`.
+Roles look up their handlers by type: `HANDLERS[type(event)]`.
 """
 
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_to_byte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Base of all events: the position of an event in the chain."""
+    """Base of all events: an event's position in the chain."""
 
     block_number: int
     block_hash: Hash
@@ -48,7 +48,7 @@ class PoolStarted(Event):
 class PoolEnded(Event):
     pool: PoolId
     closes_at: int
-    """Time in Unix seconds from which escrow can be refunded."""
+    """Unix time in seconds from which escrow can be refunded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class ValidatorReplaced(Event):
     previous: Address
     current: Address
     active_from: int
-    """Time in Unix seconds from which the new validator's verdicts count."""
+    """Unix time in seconds from which the new validator's verdicts count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class Staked(Event):
     pool: PoolId
     account: Address
     kind: int
-    """Kind of the bond, as a BondKind."""
+    """Kind of the bond; see `BondKind`."""
     amount: int
 
 
@@ -109,7 +109,7 @@ class StakeUnbonded(Event):
     kind: int
     amount: int
     available_at: int
-    """Time in Unix seconds from which the stake can be withdrawn."""
+    """Unix time in seconds from which the stake can be withdrawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +203,7 @@ class CaseOpened(Event):
     reason: int
     amount: int
     veto_until: int
-    """Time in Unix seconds until which the case can be vetoed."""
+    """Unix time in seconds until which the case can be vetoed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,7 +258,10 @@ AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | 
 
 
 def decode(log: Log) -> AnyEvent | None:
-    """Decode a log of one of Covey's contracts. None for events that Covey does not use (role administration)."""
+    """Decode a log of one of Covey's contracts.
+
+    Returns None for events that Covey does not use, such as role changes.
+    """
     if not log.topics:
         return None
     decoder = _decoders().get(log.topics[0])
@@ -282,7 +285,7 @@ def decode(log: Log) -> AnyEvent | None:
 
 
 def _to_struct(param: abi_codec.Param, value: Any) -> Any:
-    """Return the dataclass of a struct in STRUCTS. Any other value is returned unchanged."""
+    """Convert a tuple to the dataclass of its struct in STRUCTS. Any other value is returned unchanged."""
     kind = STRUCTS.get(param.name) if param.members else None
     if kind is None:
         return value

@@ -3,12 +3,17 @@
 from typing import Literal
 
 Finality = Literal["latest", "safe", "finalized"]
-"""Tag of the newest block that counts as final. "latest" counts every block, which is corrected only by a
-reorganisation."""
+"""Tag of the newest block that counts as final.
+
+With "latest" every block counts, and events are undone only after a reorganisation.
+"""
 KEPT_BLOCKS = 128
-"""Largest number of blocks that a reorganisation may replace without harm. The follower rolls back that far. The outbox
-watches a mined transaction until this number of blocks follow it, even if the node calls its block final earlier."""
+"""Maximum depth, in blocks, of a reorganisation that does no harm. The follower can roll back this far.
+
+The outbox watches a mined transaction until this number of blocks follow it, even if the node calls its block final
+earlier.
+"""
 REFUSED_HEADS = 3
-"""Number of different newest blocks at which a call must be refused before the refusal is final."""
+"""Number of different newest blocks at which a contract must refuse a call before the refusal is final."""
 REFUSED_BLOCKS = 8
-"""Minimum number of blocks from the first of these refusals to the last. By then a lagging node has caught up."""
+"""Minimum number of blocks between the first and the last refusal. A lagging node has caught up by then."""

@@ -3,8 +3,8 @@
 It has no state. The caller applies a `ChainProgress` and stores its cursor in one transaction, so a crash repeats a
 poll and loses nothing. It raises only TransientError.
 
-A lagging node answers a range of block numbers that it does not have with no logs and no error. The logs of the newest
-blocks are therefore requested by each block's hash, which such a node refuses.
+For blocks that it does not have, a lagging node returns no logs and no error. The logs of the newest blocks are
+therefore requested by block hash, because such a node refuses an unknown hash.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from covey.errors import TransientError
 from covey.protocol.ids import Hash
 
 NEAR_BLOCKS = 16
-"""Number of newest blocks whose logs are requested by hash. No node in use lags further behind."""
+"""Number of newest blocks whose logs are requested by hash. Nodes lag by fewer blocks than this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenBlock:
-    """A block whose events have been applied, together with all events before it."""
+    """A block whose events, and all earlier events, have been applied."""
 
     number: int
     hash: Hash
@@ -33,13 +33,16 @@ class ChainProgress:
     """Result of one poll. Apply it in this order: roll back, apply the events, store the cursor."""
 
     rolled_back_to: int | None
-    """Number of the block above which everything derived from blocks must be dropped. None if nothing was undone."""
+    """Number of the newest block that remains valid.
+
+    Drop everything derived from later blocks. None if no block was removed.
+    """
     events: tuple[events.AnyEvent, ...]
     """New events, in the order of the chain."""
     cursor: tuple[SeenBlock, ...]
-    """Newest blocks that have been read, in ascending order. Pass it to the next poll."""
+    """Newest blocks that have been read, in ascending order. Pass them to the next poll."""
     is_caught_up: bool
-    """Whether the cursor has reached the newest block that counts. Otherwise poll again at once."""
+    """Whether the cursor has reached the newest final block. If not, poll again at once."""
 
 
 class Follower:
@@ -60,7 +63,10 @@ class Follower:
         self._max_range = max_range
 
     def poll(self, cursor: tuple[SeenBlock, ...]) -> ChainProgress:
-        """Read at most `max_range` blocks after the cursor. `()` starts at the deployment's first block."""
+        """Read at most `max_range` blocks after `cursor`.
+
+        An empty cursor, `()`, starts at the deployment's first block.
+        """
         head = self._client.get_block(self._finality)
         if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
             return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
@@ -87,7 +93,7 @@ class Follower:
         )
 
     def _find_known(self, cursor: tuple[SeenBlock, ...]) -> tuple[tuple[SeenBlock, ...], bool]:
-        """Return the part of the cursor that the chain still has, and whether another block has replaced one of it."""
+        """Return the blocks of the cursor that the chain still has, and whether the chain has replaced any."""
         has_moved = False
         for i in range(len(cursor), 0, -1):
             seen = cursor[i - 1]
@@ -98,7 +104,7 @@ class Follower:
         return (), has_moved
 
     def _read_events(self, first: int, last: Block, *, near: int) -> tuple[events.AnyEvent, ...]:
-        """Return the events of blocks first..last. Blocks from the number `near` on are read by hash."""
+        """Return the events of blocks first..last. Blocks from number `near` on are read by hash."""
         logs: list[Log] = []
         if first < near:
             logs += self._client.get_logs(self._addresses, first=first, last=min(near - 1, last.number))
@@ -111,7 +117,7 @@ class Follower:
         return tuple(event for event in decoded if event is not None)
 
     def _read_near_logs(self, first: int, last: Block) -> list[Log]:
-        """Walk back from `last` by the parents' hashes, so that all blocks belong to one branch."""
+        """Read logs from `last` backwards along the parent hashes, so that all blocks belong to one branch."""
         logs_by_block: list[list[Log]] = []
         block = last
         while True:

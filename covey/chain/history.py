@@ -1,4 +1,4 @@
-"""Queries of past events, for facts that only events contain: a pool's parameters, a posted epoch, a case's accused.
+"""Queries of past events, for facts that only events contain, such as a pool's parameters or the accused of a case.
 
 Each query reads only the events that it needs. A role that needs every event uses the follower instead.
 """
@@ -15,7 +15,7 @@ from covey.errors import TransientError
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
 
 KEPT_EPOCHS = 256
-"""Number of newest epochs that can be claimed against. EpochLedger does not keep older ones."""
+"""Number of newest epochs that rewards can be claimed from. EpochLedger does not keep older ones."""
 LEAST_RANGE = 1000
 """Number of blocks that every node accepts in one request. The follower uses the same number."""
 Found = TypeVar("Found", bound=events.Event)
@@ -23,24 +23,27 @@ Found = TypeVar("Found", bound=events.Event)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """The events of one deployment. Example: `History(client=client, contracts=contracts).find_epoch(pool, 3)`."""
+    """Queries of one deployment's events.
+
+    Example: `History(client=client, contracts=contracts).find_epoch(pool, 3)`.
+    """
 
     client: ChainClient
     contracts: Contracts
 
     def find_params(self, pool: PoolId) -> str | None:
-        """Return the text of a pool's parameters, unchecked. None if the pool does not exist."""
+        """Return the unchecked text of a pool's parameters. None if the pool does not exist."""
         event = self._find(events.PoolCreated, self.contracts.deployment.pool_registry, _word(pool))
         return None if event is None else event.params
 
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
-        """Return the newest pool of an operator with these parameters. None if there is none."""
+        """Return an operator's newest pool with these parameters. None if there is none."""
         registry = self.contracts.deployment.pool_registry
         created = self._walk_back(events.PoolCreated, registry, None, _account(operator))
         return next((event.pool for event in created if event.params_hash == params_hash), None)
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
-        """Return a posted epoch, even if it was disabled. None if it was not posted."""
+        """Return a posted epoch, including a disabled one. None if it was not posted."""
         return self._find(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool), _word(epoch))
 
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
@@ -48,9 +51,9 @@ class History:
         return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool))
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
-        """Return the newest epoch that is not disabled and is final at `now`, in Unix seconds of the chain's clock.
+        """Return the newest epoch that is not disabled and is final at `now`. None if there is none.
 
-        None if there is none.
+        `now` is the Unix time of the chain's clock in seconds.
         """
         ledger = self.contracts.ledger
         epochs = ledger.epochs_of(pool)
@@ -74,7 +77,7 @@ class History:
         return unfinal[::-1]
 
     def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
-        """Return the accusation in the case of a receipt. None if there is no case."""
+        """Return the accusation of the case about a receipt. None if there is no case."""
         opened = self._find(events.CaseOpened, self.contracts.deployment.slashing_court, receipt_hash)
         return None if opened is None else _read_accusation(opened)
 
@@ -84,11 +87,11 @@ class History:
         return [_read_accusation(event) for event in opened]
 
     def list_case_events(self, receipt_hash: Hash) -> list[events.Event]:
-        """Return the court's events in the case of a receipt, oldest first."""
+        """Return the court's events of the case about a receipt, oldest first."""
         return self._list(events.Event, self.contracts.deployment.slashing_court, receipt_hash)
 
     def list_nodes(self, pool: PoolId, contributor: Address) -> list[Address]:
-        """Return the nodes that work for a contributor now, in the order of their registration."""
+        """Return a contributor's current nodes in the order of their registration."""
         registry = self.contracts.deployment.node_registry
         working: dict[Address, None] = {}
         for event in self._list(events.Event, registry, _word(pool), None, _account(contributor)):
@@ -103,20 +106,20 @@ class History:
         return self._list(events.PolicyPublished, self.contracts.deployment.policy_registry, _word(pool))
 
     def _list(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> list[Found]:
-        """Return the events of one kind with these indexed values, oldest first."""
+        """Return the events of one class with these indexed values, oldest first."""
         return list(self._walk_back(kind, contract, *indexed))[::-1]
 
     def _find(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Found | None:
-        """Return the newest event of one kind with these indexed values. None if there is none.
+        """Return the newest event of one class with these indexed values. None if there is none.
 
-        The events that are looked up like this are unique, even after a reorganisation.
+        Use it only for events that occur once, which also holds after a reorganisation.
         """
         return next(self._walk_back(kind, contract, *indexed), None)
 
     def _walk_back(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Iterator[Found]:
-        """Yield the events of one kind with these indexed values, newest first. `events.Event` stands for all kinds.
+        """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes.
 
-        Nodes limit the blocks of one request, each differently. A refused range is therefore halved, down to
+        Nodes limit the number of blocks per request, each differently. A refused range is therefore halved, down to
         LEAST_RANGE.
         """
         topics = [None if kind is events.Event else events.get_topic(kind), *indexed]

@@ -1,6 +1,6 @@
-"""JSON-RPC with one node of the chain, as typed values.
+"""Typed JSON-RPC requests to one node of the chain.
 
-It raises TransientError if the node does not answer, and ProtocolError("reverted") if a contract refuses. It never
+Raises TransientError if the node does not respond, and ProtocolError("reverted") if a contract refuses. It never
 retries, because the caller's loop does.
 """
 
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """One log entry, undecoded."""
+    """One log entry that is not decoded."""
 
     address: Address
     topics: tuple[Hash, ...]
@@ -49,7 +49,7 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MinedTransaction:
-    """A transaction's receipt. It has another name, because a receipt in Covey is a node's."""
+    """Ethereum's receipt of a transaction. It is not called a receipt, because in Covey nodes sign receipts."""
 
     hash: Hash
     block_number: int
@@ -57,7 +57,7 @@ class MinedTransaction:
     is_success: bool
     gas_used: int
     contract: Address | None
-    """Address of the contract that the transaction deployed. None if it deployed none."""
+    """Address of the deployed contract. None if the transaction deployed none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class ChainClient:
     def request(self, method: str, *params: Any) -> Any:
         """Send one request and return its result.
 
-        Raises TransientError, ProtocolError or OperatorError, depending on the node's answer.
+        Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
         try:
             answer = self._provider.make_request(RPCEndpoint(method), list(params))
@@ -127,7 +127,7 @@ class ChainClient:
     def call(
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
     ) -> bytes:
-        """Return the result of a call that does not change any state. `value` is in wei."""
+        """Return the result of a read-only call. `value` is in wei."""
         transaction = {"to": to, "data": _to_hex(data)} | ({"value": hex(value)} if value else {})
         if sender is not None:
             transaction["from"] = sender
@@ -136,14 +136,14 @@ class ChainClient:
     def get_logs(
         self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
     ) -> list[Log]:
-        """Return the logs of blocks first..last in the order of the chain. None in `topics` matches any topic."""
+        """Return the logs of blocks first..last in chain order. None in `topics` matches any topic."""
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)
         return self._list_logs(query)
 
     def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
-        """Return the logs of one block in their order. Raises TransientError if the node does not have the block."""
+        """Return the logs of one block in order. Raises TransientError if the node does not have the block."""
         return self._list_logs({"address": addresses, "blockHash": block})
 
     def _list_logs(self, query: dict[str, Any]) -> list[Log]:
@@ -163,20 +163,20 @@ class ChainClient:
         return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
-        """Return the next nonce at a block. "pending" also counts transactions that are known but not mined yet."""
+        """Return the account's next nonce at a block. "pending" also counts transactions in the node's pool."""
         return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
-        """Return the gas that a call needs. Raises ProtocolError("reverted") if it would fail now."""
+        """Return the gas that a call needs. Raises ProtocolError("reverted") if the call would fail now."""
         transaction = {"from": sender, "to": call.to, "data": _to_hex(call.data), "value": hex(call.value)}
         return int(self.request("eth_estimateGas", transaction), 16)
 
     def get_priority_fee(self) -> int:
-        """Return the suggested priority fee, in wei per gas on top of the base fee."""
+        """Return the suggested priority fee in wei per gas, which is paid in addition to the base fee."""
         return int(self.request("eth_maxPriorityFeePerGas"), 16)
 
     def send_raw(self, raw: bytes) -> None:
-        """Broadcast a signed transaction. It is not an error if the node knows it already."""
+        """Broadcast a signed transaction. A transaction that the node already has is not an error."""
         try:
             self.request("eth_sendRawTransaction", _to_hex(raw))
         except ProtocolError as error:
@@ -200,10 +200,10 @@ class ChainClient:
 
 
 def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """Return the node of `open_chain`, after checking that the contracts on its chain have this release's version.
+    """Open a client as `open_chain` does, and check that the contracts have this release's version.
 
     Raises OperatorError("no_rpc"), OperatorError("wrong_chain") or OperatorError("old_deployment").
-    Raises TransientError if the node does not answer, or does not have the contracts yet.
+    Raises TransientError if the node does not respond, or does not have the contracts yet.
     """
     client = open_chain(deployment, rpc_url)
     require_version(client, deployment)
@@ -211,9 +211,9 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
 
 
 def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """Return the node at `rpc_url`, or the one that the deployment names, after checking its chain id.
+    """Open a client of the node at `rpc_url`, or of the deployment's node, and check its chain id.
 
-    Raises OperatorError("no_rpc") or OperatorError("wrong_chain"). Raises TransientError if the node does not answer.
+    Raises OperatorError("no_rpc") or OperatorError("wrong_chain"). Raises TransientError if the node does not respond.
     """
     client = ChainClient(deployment.choose_node(rpc_url))
     chain_id = client.chain_id()
@@ -227,10 +227,10 @@ def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClien
 
 
 def require_version(client: ChainClient, deployment: Deployment) -> None:
-    """Check that the ledger's EIP-712 domain has DOMAIN_VERSION, because signatures for another version are refused.
+    """Check that the EIP-712 domain of EpochLedger has DOMAIN_VERSION. Signatures for other versions would be refused.
 
-    Raises OperatorError("old_deployment") if it has another version. Raises TransientError("no_contract") if there is
-    no contract at the address.
+    Raises OperatorError("old_deployment") if the version differs, and TransientError("no_contract") if there is no
+    contract at the address.
     """
     address = deployment.epoch_ledger
     data = client.call(address, abi_codec.encode_call("EpochLedger", "eip712Domain", ()))

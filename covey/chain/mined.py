@@ -1,7 +1,7 @@
 """Watches mined transactions until their blocks are final.
 
-A reorganisation may move a transaction to another block, which is recorded. If it drops the transaction, the intent
-becomes SIGNED again.
+If a reorganisation moves a transaction to a different block, the new block is recorded. If it drops the transaction,
+the intent becomes SIGNED again.
 """
 
 import time
@@ -15,7 +15,7 @@ from covey.runtime.log import get_logger
 
 
 class MinedWatch:
-    """The mined transactions of one account."""
+    """Watches the mined transactions of one account."""
 
     def __init__(
         self, client: ChainClient, wallet: Wallet, store: OutboxStore, *, finality: Finality, seconds: float
@@ -47,7 +47,7 @@ class MinedWatch:
             self._store.record_final(final)
 
     def find(self, entry: Entry) -> MinedTransaction | None:
-        """Return the attempt of an entry that is in a block. None if none is."""
+        """Return the mined attempt of an entry. None if no attempt is mined."""
         for attempt in reversed(entry.attempts):
             mined = self._client.find_mined(attempt.hash)
             if mined is not None:
@@ -55,7 +55,7 @@ class MinedWatch:
         return None
 
     def record(self, entry: Entry, mined: MinedTransaction) -> bool:
-        """Record the block of a mined attempt and the contract's reason if it failed. Always returns True."""
+        """Record the block of a mined attempt, and the contract's reason if it failed. Always returns True."""
         place = Place(block_number=mined.block_number, block_hash=mined.block_hash, transaction_hash=mined.hash)
         if mined.is_success:
             self._store.record_mined(entry.intent.key, place)
@@ -64,7 +64,7 @@ class MinedWatch:
         return True
 
     def _look_up(self, entry: Entry, head: Block) -> None:
-        """Record the new state of an entry whose block was replaced. Another block may contain its transaction."""
+        """Record the new state of an entry whose block was replaced. Its transaction may be in a different block."""
         mined = self.find(entry)
         if mined is not None:
             self.record(entry, mined)
@@ -81,7 +81,7 @@ class MinedWatch:
         return -1 if block is None else min(deep, block.number)
 
     def _find_reason(self, entry: Entry, mined: MinedTransaction) -> str:
-        """Return the contract's reason, found by repeating the call on the block before."""
+        """Return the contract's reason. It is found by repeating the call at the previous block."""
         call, before = entry.intent.call, mined.block_number - 1
         try:
             self._client.call(call.to, call.data, block=before, sender=self._wallet.address, value=call.value)

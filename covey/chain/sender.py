@@ -1,8 +1,8 @@
 """Sends the intents of the outbox to the chain. Role loops use `pump`, and commands use `send_and_wait`.
 
-The process may stop at any instruction and be started again, and each intent still has its effect once. Only one
-process may send for a key. A transaction that the owner sends by hand meanwhile only takes a nonce from it. A mined
-transaction is watched until its block is final. One that a reorganisation drops is sent again with the same nonce.
+The process can be killed and restarted at any point, and each intent still takes effect once. Only one process may send
+for a key. If the owner sends a transaction by hand meanwhile, it only uses a nonce. A mined transaction is watched
+until its block is final. If a reorganisation drops it, it is sent again with the same nonce.
 """
 
 import time
@@ -20,8 +20,10 @@ from covey.runtime.log import get_logger
 
 GAS_MARGIN = 1.25
 FEE_STEP = 1.25
-"""Factor by which the fee of a replacement grows. Nodes accept a replacement from 10 % more on. The larger step often
-makes a second replacement unnecessary."""
+"""Factor by which a replacement increases the fee.
+
+Nodes accept an increase of 10 % or more. A larger step often makes a second replacement unnecessary.
+"""
 
 
 class Sender:
@@ -44,9 +46,9 @@ class Sender:
     ) -> None:
         """Create a sender.
 
-        `chain_id` is the deployment's, so that a signed transaction cannot be mined on another chain. After
-        `stuck_after` blocks a higher fee is offered. A mined transaction is watched until the node gives its block the
-        tag `finality` and 128 blocks follow it. `watch_seconds` is the minimum time between two such queries.
+        `chain_id` is the deployment's, so that a signed transaction cannot be mined on a different chain. The fee is
+        increased after `stuck_after` blocks. A mined transaction is watched until the node gives its block the tag
+        `finality` and 128 blocks follow it. `watch_seconds` is the minimum time between two such checks.
         """
         self._client = client
         self._wallet = wallet
@@ -56,11 +58,10 @@ class Sender:
         self._mined = MinedWatch(client, wallet, store, finality=finality, seconds=watch_seconds)
 
     def pump(self) -> int:
-        """Advance every intent as far as possible now. Returns how many are not in a block yet.
+        """Advance every intent as far as possible now. Returns the number of intents that are not mined yet.
 
-        A contract's refusal is recorded in the entry (REVERTED) and raises nothing.
-
-        Raises TransientError if the node does not answer, and OperatorError if the account cannot pay for gas.
+        If a contract refuses a call, the entry records it as REVERTED, and nothing is raised.
+        Raises TransientError if the node does not respond, and OperatorError if the account cannot pay for gas.
         """
         self._mined.watch()
         pending = self._store.list_pending()
@@ -77,11 +78,11 @@ class Sender:
     def send_and_wait(
         self, key: str, call: Call, *, timeout_s: float = 60.0, wait: Callable[[float], object] | None = None
     ) -> Entry:
-        """Put an intent and pump until it is in a block.
+        """Put an intent and pump until it is mined.
 
-        Raises ProtocolError("reverted") with the contract's reason even for the first refusal, because a caller that
-        waits can try again. Raises TransientError("not_mined") after `timeout_s` seconds. The next pump continues with
-        the intent.
+        Raises ProtocolError("reverted") with the contract's reason at the first refusal, because a waiting caller can
+        try again. Raises TransientError("not_mined") after `timeout_s` seconds. The next pump continues with the
+        intent.
         """
         pause = Flag().wait if wait is None else wait
         deadline = time.monotonic() + timeout_s
@@ -101,14 +102,14 @@ class Sender:
             pause(0.1)
 
     def _deliver(self, entry: Entry, head: Block) -> bool:
-        """Send a signed intent unless it is mined already. Returns whether it is in a block."""
+        """Send a signed intent unless it is already mined. Returns whether it is mined."""
         mined = self._mined.find(entry)
         if mined is None:
             mined = self._send(self._replace_when_stuck(entry, head), head)
         return mined is not None and self._mined.record(entry, mined)
 
     def _replace_when_stuck(self, entry: Entry, head: Block) -> Entry:
-        """Return the entry, with one more attempt at a higher fee if a low fee may be what delays it."""
+        """Add an attempt at a higher fee if the current fee may be too low. Returns the entry."""
         if entry.nonce is None or not self._is_stuck(entry, head):
             return entry
         used = self._client.count_transactions(self._wallet.address)
@@ -123,9 +124,9 @@ class Sender:
         return head.number - (entry.offered_at or 0) >= self._stuck_after
 
     def _fill_gap(self, nonce: int, head: Block) -> None:
-        """Send a transfer of zero ether with a lower nonce that is free again.
+        """Send a transfer of zero ether to use a lower nonce that has become free.
 
-        This happens if a transaction that the owner sent by hand has vanished.
+        This happens when a transaction that the owner sent by hand has vanished.
         """
         free = self._find_free_nonce()
         if free >= nonce:
@@ -145,7 +146,7 @@ class Sender:
     def _estimate_again(self, entry: Entry) -> int | None:
         """Estimate the gas of an intent. None if the call would fail now.
 
-        An attempt may have been mined meanwhile, which the next pump will notice.
+        The reason can be that an attempt has just been mined, which the next pump will notice.
         """
         try:
             return self._client.estimate_gas(self._wallet.address, entry.intent.call)
@@ -153,7 +154,7 @@ class Sender:
             return None
 
     def _send(self, entry: Entry, head: Block) -> MinedTransaction | None:
-        """Broadcast the newest attempt. Returns the transaction if it is in a block already."""
+        """Broadcast the newest attempt. Returns the transaction if it is already mined."""
         try:
             self._client.send_raw(entry.attempts[-1].raw)
         except ProtocolError as error:
@@ -167,11 +168,11 @@ class Sender:
         return self._mined.find(entry)
 
     def _find_or_displace(self, entry: Entry, head: Block) -> MinedTransaction | None:
-        """Handle a nonce that was used: by an attempt of this intent, or by another transaction of the same key.
+        """Handle a used nonce: an attempt of this intent used it, or a different transaction of the same key did.
 
         In the second case no attempt can be mined any more, and the intent starts over with a new nonce. A lagging node
-        may not show an attempt of this intent yet. It is therefore checked whether the nonce was used some blocks ago
-        already.
+        may not show an attempt yet. The nonce must therefore have been used some blocks ago before the intent starts
+        over.
         """
         before = max(0, head.number - self._stuck_after)
         used = self._client.count_transactions(self._wallet.address, before)
@@ -182,7 +183,7 @@ class Sender:
         return mined
 
     def _begin(self, entry: Entry, head: Block) -> bool:
-        """Sign and send an intent unless the contract refuses it. Returns whether the next one may be sent."""
+        """Sign and send an intent unless the contract refuses it. Returns whether the next intent can be sent."""
         try:
             gas = self._client.estimate_gas(self._wallet.address, entry.intent.call)
         except ProtocolError as error:
@@ -195,7 +196,10 @@ class Sender:
         return mined is not None and self._mined.record(signed, mined)
 
     def _refuse(self, entry: Entry, reason: str, head: Block) -> None:
-        """Record a refusal, which does not use a nonce. It is final once a lagging node can no longer explain it."""
+        """Record a refusal, which does not use a nonce.
+
+        It becomes final when it has lasted longer than a node can lag.
+        """
         key, before = entry.intent.key, entry.refusal
         refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
         if refusal.stands:
@@ -207,14 +211,14 @@ class Sender:
             self._store.record_refused(key, refusal, reason)
 
     def _find_free_nonce(self) -> int:
-        """Return the lowest nonce that neither the chain nor an intent uses, so that a gap is filled first."""
+        """Return the lowest nonce that neither the chain nor an intent uses. This fills gaps first."""
         nonce, reserved = self._client.count_transactions(self._wallet.address, "pending"), self._store.list_nonces()
         while nonce in reserved:
             nonce += 1
         return nonce
 
     def _sign(self, entry: Entry, nonce: int, gas: int, head: Block) -> Entry:
-        """Sign one more attempt and store it. Returns the entry with it."""
+        """Sign a new attempt and store it. Returns the entry with the attempt."""
         priority_fee = self._client.get_priority_fee()
         max_fee = 2 * head.base_fee + priority_fee
         if entry.nonce == nonce:
@@ -246,7 +250,7 @@ class Sender:
         return entry
 
     def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
-        """Return an error that names the account, because the node reports only that there is too little ether."""
+        """Return an error with the account's address, because the node reports only that the ether is insufficient."""
         if error.code != "insufficient_funds":
             return error
         address, label = self._wallet.address, entry.intent.call.label

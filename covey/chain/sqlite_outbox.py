@@ -1,4 +1,4 @@
-"""The outbox of a role without a database: one SQLite file. The coordinator's is `coordinator.db.database_outbox`."""
+"""An outbox in one SQLite file, for roles without a database. The coordinator uses `coordinator.db.database_outbox`."""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +19,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.protocol.ids import Address, Hash
 
 SCHEMA_VERSION = 1
-"""Version of the format, which the file stores as PRAGMA user_version. Files of older versions have 0."""
+"""Version of the file format, stored as PRAGMA user_version. Older files have 0."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS intents (
     position INTEGER PRIMARY KEY,
@@ -58,9 +58,9 @@ _PROVISIONAL = "block_number IS NOT NULL AND NOT is_final"
 
 
 class SqliteOutbox:
-    """An OutboxStore in one SQLite file, or ":memory:". Only one process may use it, and one thread at a time.
+    """An OutboxStore in one SQLite file, or in memory with ":memory:". One process and one thread at a time can use it.
 
-    Raises OperatorError("old_outbox") if another version of Covey wrote the file.
+    Raises OperatorError("old_outbox") if a different version of Covey wrote the file.
     """
 
     def __init__(self, path: Path | str) -> None:

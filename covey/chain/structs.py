@@ -1,4 +1,4 @@
-"""The contracts' structs and enumerations as Python values, with the names that they have in Solidity."""
+"""The contracts' structs and enumerations as Python types with their Solidity names."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +18,7 @@ class PoolState(IntEnum):
 
 
 class BondKind(IntEnum):
-    """Role of the account that a bond belongs to."""
+    """Role of the account that bonded a stake."""
 
     CONTRIBUTOR = 0
     VALIDATOR = 1
@@ -36,7 +36,7 @@ class OnChainCaseState(IntEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the case is decided, so that its state never changes again."""
+        """Whether the case is decided, so that its state cannot change."""
         return self in (OnChainCaseState.VETOED, OnChainCaseState.SLASHED, OnChainCaseState.LAPSED)
 
 
@@ -59,39 +59,47 @@ class PoolTerms:
     reward_per_unit: int
     """Reward of one completion token of accepted work, in the token's smallest unit."""
     epoch_units: int = 10**9
-    """Largest number of completion tokens in one epoch. It limits what a stolen operator's key can promise at once."""
+    """Maximum number of completion tokens in one epoch. It limits what a stolen operator key can promise at once."""
     challenge_window: int
-    """Seconds after an epoch's posting within which it can be disabled and omissions can be answered."""
+    """Seconds after the posting of an epoch in which it can be disabled and omissions can be answered."""
     veto_window: int
-    """Seconds within which the arbiter can veto a slashing case."""
+    """Seconds in which the arbiter can veto a slashing case."""
     unbond_window: int
-    """Seconds from unbonding stake to its withdrawal. At least `challenge_window` + `veto_window`."""
+    """Seconds between the unbonding of stake and its withdrawal. At least `challenge_window` + `veto_window`."""
     epoch_length: int = 1
-    """Minimum number of seconds between two epochs, from (`challenge_window` + `veto_window`) / 64 to
-    `challenge_window` / 2. A pool file without it gets `epoch_seconds`, within these bounds."""
+    """Minimum number of seconds between two epochs.
+
+    Its range is from (`challenge_window` + `veto_window`) / 64 to `challenge_window` / 2. If a pool file does not set
+    it, it is `epoch_seconds` within this range.
+    """
     slash_amount: int
-    """Largest stake that one case takes, in the token's smallest unit. At most `min_stake`."""
+    """Maximum stake that one case takes, in the token's smallest unit. At most `min_stake`."""
     validator_bond: int = 0
-    """Stake that a validator must have bonded for its verdicts to count in court."""
+    """Stake that a validator must have bonded before the court counts its verdicts."""
     max_slashes: int = 4
-    """Number of times that `slash_amount` may be locked of one contributor's stake within `unbond_window`."""
+    """Maximum number of times that cases can lock `slash_amount` of one contributor's stake within `unbond_window`."""
     light_slash_bps: int = 10_000
-    """Part of `slash_amount`, in 1/10,000, that each of a contributor's first `strikes` cases takes."""
+    """Share of `slash_amount`, in 1/10,000, that each of a contributor's first `strikes` cases takes."""
     strikes: int = 0
-    """Number of a contributor's first cases that are light, so that they take only `light_slash_bps`."""
+    """Number of a contributor's first cases that take only `light_slash_bps`."""
     quorum: int
-    """Number of validators that must agree. A pool file sets it in [params]."""
+    """Number of validators that must agree. In a pool file, set it in [params]."""
     is_invite_only: bool = False
-    """Whether contributors need an invitation by the operator to register nodes."""
+    """Whether contributors can register nodes only after the operator has invited them."""
     arbiter: Address
-    """Address of the arbiter, who vetoes slashing cases, disables epochs and may end the pool. The arbiter is neither
-    the operator nor a validator."""
+    """Address of the arbiter, who can veto slashing cases, disable epochs and end the pool.
+
+    The arbiter is neither the operator nor a validator.
+    """
     signer_penalty: int = 0
-    """Bond that each validator that signed a vetoed case loses. At most `validator_bond`."""
+    """Stake that each validator who signed a vetoed case loses. At most `validator_bond`."""
     token: Address
-    """Address of the ERC-20 token of stake and reward. A pool file without it gets the deployment's token."""
+    """Address of the ERC-20 token of stake and rewards.
+
+    If a pool file does not set it, it is the deployment's token.
+    """
     min_stake: int
-    """Stake that a contributor must have bonded before the coordinator gives its nodes work."""
+    """Stake that a contributor must have bonded before the coordinator assigns work to its nodes."""
     trainer: Address
     """Address of the trainer's key, which publishes policies."""
     params_hash: Hash
@@ -104,7 +112,7 @@ class Unbonding:
 
     amount: int
     available_at: int
-    """Time in Unix seconds from which the stake can be withdrawn."""
+    """Unix time in seconds from which the stake can be withdrawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,19 +120,19 @@ class Balance:
     """Stake of one account in one pool, for one kind of bond."""
 
     bonded: int
-    """Stake that is not being unbonded."""
+    """Stake that is not unbonding."""
     leaving: int
-    """Sum of all unbondings."""
+    """Total stake that is unbonding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """Settlement of a pool so far."""
+    """Running totals of a pool's settlement."""
 
     posted: int
-    """Reward of all epochs that are not disabled."""
+    """Total reward of all epochs that are not disabled."""
     funded: int
-    """Amount of tokens paid in, without refunds."""
+    """Total amount of tokens paid in, minus refunds."""
     epochs: int
     """Number of posted epochs, including disabled ones."""
     last_posted_at: int
@@ -135,14 +143,14 @@ class Settlement:
 class EpochRecord:
     """An epoch as the event EpochPosted contains it.
 
-    The ledger stores only its hash, so a claim or an answer must include the record.
+    The ledger stores only the record's hash, so a claim or an answer must include the record.
     """
 
     header_hash: Hash
     reward_root: Hash
     epoch: int
     final_at: int
-    """Time in Unix seconds from which rewards can be claimed against the epoch."""
+    """Unix time in seconds from which rewards of the epoch can be claimed."""
     reward: int
     """Reward of this epoch alone, in the token's smallest unit."""
     cumulative: int
@@ -165,22 +173,22 @@ class Case:
 
     amount: int
     veto_until: int
-    """Time in Unix seconds until which the case can be vetoed. It may be executed for a day after that."""
+    """Unix time in seconds until which the case can be vetoed. It can be executed during the day after that."""
     state: OnChainCaseState
     reason: int
     span: int
-    """Span, one period of `unbond_window`, whose cap `amount` counts against."""
+    """Number of the span, a period of `unbond_window`, in which `amount` counts against the slash cap."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inclusion:
-    """Proof that a challenged receipt is in the work tree of an epoch, which answers the challenge."""
+    """Proof that a challenged receipt is in the work tree of an epoch. It answers the challenge."""
 
     receipt: Receipt
     leaf: WorkLeaf
-    """Leaf of the receipt. The fields that both have are equal."""
+    """Leaf of the receipt. Fields that the leaf and the receipt share are equal."""
     proof: tuple[Hash, ...]
-    """Siblings from the leaf up to the epoch's `work_root`."""
+    """Sibling hashes from the leaf up to the epoch's `work_root`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +197,7 @@ class Challenge:
 
     challenger: Address
     answer_by: int
-    """Time in Unix seconds until which the challenge can be answered."""
+    """Unix time in seconds until which the challenge can be answered."""
     state: ChallengeState
     answered_by: int
-    """Epoch that answered the challenge."""
+    """Number of the epoch that answered the challenge."""

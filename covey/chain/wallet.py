@@ -1,6 +1,6 @@
-"""A key that signs transactions and messages. It is read from a file, never from a command line, and never shown.
+"""A key that signs transactions and messages. It is read from a file, never from a command line, and never printed.
 
-One process has one key.
+Each process has one key.
 """
 
 import os
@@ -24,7 +24,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Wallet:
-    """One key, which satisfies `covey.protocol.eip712.Signer`."""
+    """One key. It implements `covey.protocol.eip712.Signer`."""
 
     account: LocalAccount = field(repr=False)
 
@@ -33,7 +33,7 @@ class Wallet:
         return Address(self.account.address)
 
     def sign_transaction(self, transaction: dict[str, Any]) -> SignedTransaction:
-        """Sign an EIP-1559 transaction. The same transaction gives the same bytes (RFC 6979)."""
+        """Sign an EIP-1559 transaction. Signing the same transaction again returns the same bytes (RFC 6979)."""
         signed = self.account.sign_transaction(transaction)
         return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 
@@ -42,15 +42,15 @@ class Wallet:
 
 
 def wallet_from_key(key: bytes) -> Wallet:
-    """Return the wallet of a key of 32 bytes. Raises ValueError if the bytes are not a key."""
+    """Return the wallet of a 32-byte key. Raises ValueError if the bytes are not a valid key."""
     return Wallet(Account.from_key(key))
 
 
 def load_key(path: Path) -> Wallet:
-    """Read 32 bytes as hexadecimal from a file that only its owner may read.
+    """Read a key, 32 bytes in hexadecimal, from a file that only its owner may read.
 
     Raises OperatorError("no_key") if the file cannot be read, OperatorError("bad_key") if it does not contain a key,
-    and OperatorError("key_exposed") if other users may access it.
+    and OperatorError("key_exposed") if other users can access it.
     """
     fix = "Name a file that contains one private key as hexadecimal"
     try:

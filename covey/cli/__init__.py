@@ -1,6 +1,6 @@
 """The command `covey`, whose entry point is `main`.
 
-Each group of commands has its own module and imports its dependencies late, so that `covey --help` answers at once.
+Each group of commands has its own module and imports its dependencies late, so that `covey --help` is fast.
 """
 
 import sys
@@ -109,7 +109,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Run a command. A CoveyError becomes one line with its code, and exit code 1."""
+    """Run a command. A CoveyError is printed as one line with its code, and the exit code is 1."""
     try:
         app()
     except CoveyError as error:

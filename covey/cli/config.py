@@ -1,4 +1,4 @@
-"""`covey config show`: every setting of a role with its value, where the value comes from, and what it is."""
+"""`covey config show`: every setting of a role with its value, its origin and its description."""
 
 import json
 import os
@@ -22,7 +22,7 @@ config = typer.Typer(help="Settings of the roles.", no_args_is_help=True)
 Role = Literal["coordinator", "worker", "validator", "trainer"]
 ABSENT = "required, not set"
 _PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):.*@")
-"""Matches up to the last @, because a password that was not percent-encoded may contain any character."""
+"""Matches up to the last @, because a password that is not percent-encoded can contain any character."""
 _SECRET = re.compile(r"([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]+", re.IGNORECASE)
 
 
@@ -32,7 +32,7 @@ class Setting:
 
     name: str
     value: Any
-    """Value as JSON represents it, with passwords masked."""
+    """Value in its JSON form, with passwords masked."""
     origin: str
     """Source of the value: "default", "file NAME", "environment COVEY_NAME", "--set" or `ABSENT`."""
     sentence: str
@@ -79,7 +79,7 @@ def get_settings_class(role: Role) -> "type[Settings]":
 def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Setting]:
     """List the settings as the role would load them.
 
-    Raises the OperatorError that the role would raise, except for required settings that are absent.
+    Raises the OperatorError that the role would raise, except for missing required settings.
     """
     kind = get_settings_class(role)
     loaded = load_settings(_let_absent(kind), file, sets)
@@ -97,7 +97,7 @@ def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Settin
 
 
 def _let_absent(kind: "type[Settings]") -> "type[Settings]":
-    """Return the class of settings with None as the default of each required setting."""
+    """Return a copy of the settings class in which required settings default to None."""
     from pydantic import Field, create_model
 
     fields: dict[str, Any] = {
@@ -126,7 +126,7 @@ def _describe(values: "BaseModel", origins: Mapping[str, str], prefix: str = "")
 
 
 def _mask(value: Any) -> Any:
-    """Return the value without the passwords and keys that its URLs contain."""
+    """Return the value with the passwords and keys in its URLs masked."""
     if isinstance(value, list):
         return [_mask(each) for each in value]
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", value)) if isinstance(value, str) else value

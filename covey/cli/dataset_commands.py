@@ -1,4 +1,4 @@
-"""`covey tasks import|check|show|select|example`: data sets of tasks, from the field's files to a pool."""
+"""`covey tasks import|check|show|select|example`: data sets of tasks, from files in common formats to a pool."""
 
 import json
 from collections.abc import Iterator
@@ -207,7 +207,7 @@ def _split_rename(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _progress(*, is_quiet: bool) -> "Iterator[Progress]":
-    """Show a progress bar on a terminal, and nothing elsewhere."""
+    """Show a progress bar on a terminal, and nothing otherwise."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 

@@ -1,6 +1,6 @@
-"""Commands for disputes: a receipt that is missing from all epochs, two receipts for one lease, an overruled verdict.
+"""Commands for disputes: a receipt missing from all epochs, two receipts for one lease, an overruled verdict.
 
-Anyone may send these transactions, because the contracts check the claims.
+Any account can send these transactions, because the contracts check the claims.
 """
 
 from pathlib import Path
@@ -170,7 +170,7 @@ def _require_pool(account: "Account", named: int, file: Path) -> None:
 
 
 def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
-    """Raise OperatorError("no_equivocation") unless one node claims two different files for one lease."""
+    """Raise OperatorError("no_equivocation") unless one node submitted two different files for one lease."""
     leases = [(receipt.pool, receipt.node, receipt.task, receipt.lease) for receipt in (first, second)]
     if leases[0] != leases[1] or first.work_key == second.work_key:
         raise OperatorError(
@@ -183,10 +183,10 @@ def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
 def _find_verdict(
     account: "Account", coordinator_url: str, accusation: "Accusation", validator: "Address"
 ) -> "tuple[Verdict, str]":
-    """Return the revealed verdict with which a validator supported a case, and its signature.
+    """Return a validator's revealed verdict in a case, and its signature.
 
-    A validator may have given an earlier verdict on the cheap checks, so the reason of the case decides. Raises
-    ProtocolError("unknown_verdict").
+    A validator may also have given an earlier verdict after the cheap checks. The verdict with the case's reason is
+    returned. Raises ProtocolError("unknown_verdict").
     """
     from covey.protocol.verdict import Decision
 

@@ -31,7 +31,7 @@ def worker_enroll(
 
 
 def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str, Any] | None:
-    """Stake and register what is missing, after a question unless `is_agreed`. Return None if the answer was no.
+    """Stake and register what is missing. Ask for confirmation unless `is_agreed`. Return None if the user declines.
 
     Raises the errors of `plan_enrollment`.
     """

@@ -1,4 +1,4 @@
-"""`covey tasks filter`: choose the questions of a new pool that are neither too easy nor too hard."""
+"""`covey tasks filter`: select the tasks of a new pool that are neither too easy nor too hard."""
 
 import json
 from collections import Counter
@@ -126,7 +126,7 @@ def _ask(
     threads: int,
     is_quiet: bool,
 ) -> None:
-    """Ask the questions that have no result yet."""
+    """Sample completions for the prompts that have no result yet."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
@@ -157,7 +157,7 @@ def _ask(
 
 
 def _require_room(params: "PoolParams", option: str) -> None:
-    """Raise OperatorError("too_many_questions") if the parameters are too long to be kept on chain as text."""
+    """Raise OperatorError("too_many_questions") if the parameters are too long to be stored on chain."""
     from covey.protocol.params import MAX_PARAMS_BYTES
 
     environment = params.environment

@@ -1,4 +1,4 @@
-"""Admin commands of the operator for its pool, of a contributor for its nodes, and of the arbiter for vetoes."""
+"""Admin commands of operators for their pools, of contributors for their nodes, and of arbiters for vetoes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from covey.local.plan import NamedChain, PoolPlan
 
 FILE_BYTES = 4096
-"""Size in bytes that is reserved for deployment.json, larger than any such file."""
+"""Bytes to reserve for deployment.json. The file is always smaller."""
 
 init = typer.Typer(help="Create folders with keys and settings.", no_args_is_help=True)
 
@@ -59,7 +59,7 @@ def deploy(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[None]:
-    """Create the file before anything that it will record is paid for, and remove it again after an error.
+    """Create an output file before the transactions that it will record are paid for. Remove it after an error.
 
     Raises OperatorError("file_exists") or OperatorError("no_folder").
     """
@@ -179,7 +179,7 @@ def init_pool(
 def _read_chain(
     chain: str, deployment: Path | None, public_url: str | None, relays: Sequence[str]
 ) -> "NamedChain | None":
-    """Return the existing chain that the options describe, or None for a devnet.
+    """Return the existing chain that the options specify. None if the pool is for a devnet.
 
     Raises OperatorError("bad_settings") if options contradict each other, OperatorError("no_public_url") or
     OperatorError("bad_url").

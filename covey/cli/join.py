@@ -1,4 +1,4 @@
-"""`covey join`: check a pool, create the folder of a worker, and optionally stake, register and work."""
+"""`covey join`: check a pool, create a worker's folder, and optionally stake, register and work."""
 
 import shlex
 import threading
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covey.protocol.api.public import PoolView
 
 LATER = ("registration", "stake")
-"""Checks of `covey doctor` that a worker passes only once it is enrolled."""
+"""Checks of `covey doctor` that fail until the worker is enrolled."""
 ANSWER_SECONDS = 60.0
 """Timeout in seconds for a coordinator that is still starting."""
 
@@ -105,7 +105,7 @@ def join(
 
 
 def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
-    """Raise OperatorError, before anything is created, if the key cannot be read or nobody can be asked."""
+    """Raise OperatorError, before anything is created, if the key is unreadable or no terminal can confirm the stake."""
     from covey.chain.wallet import load_key
 
     if key_file is None:
@@ -120,7 +120,7 @@ def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
 
 
 def _wait_for_pool(url: str) -> "PoolView":
-    """Return the coordinator's answer. A coordinator that is still starting is retried until ANSWER_SECONDS."""
+    """Return the coordinator's description of the pool. Retry until ANSWER_SECONDS while the coordinator starts."""
     import asyncio
 
     from covey.local.joining import ask_for_pool
@@ -141,7 +141,9 @@ def _wait_for_pool(url: str) -> "PoolView":
 def _choose_deployment(
     view: "PoolView", url: str, deployment: Path | None, rpc: str | None, *, is_agreed: bool
 ) -> "Deployment":
-    """Return the contracts to trust: those of the operator's file, or those that the coordinator names if confirmed."""
+    """Return the contracts to trust: those in the operator's file, or those from the coordinator if the user confirms
+    them.
+    """
     from covey.chain.deployment import Deployment
     from covey.local import joining
 
@@ -172,7 +174,7 @@ def _choose_deployment(
 
 
 def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
-    """Return a device for each worker, and the number of GPUs that each of them uses."""
+    """Return one device per worker, and the number of GPUs that each worker uses."""
     from covey.engines.installation import list_accelerators
 
     available = len(list_accelerators()) if gpus != 0 else 0
@@ -189,7 +191,7 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
 
 
 def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "TokenUnit") -> None:
-    """On a devnet, give ether and, if the pool's token is the devnet's own, the stake. Report success or failure."""
+    """On a devnet, send ether, and the stake if the pool's token is the devnet's own. Return whether this succeeded."""
     from covey.chain.amounts import format_amount
     from covey.chain.wallet import load_key
     from covey.local.joining import is_devnet
@@ -233,7 +235,7 @@ def _describe(
 
 
 def _examine(file: Path, *, raw: bool) -> "list[Check]":
-    """Return the rows of `covey doctor` for a worker, except those that pass only once it is enrolled."""
+    """Return the rows of `covey doctor` for a worker, without the checks that fail until it is enrolled."""
     from covey.cli.doctor.role_checks import check_role
     from covey.local.folder import get_environment
     from worker.config import WorkerConfig
@@ -243,7 +245,7 @@ def _examine(file: Path, *, raw: bool) -> "list[Check]":
 
 
 def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:
-    """List the commands that remain to be run."""
+    """List the commands that the user still has to run."""
     look = [] if is_ready else [["doctor", "--config", files[0]]]
     enroll = ["worker", "enroll", folder, *(["--key-file", key_file] if key_file else [])]
     run = ["worker", "run", "--config", files[0]] if len(files) == 1 else ["up", folder]
@@ -251,7 +253,7 @@ def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, i
 
 
 def _work(folder: Path, *, is_quiet: bool) -> None:
-    """Run the workers until Ctrl-C. Their status goes to standard error if standard output holds JSON."""
+    """Run the workers until Ctrl-C. Status lines go to standard error if standard output is JSON."""
     from rich.console import Console
 
     keep_up(folder, Console(stderr=is_quiet))

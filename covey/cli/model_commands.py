@@ -1,4 +1,4 @@
-"""`covey model`: make the tiny model."""
+"""`covey model`: create the tiny model."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`covey policy list`: the policies that a pool has published, and which relays serve them."""
+"""`covey policy list`: the policies that a pool has published, and the relays that serve them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +77,7 @@ def policy_list(
 
 
 async def _look(relays: "Sequence[str]", published: "Sequence[PolicyPublished]") -> dict[tuple[str, int], str]:
-    """Return, by relay and step, why the relay does not serve the policy. An empty text means that it does."""
+    """Return, for each relay and step, why the relay does not serve the policy. An empty string means that it does."""
     import asyncio
 
     from covey.shardcast.client import ShardClient

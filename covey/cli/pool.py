@@ -71,7 +71,10 @@ def pool_create(
 
 
 def ask_for_consent(file: Path, weaknesses: list[str]) -> None:
-    """Ask on a terminal whether to create a weak pool; elsewhere raise OperatorError("weak_pool")."""
+    """Ask on a terminal whether to create a pool with weak terms.
+
+    Without a terminal raise OperatorError("weak_pool").
+    """
     if not is_terminal():
         raise OperatorError(
             "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept this with --yes"

@@ -1,4 +1,4 @@
-"""`covey pool open`: show the cost, ask for consent except on a devnet, and open the pool."""
+"""`covey pool open`: show the cost, ask for confirmation except on a devnet, and open the pool."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +60,7 @@ def pool_open(
 
 
 def _require_public_windows(file: Path, opening: "Opening") -> None:
-    """Raise OperatorError("short_windows") if a pool that is not created yet has the windows of a test network."""
+    """Raise OperatorError("short_windows") if a new pool has windows that are meant for a test network."""
     from covey.local.plan import find_short_windows
 
     short = find_short_windows(opening.terms, opening.params)
@@ -73,7 +73,7 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
 
 
 def _require_separate_roles(file: Path, opening: "Opening") -> None:
-    """Ask for consent if a pool that is not created yet has one account in roles that should watch each other."""
+    """Ask for confirmation if one account of a new pool has several roles that should control each other."""
     from covey.console.pool_terms import list_weaknesses
 
     weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)
@@ -82,7 +82,10 @@ def _require_separate_roles(file: Path, opening: "Opening") -> None:
 
 
 def _ask_to_spend(folder: Path, opening: "Opening") -> None:
-    """Show what each account spends, and ask on a terminal; elsewhere raise OperatorError("not_confirmed")."""
+    """Show what each account spends, and ask for confirmation.
+
+    Without a terminal raise OperatorError("not_confirmed").
+    """
     from covey.chain.amounts import format_amount, read_unit
 
     total = sum(opening.costs.values())

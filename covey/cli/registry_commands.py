@@ -1,4 +1,4 @@
-"""`covey registry`: stop new work in all pools of a deployment, and allow it again."""
+"""`covey registry`: pause new work in all pools of a deployment, and allow it again."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`covey origin` and `covey relay`: serve the policies of a trainer."""
+"""`covey origin` and `covey relay`: serve a trainer's policies."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,6 @@
 """`covey rewards`: show what a contributor has earned and how much of it is final, and claim it.
 
-Claimable and claimed amounts are proven by the chain. Work that is not in a final epoch yet is only reported by the
-coordinator.
+The chain proves claimable and claimed amounts. Only the coordinator reports work that is not in a final epoch yet.
 """
 
 import threading
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0
-"""Shortest and longest pause in seconds between two checks for a reward."""
+"""Minimum and maximum pause in seconds between two checks for a reward."""
 SPARE_SECONDS = 600.0
-"""Seconds allowed, in addition to the pool's windows, for judging the work and closing its epoch."""
+"""Additional seconds, after the pool's windows, for judging the work and closing its epoch."""
 LIMIT = 10_000
-"""Maximum number of submissions to read, more than a contributor submits within the windows of an epoch."""
+"""Maximum number of submissions to read. A contributor submits fewer within the windows of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,17 @@ class Waiting:
     pending: int
     """Number of submissions that are not judged yet."""
     units: int
-    """Work units of accepted submissions."""
+    """Work units of the accepted submissions among them."""
     final_at: int | None
-    """Unix seconds when the first of the accepted work becomes final. None if no epoch with any of it is posted."""
+    """Unix time in seconds when the first accepted submission becomes final. None if none is in a posted epoch."""
 
 
 def sum_waiting(
     submissions: "Sequence[SubmissionView]", unfinal: "Sequence[EpochPosted]", *, final: int | None
 ) -> Waiting:
-    """Add up one contributor's submissions.
+    """Return the work of one contributor that is not in a final epoch.
 
-    `unfinal` are the chain's epochs after `final`, which is the newest final epoch.
+    `final` is the newest final epoch, and `unfinal` are the epochs on chain after it.
     """
     pending = sum(view.state == "SUBMITTED" for view in submissions)
     accepted = [
@@ -120,7 +119,7 @@ def _ask_coordinator(
 ) -> "tuple[RewardView | None, Waiting | None]":
     """Return the reward and the waiting work that the coordinator reports.
 
-    Returns (None, None), and prints a line on standard error, if it does not answer or its answer is refuted.
+    If it does not respond, or the chain refutes its report, print a line on standard error and return (None, None).
     """
     try:
         view = account.get_reward(url, who, final) if final else None
@@ -163,7 +162,7 @@ def rewards_claim(
 def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
     """Return the newest final epoch with the signer's cumulative reward.
 
-    Raises OperatorError("not_final") or ProtocolError("no_reward"), which say how long to wait.
+    Raises OperatorError("not_final") or ProtocolError("no_reward"), whose messages say how long to wait.
     """
     final, who = account.find_claimable(), account.wallet.address
     if final is None:
@@ -179,10 +178,10 @@ def _get_claimed(account: "Account") -> int:
 
 
 def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """Wait until there is something to claim, and print what is awaited whenever that changes.
+    """Wait until a reward can be claimed. Print what it waits for whenever that changes.
 
-    Transient errors are retried until the deadline: twice the pool's windows plus `SPARE_SECONDS`. After it, the error
-    of the last attempt is raised.
+    Transient errors are retried until the deadline: twice the pool's windows plus `SPARE_SECONDS`. After the deadline
+    the last error is raised.
     """
     terms = account.contracts.pools.get_terms(account.pool)
     deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
@@ -206,9 +205,10 @@ def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPo
 
 
 def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
-    """Return the seconds until the next check: the time until the next epoch is final, within the two bounds.
+    """Return the seconds until the next check: the time until the next epoch is final, between the minimum and the
+    maximum.
 
-    If no epoch is posted, it is the shortest pause.
+    If no epoch is posted, it is the minimum.
     """
     if next_epoch is None:
         return LOOK_SECONDS
@@ -216,7 +216,7 @@ def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
 
 
 def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
-    """Return the reward as `_require_reward` does, or None if nothing is left to claim."""
+    """Return the reward as `_require_reward` does. None if there is nothing to claim."""
     try:
         final, view = _require_reward(account, coordinator_url)
     except (OperatorError, ProtocolError) as error:
@@ -227,7 +227,7 @@ def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted
 
 
 def _find_next(account: "Account") -> "EpochPosted | None":
-    """Return the epoch that becomes final next, or None if it is not posted yet."""
+    """Return the epoch that becomes final next. None if it is not posted yet."""
     unfinal = account.history.list_unfinal(account.pool, now=account.get_time())
     return unfinal[0] if unfinal else None
 
@@ -237,7 +237,7 @@ def _say_when(account: "Account") -> str:
 
 
 def _spell_wait(account: "Account", next_epoch: "EpochPosted | None", now: int) -> str:
-    """Say how long to wait for the next final epoch."""
+    """Return a sentence about the time until the next final epoch."""
     if next_epoch is not None:
         return f"Claim when epoch {next_epoch.epoch} is final: {describe_time(next_epoch.record.final_at, now=now)}"
     terms = account.contracts.pools.get_terms(account.pool)

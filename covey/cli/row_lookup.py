@@ -1,4 +1,4 @@
-"""Lookup of the row that `covey tasks show` displays, and of the environment that asks it."""
+"""Finds the row that `covey tasks show` prints, and the environment that turns it into a prompt."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from covey.tasks.dataset_row import TaskRecord
 
 
 def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple[Split, str]:
-    """Return split and task type of a row. The training split and the only task type need not be named.
+    """Return split and task type of a row. The default is the training split, and the task type if there is only one.
 
     Raises OperatorError("no_row").
     """
@@ -32,7 +32,7 @@ def get_row(found: DataSet, index: int, split: Split | None, task_type: str | No
 
 
 def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: str | None) -> TaskRecord:
-    """Search for the first row with a problem_id. Raises OperatorError("no_row")."""
+    """Return the first row with a problem_id. Raises OperatorError("no_row")."""
     for part, kind in found.groups:
         if split in (None, part) and task_type in (None, kind):
             for index in range(found.count(part, kind)):
@@ -43,10 +43,11 @@ def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: st
 
 
 def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> EnvironmentSpec:
-    """Return the environment that asks a row.
+    """Return the environment that turns a row into a prompt.
 
-    This is the pool's environment, or its part with the row's task type. Without a pool file, it is the kind with no
-    option except the data set. Raises OperatorError("wrong_dataset") if the pool does not ask such rows.
+    This is the pool's environment, or its component for the row's task type. Without a pool file, it is the kind for
+    the task type, with the data set as its only option. Raises OperatorError("wrong_dataset") if the pool does not use
+    such rows.
     """
     plain = EnvironmentSpec(kind=row.task_type, options={"dataset": found.digest})
     if pool_file is None:

@@ -134,7 +134,9 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
 
 
 def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
-    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") if hash or signatures refute the answer."""
+    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") if a hash or a signature in the response is
+    wrong.
+    """
     from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
 
     contracts = account.contracts
@@ -154,7 +156,7 @@ def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) ->
 
 
 def describe(account: "Account", detail: "SubmissionDetail", options: list[str]) -> dict[str, Any]:
-    """Return all values to show. `options` are those of `covey validator audit`."""
+    """Return all values to print. `options` are options for `covey validator audit`."""
     from covey.protocol.verdict import Decision, Reason
 
     receipt = detail.receipt

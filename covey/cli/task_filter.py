@@ -1,7 +1,7 @@
-"""The offline filter (INTELLECT-2, section 3): counts how often a smaller model answers each question correctly.
+"""The offline filter (INTELLECT-2, section 3): counts how often a smaller model solves each task.
 
-Question n is the environment's prompt of draw n. Results are appended turn by turn, so a filter that was stopped
-resumes where it ended.
+Task n is draw n of the environment. Results are appended batch by batch, so an interrupted filter resumes where it
+stopped.
 """
 
 import json
@@ -20,12 +20,12 @@ from covey.protocol.seeding import compute_trial_seed
 from covey.runtime.files import append, read_lines
 
 Passes = Mapping[int, int | None]
-"""Number of right answers by question; None for a prompt that is too long for the pool."""
+"""Number of correct completions by task. None for a prompt that is too long for the pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SolveTrial:
-    """Settings for which results are valid.
+    """Settings that the results of a filter depend on.
 
     Example: SolveTrial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...).
     """
@@ -36,13 +36,13 @@ class SolveTrial:
     engine: str
     dtype: str
     pass_k: int
-    """Number of answers to each question."""
+    """Number of completions sampled per task."""
     seed: int
     temperature: float
     max_prompt_tokens: int
     max_completion_tokens: int
     format: PromptFormat = RAW
-    """Format in which questions become prompts; a chat format uses the template of `model`."""
+    """Prompt format, for example "chat", which uses the chat template of `model`."""
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -50,10 +50,10 @@ class SolveTrial:
 
 
 class Results:
-    """A file of JSON lines: the trial first, then {"number": 5, "passes": 3} for each question.
+    """A file of JSON lines: the trial first, then {"number": 5, "passes": 3} for each task.
 
-    Raises OperatorError("another_filter") for a file of another trial, and OperatorError("bad_results") for a file that
-    is not of this form.
+    Raises OperatorError("another_filter") for the file of a different trial, and OperatorError("bad_results") for a
+    file with other content.
     """
 
     def __init__(self, path: Path, trial: SolveTrial) -> None:
@@ -66,7 +66,7 @@ class Results:
             self._append([asdict(trial)])
 
     def add(self, found: Passes) -> None:
-        """Write results, before the next questions are asked."""
+        """Append results, before the next batch is sampled."""
         self._append([{"number": number, "passes": passes} for number, passes in found.items()])
         self.passes |= found
 
@@ -97,9 +97,9 @@ def count_passes(
     environment: Environment,
     grade: Grader,
 ) -> dict[int, int | None]:
-    """Ask each question `pass_k` times in one batch, and count the answers that pass.
+    """Sample `pass_k` completions for each prompt in one batch, and count the correct ones.
 
-    An answer passes if it is right, regardless of what its length costs.
+    A completion passes if its answer is correct, whatever its length costs.
     """
     questions = {number: environment.prompt(number) for number in numbers}
     prompts = {
@@ -133,12 +133,12 @@ def count_passes(
 
 
 def list_turns(count: int, done: Collection[int], size: int) -> Iterator[list[int]]:
-    """Yield those of the first `count` questions that are not done, in batches of `size`."""
+    """Yield the unfinished tasks among the first `count` in batches of `size`."""
     missing = [number for number in range(count) if number not in done]
     return (missing[start : start + size] for start in range(0, len(missing), size))
 
 
 def choose_kept(passes: Passes, *, count: int, pass_k: int, low: float, high: float) -> list[int]:
-    """Return those of the first `count` questions whose share of right answers is in [low, high], ascending."""
+    """Return the tasks among the first `count` whose share of correct completions is in [low, high], ascending."""
     shares = ((number, passes.get(number)) for number in range(count))
     return [number for number, right in shares if right is not None and low <= right / pass_k <= high]

@@ -1,4 +1,4 @@
-"""Commands that keep the processes of a folder running, and stop them."""
+"""`covey up` and `covey down`: keep the processes of a folder running, and stop them."""
 
 import contextlib
 import signal
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from covey.local.keeper import Keeper
     from covey.local.screen import Screen
 READY = "ready: "
-"""Prefix of the line that a keeper prints once all its processes work."""
+"""Prefix of the line that a keeper prints once all its processes are ready."""
 WAITING = "waiting for "
-"""Prefix of the line in which a keeper names the processes that do not work yet, printed when they change."""
+"""Prefix of the line that a keeper prints when the list of processes that are not ready yet changes."""
 READY_SECONDS = 600.0
-"""Timeout in seconds until a detached keeper is ready. Engines that compile for a large model take minutes."""
+"""Timeout in seconds until a detached keeper is ready. Engines can compile for minutes for a large model."""
 CHAIN_SECONDS = 60.0
 
 
@@ -53,7 +53,7 @@ def up(
 
 
 def keep_up(folder: Path, console: "Console") -> None:
-    """Keep the processes of a folder running until Ctrl-C, and show them on `console`."""
+    """Keep the processes of a folder running until Ctrl-C, and print their status on `console`."""
     from covey.devnet.deploy import find_deployment
     from covey.local.folder import read_processes
     from covey.local.keeper import Keeper, locked
@@ -110,9 +110,9 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
 
 
 def _prepare_pool(folder: Path, screen: "Screen") -> None:
-    """Open a devnet's pool, or write the number of a pool that is already open into the settings.
+    """Open a devnet's pool, or write the number of an open pool into the settings.
 
-    Raises OperatorError("pool_not_open") on a chain where opening a pool costs something.
+    Raises OperatorError("pool_not_open") on a chain where opening a pool costs money.
     """
     from covey.cli.pool_open import ESCROW, OPERATOR_BOND
     from covey.local.folder import has_own_chain, set_pool_number
@@ -130,7 +130,7 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
 
 
 def _await_chain(folder: Path, keeper: "Keeper") -> None:
-    """Wait until the folder's own chain answers. Raises OperatorError("chain_failed")."""
+    """Wait until the folder's own chain responds. Raises OperatorError("chain_failed")."""
     from covey.chain.deployment import Deployment
     from covey.chain.json_rpc import ChainClient
     from covey.local.logs import has_said, read_last
@@ -152,7 +152,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
 
 
 def find_coordinator(folder: Path) -> str | None:
-    """Return the URL of the folder's own coordinator on this machine, without any proxy. None if it has none."""
+    """Return the local URL of the folder's coordinator, without a proxy. None if the folder has no coordinator."""
     from covey.local.readiness import find_settings, find_url
 
     settings = find_settings(folder)
@@ -160,10 +160,10 @@ def find_coordinator(folder: Path) -> str | None:
 
 
 def _detach(folder: Path) -> None:
-    """Start a keeper that outlives this command, and show its output until it is ready.
+    """Start a keeper that continues after this command, and show its output until it is ready.
 
-    Raises the keeper's own error if it ends with one, OperatorError("process_died") if it ends otherwise, and
-    OperatorError("not_ready") after READY_SECONDS.
+    If the keeper ends with an error, that error is raised. Raises OperatorError("process_died") if it ends otherwise,
+    and OperatorError("not_ready") after READY_SECONDS.
     """
     from covey.local.logs import read_last
 
@@ -197,9 +197,10 @@ def _detach(folder: Path) -> None:
 
 
 def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Path, begun: int) -> str | None:
-    """Show what a keeper adds to its log until it is ready. Return None then, otherwise what it waits for.
+    """Print the new lines of a keeper's log until it is ready. Return None then, or else what the keeper waits for.
 
-    Returns when the process ends, or after READY_SECONDS. Repeats what is awaited after REPEAT_SECONDS of silence.
+    Also returns when the process ends, or after READY_SECONDS. After REPEAT_SECONDS without a new line, it prints again
+    what the keeper waits for.
     """
     from covey.local.keeper import REPEAT_SECONDS
 

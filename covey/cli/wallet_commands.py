@@ -1,4 +1,4 @@
-"""`covey wallet`: make and show keys in files."""
+"""`covey wallet`: create keys in files and show their addresses."""
 
 import json
 from pathlib import Path
@@ -36,5 +36,5 @@ def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")],
 
 
 def _show_address(address: str, as_json: bool) -> None:
-    """Print the address alone, as `$(covey wallet show FILE)` requires, or JSON."""
+    """Print only the address, as `$(covey wallet show FILE)` requires, or JSON."""
     typer.echo(json.dumps({"address": address}) if as_json else address)

@@ -1,1 +1,1 @@
-"""Shared parts of the commands: options, accounts that sign, a pool's file, and output."""
+"""Modules that the commands share: options, accounts that sign, a pool's file, and output."""

@@ -1,4 +1,4 @@
-"""Shared parts of chain commands: contracts, a key, a pool, and one way to send a transaction and wait for it."""
+"""The account of a command: contracts, a key, a pool, and one way to send a transaction and wait for it."""
 
 import asyncio
 import secrets
@@ -34,10 +34,10 @@ from covey.runtime.validation import explain_unknown
 
 
 class Account:
-    """At most one key, and one pool."""
+    """One pool, and the key that signs. The key is optional."""
 
     def __init__(self, deployment: Path, key_file: Path | None, pool: int, *, rpc_url: str | None = None) -> None:
-        """Load deployment and key. `rpc_url` is the node of the chain; None means the deployment's own."""
+        """Load deployment and key. `rpc_url` is the URL of the chain's node. None means the deployment's."""
         self.pool = PoolId(pool)
         self.deployment = Deployment.load(deployment)
         self._rpc_url = rpc_url
@@ -45,9 +45,9 @@ class Account:
 
     @cached_property
     def client(self) -> ChainClient:
-        """Client of the node, opened at its first use, so that a mistake can be found before the chain is needed.
+        """Client of the node. It is opened at first use, so that wrong input is found before the chain is needed.
 
-        Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
+        Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if the node does not respond.
         """
         return open_node(self.deployment, self._rpc_url)
 
@@ -73,7 +73,7 @@ class Account:
         return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
 
     def approve(self, spender: Address, amount: int) -> None:
-        """Allow `spender` to take `amount`, unless it is already allowed to."""
+        """Allow `spender` to take `amount`, unless the current allowance is enough."""
         if self.token.allowance(self.wallet.address, spender) < amount:
             self.send(self.token.approve(spender, amount))
 
@@ -87,13 +87,13 @@ class Account:
         return read_unit(self.token)
 
     def get_unit(self, *, raw: bool) -> TokenUnit:
-        """Return the unit of the command's amounts: the token's unit, or with `raw` its smallest one."""
+        """Return the unit of the command's amounts: the token's unit, or its smallest unit with `raw`."""
         return SMALLEST if raw else self._unit
 
     def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
-        """Return a typed amount in the smallest unit. `balance` is the amount that it is taken from.
+        """Parse a typed amount and return it in the smallest unit. `balance` is the amount that it is taken from.
 
-        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if another unit was probably meant.
+        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if the unit is probably wrong.
         """
         amount = parse_amount(text, unit)
         require_plausible(amount, unit, balance=balance)
@@ -117,7 +117,7 @@ class Account:
         return message, Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
 
     def rotate_node(self, previous: Address, node: Wallet) -> Entry:
-        """Replace a node of the account with a different one, which signs its registration.
+        """Replace a node of the account with a new one. The new node signs its registration.
 
         Raises OperatorError("same_key") if both have the same key.
         """
@@ -135,7 +135,7 @@ class Account:
         )
 
     def register_node(self, node: Wallet) -> Entry:
-        """Vouch for a node: the account and the node both sign."""
+        """Register a node of the account. The account and the node both sign."""
         message, domain = self._prepare_registration(node)
         return self.send(
             self.contracts.nodes.register_node(
@@ -149,10 +149,10 @@ class Account:
         )
 
     def require_nothing_pending(self) -> None:
-        """Check that the chain's answers show everything that this account has sent.
+        """Check that the node has mined every transaction that this account has sent.
 
-        Raises OperatorError("pending_transaction") if a transaction is not in a block yet. It may come from a command
-        that ended with "not_mined", and repeating that command would send the same transaction again.
+        Raises OperatorError("pending_transaction") if one is not mined yet. It can come from a command that ended with
+        "not_mined", and repeating that command would send the transaction again.
         """
         address = self.wallet.address
         sent = self.client.count_transactions(address, "pending")
@@ -178,17 +178,17 @@ class Account:
         return History(client=self.client, contracts=self.contracts)
 
     def get_time(self, block: BlockTag = "latest") -> int:
-        """Return the Unix seconds of a block. Contracts use those of the newest block."""
+        """Return the Unix time of a block in seconds. Contracts use the time of the newest block."""
         return self.client.get_block(block).timestamp
 
     def find_claimable(self) -> EpochPosted | None:
-        """Return the newest epoch against which rewards can be claimed, or None."""
+        """Return the newest epoch from which rewards can be claimed. None if there is none."""
         return self.history.find_claimable(self.pool, now=self.get_time())
 
     def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
-        """Return what a contributor had earned by the end of an epoch, or None if it had earned nothing.
+        """Return what a contributor had earned by the end of an epoch. None if it had earned nothing.
 
-        Raises ProtocolError("bad_reward") if the proof does not lead to the root on chain.
+        Raises ProtocolError("bad_reward") if the coordinator's proof does not match the root on chain.
         """
         view = asyncio.run(self._get_reward(coordinator_url, contributor, posted.epoch))
         if view is None:
@@ -236,7 +236,7 @@ class Account:
         return asyncio.run(ask())
 
     def list_relays(self, coordinator_url: str) -> tuple[str, ...]:
-        """Return the base URLs of the relays that the coordinator names, unchecked."""
+        """Return the base URLs of the relays that the coordinator lists. They are not checked."""
 
         async def ask() -> tuple[str, ...]:
             async with self.open_client(coordinator_url) as client:
@@ -258,10 +258,11 @@ def read_pool_file(
 ) -> tuple[PoolTerms, list[Address], PoolParams]:
     """Read [terms] and [params] of a pool's TOML file. Raises OperatorError if the file is wrong.
 
-    If the file does not name the environment's fingerprint and versions, those of this machine are filled in; different
-    ones are refused. `datasets` are folders of the data sets that the environment draws its tasks from.
-    `model` is the name or folder of the pool's first model. Its chat template and end tokens are filled in likewise, as
-    `pool_file.pin_model` does. Without it, a chat pool must name the template's hash.
+    If the file does not set the environment's fingerprint and versions, they are computed on this machine. Values that
+    differ from this machine's are refused. `datasets` are folders of the data sets that the environment uses.
+
+    `model` is the name or folder of the pool's first model. Its chat template and end tokens are set likewise, as
+    `pool_file.pin_model` does. Without it, the file of a chat pool must set the template's hash.
     """
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]

@@ -1,4 +1,4 @@
-"""Typed addresses, which are refused unless their checksum is right, because one wrong digit means another account."""
+"""Parses addresses that people type. The checksum must be right, because one wrong digit is a different account."""
 
 import re
 
@@ -10,7 +10,7 @@ _SAME_DIGIT = re.compile(r"0x([0-9a-fA-F])\1{39}")
 
 
 def read_address(text: object, field: str = "") -> Address:
-    """Return the address. `field` says where it was read. Raises OperatorError("bad_address")."""
+    """Parse an address. `field` says where it was read. Raises OperatorError("bad_address")."""
     if isinstance(text, str) and is_address(text):
         return Address(text)
     subject = f"{field} is " if field else ""
@@ -24,5 +24,5 @@ def read_address(text: object, field: str = "") -> Address:
 
 
 def is_example(address: Address) -> bool:
-    """Return whether this is an example of the shipped configs: the same digit forty times, whose key nobody has."""
+    """Return whether this is an example from the shipped configs: one digit forty times, without a known key."""
     return _SAME_DIGIT.fullmatch(address) is not None

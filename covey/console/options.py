@@ -43,7 +43,7 @@ Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or
 
 
 def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
-    """Return the account of a command. Its node is the one in COVEY_RPC_URL, or else the deployment's."""
+    """Open the account of a command, with the node in COVEY_RPC_URL, or else the deployment's node."""
     from covey.console.account import Account
 
     return Account(deployment, key_file, pool, rpc_url=os.environ.get("COVEY_RPC_URL"))
@@ -60,7 +60,7 @@ def show(values: dict[str, Any], as_json: bool) -> None:
 
 
 def is_terminal() -> bool:
-    """Return whether standard input is a terminal, so that a person can be asked."""
+    """Return whether standard input is a terminal, so that the user can be asked."""
     return sys.stdin.isatty()
 
 
@@ -77,7 +77,7 @@ Sets = Annotated[
 
 
 def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] | None) -> SettingsType:
-    """Load settings from file, environment (COVEY_NAME) and --set; the last of them that names a setting wins."""
+    """Load settings from the file, the environment (COVEY_NAME) and --set. A later source overrides an earlier one."""
     values: dict[str, str] = {}
     for item in sets or []:
         name, equals, value = item.partition("=")

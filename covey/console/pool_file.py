@@ -1,6 +1,6 @@
-"""A pool's TOML file for commands that prepare it: read with its comments, and with [params] checked.
+"""A pool's TOML file for commands that prepare it. Comments are kept, and [params] is checked.
 
-`account.read_pool_file` also reads its terms and fills in its fingerprint.
+`account.read_pool_file` also reads its terms and sets its fingerprint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def read_table(file: Path, document: "TOMLDocument", name: str) -> dict[str, Any
 
 
 def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Mapping[str, Any]]) -> "PoolParams":
-    """Build [params] with some values of its tables changed. Raises OperatorError("bad_pool_file")."""
+    """Build the parameters from [params], with some values replaced. Raises OperatorError("bad_pool_file")."""
     from pydantic import ValidationError
 
     from covey.protocol.params import PoolParams
@@ -59,7 +59,7 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
 
 
 def write_document(file: Path, document: "TOMLDocument") -> None:
-    """Replace the file. Comments and unchanged values stay."""
+    """Replace the file. Comments and unchanged values are kept."""
     import tomlkit
 
     from covey.runtime.files import write_atomically
@@ -68,11 +68,12 @@ def write_document(file: Path, document: "TOMLDocument") -> None:
 
 
 def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Path] = ()) -> "PoolParams":
-    """Return `params` with the end tokens and, in the format "chat", the template's hash of the pool's first model.
+    """Return `params` with the end tokens of the pool's first model and, in the format "chat", its template's hash.
 
     `source` is the name or folder of the model, of which only the tokenizer and the generation configuration are read.
-    `datasets` are folders of the data sets that the environment draws its tasks from.
-    Raises ProtocolError("policy_mismatch") if `params` pins other values, and the OperatorError of
+    `datasets` are folders of the data sets that the environment uses.
+
+    Raises ProtocolError("policy_mismatch") if `params` contains different values, and the OperatorError of
     `require_stable_template`.
     """
     from covey.environments import registry
@@ -105,7 +106,10 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
 
 
 def _has_system_text(environment: "Environment") -> bool:
-    """Return whether any of the first prompts has a system text. Prompts of data sets are not fetched for this."""
+    """Return whether any of the first prompts has a system message.
+
+    Prompts of remote data sets are not fetched for this.
+    """
     for draw in range(64):
         mark: JsonValue = dict(environment.identify(draw))
         while isinstance(mark, dict) and isinstance(mark.get("prompt"), dict):  # the prompt of a mixture's part
@@ -116,7 +120,7 @@ def _has_system_text(environment: "Environment") -> bool:
 
 
 def save_model(source: str, folder: Path) -> Path:
-    """Save a model as the trainer would publish it, with bfloat16 weights regardless of its own format."""
+    """Save a model as the trainer publishes it, with bfloat16 weights whatever its own dtype is."""
     from covey.model.policy_files import load_model, load_tokenizer, save_policy
 
     save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")

@@ -1,4 +1,4 @@
-"""[terms] of a pool's TOML file. Wrong terms are refused with the file, the name and what to write instead."""
+"""[terms] of a pool's TOML file. An error about wrong terms has the file, the name of the term and a valid value."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from covey.protocol.params import PoolParams
 from covey.runtime.validation import explain_unknown
 
 MAX_VALIDATORS = 32
-"""Maximum number of validators, as in the contract PoolRegistry."""
+"""Maximum number of validators of a pool, the same as in the contract PoolRegistry."""
 _COMPUTED = ("params_hash", "quorum")
-"""Fields of PoolTerms that follow from [params]."""
+"""Fields of PoolTerms that are computed from [params]."""
 _FIELDS = {field.name: field for field in fields(PoolTerms) if field.name not in _COMPUTED}
 _ADDRESSES = ("trainer", "arbiter", "token")
 
@@ -25,7 +25,7 @@ _ADDRESSES = ("trainer", "arbiter", "token")
 def read_terms(
     file: Path, values: Mapping[str, Any], token: Address, params: PoolParams
 ) -> tuple[PoolTerms, list[Address]]:
-    """Return terms and validators.
+    """Return the terms and the validators.
 
     Raises OperatorError("bad_address") for a wrong address, and OperatorError("bad_pool_file") for any other mistake.
     """
@@ -72,7 +72,7 @@ def _refuse(file: Path, wrong: Sequence[str]) -> OperatorError:
 
 
 def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams) -> list[str]:
-    """List the mistakes that PoolRegistry would refuse, and those with which work could never be settled."""
+    """List the mistakes that PoolRegistry would refuse, and those that would prevent settlement."""
     needed = terms.challenge_window + terms.veto_window
     twice = sorted({address for address in validators if validators.count(address) > 1})
     checks = (
@@ -98,9 +98,9 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
 
 
 def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Address], operator: Address) -> None:
-    """Check the accounts of trainer, arbiter and validators.
+    """Check that the accounts of trainer, arbiter and validators are usable.
 
-    Raises OperatorError("example_address") for an account to which nobody has a key.
+    Raises OperatorError("example_address") for an example account, for which nobody has the key.
     Raises OperatorError("bad_pool_file") if the arbiter is the operator, which the contract refuses.
     """
     roles = {"trainer": terms.trainer, "arbiter": terms.arbiter}
@@ -117,7 +117,7 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
 
 
 def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: Address) -> list[str]:
-    """List accounts that hold two roles that should watch each other, which the contract allows."""
+    """List accounts that have two roles which should control each other. The contract allows this."""
     checks = (
         (terms.trainer == terms.arbiter, "trainer and arbiter are one account, which judges cases about its own pool"),
         (terms.trainer in validators, "the trainer is a validator: it judges the work that it learns from"),
@@ -131,7 +131,7 @@ def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: A
 
 
 def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> None:
-    """Raise OperatorError("weak_terms") for terms that deter too little although the contract accepts them."""
+    """Raise OperatorError("weak_terms") for terms that the contract accepts but that deter too little."""
     weak = list_weak_terms(terms, params)
     if weak:
         raise OperatorError(
@@ -140,7 +140,7 @@ def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> No
 
 
 def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
-    """List the terms that deter too little, with values that would be enough."""
+    """List the terms that deter too little, each with a sufficient value."""
     checks = (
         (terms.slash_amount == 0, "slash_amount is 0: a cheat that is caught loses nothing"),
         (terms.quorum == 1, "quorum is 1: one validator alone can slash and void"),
@@ -162,9 +162,9 @@ def _describe_remedy(remedy: Remedy) -> str:
 
 
 def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool = False) -> str | float | None:
-    """Return the expected loss of a cheat relative to its gain, as a sentence or, for JSON, as a number.
+    """Return a cheat's expected loss divided by its gain, as a sentence or, for JSON, as a number.
 
-    The number is None if no cheat is paid.
+    The number is None if a cheat is never paid.
     """
     factor = compute_deterrence(terms, params).factor
     if math.isinf(factor):

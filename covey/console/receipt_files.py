@@ -1,4 +1,4 @@
-"""Signed receipts in files: as a worker keeps them, or as a stranger presents them in a dispute."""
+"""Signed receipts in files: the files that a worker keeps, or files that anyone presents in a dispute."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedReceipt:
-    """A receipt with its node's signature, and with the operator's promise if it was countersigned."""
+    """A receipt with its node's signature, and with the operator's promise if it is countersigned."""
 
     receipt: Receipt
     receipt_hash: Hash
@@ -29,10 +29,10 @@ class SignedReceipt:
 
 
 def read_receipt_file(file: Path) -> SignedReceipt:
-    """Read a receipt that a worker has kept, or JSON with the same `receipt` and `signature`.
+    """Read a receipt file that a worker keeps, or any JSON with the same `receipt` and `signature`.
 
     Signatures are not checked, because the contracts check them. Raises OperatorError("bad_receipt_file") if the file
-    does not contain a receipt, or if its promise is about a different one.
+    does not contain a receipt, or if its promise is for a different one.
     """
     try:
         with file.open("rb") as stream:

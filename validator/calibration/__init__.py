@@ -1,1 +1,1 @@
-"""Calibration: thresholds from honest work, before a pool is created."""
+"""Calibration: derives thresholds from honest work, before a pool is created."""

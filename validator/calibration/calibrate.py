@@ -1,7 +1,7 @@
-"""Thresholds from the distances between honest work and its replay, for one model, number format and pair of engines.
+"""Derives thresholds from the distances between honest work and its replay.
 
-The proposed thresholds go into a pool's parameters, which are fixed at creation. Thresholds that would let a forgery
-pass are refused.
+They are valid only for one model, dtype and pair of engines. A pool's parameters contain them and are fixed at its
+creation. Thresholds that would accept a forgery are refused.
 """
 
 import math
@@ -29,12 +29,12 @@ from validator.distance_limits import collect_items, find_breach
 from validator.replay import RolloutDistances, measure
 
 SINGLE_SLACK = 3.0
-"""Limit of a single window or token as a multiple of the largest honest distance seen. Chosen in decision 012."""
+"""Limit of a single window or token, as a multiple of the largest honest distance seen. Chosen in decision 012."""
 CHANCE = 1.0
-"""Maximum that a value that the prover did not have adds to a window's mean mantissa difference.
+"""Maximum contribution to a window's mean mantissa difference by a value that the prover did not have.
 
-Such a value counts only if it agrees in sign and exponent by chance, once in 512. The limit of a single window leaves
-one such value out, and the sums count it (decision 012).
+Such a value counts only if its sign and exponent agree by chance, with probability 1/512. The limit of a single window
+tolerates one such value, and the limits of sums count it (decision 012).
 """
 
 
@@ -48,22 +48,22 @@ class CalibrationSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The result of a calibration: the proposed rules and the work that they were learned from."""
+    """Result of a calibration: the proposed rules, and the work that they are derived from."""
 
     verification: VerificationParams
     submissions: int
     windows: int
     tokens: int
     is_identical: bool
-    """Whether every replay was bit for bit what the worker claimed."""
+    """Whether every replay equalled the worker's claims bit for bit."""
     forgeries: Mapping[str, int]
-    """Number of windows on which each forgery was tried, by its name. None of them passed."""
+    """Number of windows on which each forgery was tried, by name. None of them passed."""
 
 
 def collect(
     params: PoolParams, environment: Environment, worker: Engine, validator: Engine, *, count: int, seed: int
 ) -> Iterator[CalibrationSample]:
-    """Yield honest submissions of the pool's size one by one. Both engines must hold the same policy."""
+    """Yield honest submissions of the pool's size one by one. Both engines must have loaded the same policy."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         rollouts = _roll_out(params, environment, worker, rng)
@@ -73,7 +73,10 @@ def collect(
 def _roll_out(
     params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
 ) -> tuple[Rollout, ...]:
-    """Generate the groups of one task with random seeds. Rewards are left out, because no distance depends on them."""
+    """Generate the groups of one task with random seeds.
+
+    Rewards are not computed, because no distance depends on them.
+    """
     requests, prompt_format = [], PromptFormat.of(params.model)
     for _ in range(params.groups_per_task):
         drawn = draw_prompt(
@@ -100,7 +103,7 @@ def _generate(engine: Engine, requests: Sequence[GenerationRequest], params: Poo
 def build_rollouts(
     requests: Sequence[GenerationRequest], completions: Sequence[Completion], params: PoolParams
 ) -> tuple[Rollout, ...]:
-    """Return rows with proofs in the order of the requests. All rewards are 0."""
+    """Return rows with proofs, in the order of the requests. All rewards are 0."""
     size, proven = params.group_size, build_many([each.tops for each in completions])
     return tuple(
         Rollout(
@@ -123,10 +126,12 @@ def propose(
 ) -> Thresholds:
     """Propose limits from the distances of honest submissions.
 
-    Single windows and tokens get slack over the largest distance seen. Limits of sums follow from mean and variance.
-    Few honest tokens lose to the seeded argmax, so margins are rarely seen. A margin is at most the sum of the errors
-    of the token's own and the winner's log-probability, divided by the temperature. Every token shows one such error,
-    so twice the largest one bounds the margin.
+    Limits of single windows and tokens are the largest distance seen plus a slack. Limits of sums follow from mean and
+    variance.
+
+    Few honest tokens differ from the seeded argmax, so margins are rarely seen. A margin is at most the sum of the
+    errors of two log-probabilities, the token's and the argmax's, divided by the temperature. Every token shows one
+    such error, so twice the largest error bounds the margin.
     """
     together = [each for distances in found for each in distances]
     farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
@@ -151,10 +156,10 @@ def propose(
 
 
 def _pool(name: str, limit: float, together: Sequence[RolloutDistances]) -> Pooled:
-    """Return the mean of an item and the variance of a completion's sum per item.
+    """Return the mean of an item, and the variance of a completion's sum per item.
 
-    The variance is that of completions, because the items of one completion are not independent. One item at its own
-    limit is added to the items seen, because an event that was never seen is not impossible (decision 012).
+    The variance is taken over completions, because the items of one completion are not independent. One item at its
+    own limit is added, because an event that was not seen can still happen (decision 012).
     """
     completions = [next(items for other, _, items in collect_items([each]) if other == name) for each in together]
     sizes = np.array([*map(len, completions), 1])
@@ -176,12 +181,13 @@ def calibrate(
     previous: Engine | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Propose thresholds from `submissions` samples, and try them on half as many others and on every forgery.
+    """Propose thresholds from `submissions` samples. Try them on half as many further samples and on every forgery.
 
-    `params`: the pool's parameters, with the intended mode, number format and engines. Their thresholds are replaced.
-    `previous`: an engine with an earlier policy, whose proofs must not pass.
+    `params` are the pool's parameters with the intended mode, dtype and engines. Their thresholds are replaced.
+    `previous` is an engine with an earlier policy, whose proofs must not pass.
+
     Raises OperatorError("exact_impossible") if the exact mode is requested and any replay differs.
-    Raises OperatorError("honest_rejected") if the proposal rejects one of the other submissions.
+    Raises OperatorError("honest_rejected") if the proposal rejects one of the further samples.
     Raises OperatorError("forgery_passes") if a forgery passes, and OperatorError("too_few_windows") if one cannot be
     tried.
     """
@@ -258,13 +264,16 @@ def read_states(sample: CalibrationSample, engine: Engine, params: PoolParams) -
 
 
 def cut_windows(states: Bits, params: PoolParams) -> list[Bits]:
-    """Split the states of a completion into its proof windows, uint16[rows, hidden] each."""
+    """Split the states of a completion into its proof windows, each uint16[rows, hidden]."""
     step = params.verification.proof_window
     return [states[start : start + step] for start in range(0, len(states), step)]
 
 
 def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random.Generator) -> dict[str, list[bool]]:
-    """Return for every forgery whether it passes on each window, forged from another window of the same length."""
+    """Return, for every forgery, whether it passes on each window.
+
+    It is forged from a different window of the same length.
+    """
     passed: dict[str, list[bool]] = {name: [] for name in FORGERS}
     for _, group in groupby(sorted(windows, key=len), key=len):
         alike: list[NDArray[np.uint16]] = list(group)
@@ -278,7 +287,7 @@ def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random
 
 
 def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
-    """Judge a proof as the validator's checks do: first its form, then its distances."""
+    """Return whether a proof passes the validator's checks: first its form, then its distances."""
     modulus = int.from_bytes(proof[:2], "big")
     return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
 
@@ -286,7 +295,7 @@ def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
 def _prove_with(
     engine: Engine, sample: CalibrationSample, states: Sequence[Bits], params: PoolParams
 ) -> Iterator[Distances]:
-    """Yield the distances between another policy's proofs, for the same prompts and seeds, and honest states."""
+    """Yield the distances between honest states and the proofs of a different policy for the same prompts and seeds."""
     requests = [
         GenerationRequest(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
         for row in sample.rollouts

@@ -1,6 +1,6 @@
-"""Forged proofs that cost no forward pass. A worker that runs no model, or an outdated one, could submit them.
+"""Forged proofs that need no forward pass. A worker that runs no model, or an outdated one, could submit them.
 
-Calibration refuses thresholds that let one of them pass. Every forger knows honest proofs of earlier windows of this
+Calibration refuses thresholds that would accept one of them. Each forger knows honest proofs of earlier windows of this
 pool, as every contributor does.
 """
 
@@ -18,7 +18,7 @@ Forger = Callable[[Bits, np.random.Generator], bytes]
 
 
 def forge_constant(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """Forge a constant polynomial of one typical value. It passes plain TOPLOC, which ignores the sign."""
+    """Forge a constant polynomial of one typical value. Plain TOPLOC accepts it, because it ignores the sign."""
     values = earlier.reshape(-1)
     top = values[compute_top(values, compute_k(*earlier.shape))]
     middle = int(np.sort(top & 0x7FFF)[len(top) // 2])
@@ -31,7 +31,7 @@ def forge_profile(earlier: Bits, rng: np.random.Generator) -> bytes:
 
 
 def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """Forge a proof with the values of an earlier window at its indices in another order.
+    """Forge a proof with the values and indices of an earlier window, combined in a different order.
 
     The histogram of the values is right, and the indices are likely ones.
     """
@@ -42,7 +42,7 @@ def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
 
 
 def forge_channels(earlier: Bits, rng: np.random.Generator) -> bytes:
-    """Forge a proof with the typical value of each channel. The modulus maps an index to its channel."""
+    """Forge a proof with the typical value of each channel. The proof's modulus maps an index to its channel."""
     hidden = earlier.shape[1]
     if hidden < compute_k(*earlier.shape):
         return forge_profile(earlier, rng)  # no such modulus exists: there are fewer channels than coefficients

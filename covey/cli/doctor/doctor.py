@@ -1,6 +1,6 @@
-"""`covey doctor`: report what this machine has and what it lacks, with a fix for each problem.
+"""`covey doctor`: report what this machine has and what is missing, with a fix for each problem.
 
-With a role's settings it checks that role instead, see `role_checks`.
+With a role's settings it checks that role instead; see `role_checks`.
 """
 
 import importlib.util
@@ -44,14 +44,14 @@ print(vllm.__version__, "on", current_platform.device_type)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Result of one look at the machine. Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
+    """Result of one check. Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
 
     name: str
     is_well: bool
     detail: str
     fix: str = ""
     is_needed: bool = True
-    """Whether something that the command was asked about cannot run without it."""
+    """Whether the checked role or feature cannot run without it."""
 
 
 def doctor(
@@ -98,7 +98,7 @@ def doctor(
 
 
 def guess_role(file: Path) -> Role:
-    """Return the role in the file's name, as in worker-2.toml, or else the only role that has all of its keys.
+    """Return the role in the file's name, as in worker-2.toml, or else the only role that has all keys of the file.
 
     Raises OperatorError("no_settings_file") or OperatorError("unknown_role").
     """

@@ -1,6 +1,6 @@
-"""Gathers what `covey doctor --config` judges. It only reads, and every wait has a deadline.
+"""Gathers the facts that `covey doctor --config` checks. It only reads, and every wait has a deadline.
 
-Whatever could not be read becomes a `Trouble`. Torch runs in a subprocess, which can be ended.
+A fact that could not be read becomes a `Trouble`. Torch runs in a subprocess, which can be killed.
 """
 
 import asyncio
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 REQUEST_SECONDS = 3.0
 """Timeout in seconds of one request."""
 CHAIN_SECONDS = 6.0
-"""Timeout in seconds of all requests of one look at the chain."""
+"""Timeout in seconds of all chain requests together."""
 HTTP_SECONDS = 5.0
-"""Timeout in seconds of one look at a file, a folder, the coordinator or a relay, with all its requests."""
+"""Timeout in seconds of all requests to the coordinator, to a relay, or to one file or folder."""
 ALL_SECONDS = 28.0
-"""Timeout in seconds of everything together. The engine has the time that the other looks leave of it."""
+"""Timeout in seconds of everything. The engine's check gets the time that remains after the others."""
 BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
-"""Kind of bond that a role's own key puts up."""
+"""Kind of the bond that a role's own key must have."""
 MAX_RELAYS = 16
-"""Maximum number of relays to ask, because a coordinator could name any number of them."""
+"""Maximum number of relays to check, because a coordinator can list any number."""
 Found = TypeVar("Found")
 
 
 def gather(
     role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Look at everything that the role needs. With `raw`, amounts are in the token's smallest unit."""
+    """Gather all facts that the role's checks need. With `raw`, amounts are in the token's smallest unit."""
     began = time.monotonic()
     device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: look_at_device(settings))
     isolation = None
@@ -123,7 +123,7 @@ def gather(
 
 
 def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], Found | Trouble]:
-    """Begin to look, and return a function that waits for the answer until `seconds` from now.
+    """Start a function in a thread, and return a function that waits for its result until `seconds` from now.
 
     A thread that takes longer is abandoned, and ends with the process.
     """
@@ -153,9 +153,9 @@ def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], 
 
 
 def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_port_free: bool) -> str | None:
-    """Return the URL of the coordinator to ask.
+    """Return the URL of the coordinator to check.
 
-    With a coordinator's own settings, this is the process that listens on its port, or None if the port is free.
+    For a coordinator's own settings it is the URL of the process that listens on its port, or None if the port is free.
     """
     if isinstance(settings, RoleSettings):
         return settings.coordinator_url
@@ -165,7 +165,7 @@ def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_por
 
 
 def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment:
-    """Return the deployment, with the node that the role asks."""
+    """Return the deployment with the node that the role uses."""
     loaded = Deployment.load(settings.deployment)
     return replace(loaded, rpc_url=loaded.choose_node(settings.rpc_url))
 
@@ -187,7 +187,7 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
 
 
 def _look_at_pool(history: History, number: int, role: Role, key: Address | None, *, raw: bool) -> PoolFacts:
-    """Read the pool and the part that the key has in it. Raises OperatorError("unknown_pool")."""
+    """Read the pool, and the key's role and stake in it. Raises OperatorError("unknown_pool")."""
     contracts, pool = history.contracts, PoolId(number)
     stakes = contracts.stakes
     terms, steps = contracts.pools.get_terms(pool), contracts.policies.steps_of(pool)
@@ -212,7 +212,7 @@ def _look_at_pool(history: History, number: int, role: Role, key: Address | None
 
 
 def _choose_unit(token: Token) -> TokenUnit:
-    """Return the token's unit, or the smallest unit if the token describes its own in an unusable way."""
+    """Return the token's unit, or the smallest unit if the token's decimals are unusable."""
     try:
         return read_unit(token)
     except OperatorError:

@@ -1,4 +1,4 @@
-"""The row "isolation" of `covey doctor`: how graders and decoders are isolated here, and what a better rung lacks."""
+"""The row "isolation" of `covey doctor`: how graders and decoders are isolated here, and why stronger levels fail."""
 
 from covey.cli.doctor.snapshot import Check, IsolationFacts, Snapshot, Trouble, ok, tell, warn
 from covey.sandbox import RUNGS, IsolationSetting, require_isolation, try_rung
@@ -8,14 +8,14 @@ FIX = "Install bubblewrap 0.8 or newer, or pip install covey[isolation], and all
 
 
 def look_at_isolation(setting: IsolationSetting = "auto") -> IsolationFacts:
-    """Find the isolation rung in use, and why better ones do not hold. Raises OperatorError("sandbox_isolation")."""
+    """Find the isolation level in use, and why stronger ones do not work. Raises OperatorError("sandbox_isolation")."""
     isolation = require_isolation(setting)
     better = RUNGS[: RUNGS.index(isolation.rung)] if setting == "auto" else ()
     return IsolationFacts(isolation=isolation, failed=tuple(map(try_rung, better)))
 
 
 def check_isolation(seen: Snapshot) -> Check:
-    """Warn about a rung that does not shield everything, because work goes on at the risk of the machine's owner."""
+    """Warn about a level that does not shield everything. The role still works, at a risk for the machine's owner."""
     facts = seen.isolation
     if facts is None or isinstance(facts, Trouble):
         return tell("isolation", facts or Trouble(detail="not looked at"))

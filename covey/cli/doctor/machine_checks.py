@@ -24,14 +24,14 @@ MASTER_BYTES = 16
 CHECKPOINT_BYTES = 12
 """Bytes per weight of a checkpoint: float32 weights and the two moments."""
 WORKING_SHARE = 1.5
-"""Memory of an engine in multiples of the weights: activations and the KV cache take about half as much again."""
+"""Memory of an engine, as a multiple of the weights. Activations and KV cache take about half of the weights' size."""
 LEAST_DISK = 1 << 30
-"""Bytes that must be free on the disk of every folder, in any case."""
+"""Minimum free bytes on the disk of each folder, whatever the role needs."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def spell_bytes(size: int) -> str:
-    """Spell a number of bytes with three digits, for example "23.5 GiB"."""
+    """Format a number of bytes with three digits, for example "23.5 GiB"."""
     power = min(len(_UNITS) - 1, max(0, size.bit_length() - 1) // 10)
     value = size / (1 << 10 * power)
     return f"{value:.3g} {_UNITS[power]}" if value < 1000 else f"{value:.0f} {_UNITS[power]}"
@@ -47,7 +47,7 @@ def check_device(seen: Snapshot) -> Check:
 
 
 def check_engine(seen: Snapshot) -> Check:
-    """Check that the pool's thresholds apply to the engine that the role will use, its build and this hardware."""
+    """Check that the pool's thresholds cover the role's engine, its build and this hardware."""
     if seen.engine is None:
         return skip("engine", "coordinator")
     if isinstance(seen.engine, Trouble):
@@ -90,7 +90,10 @@ def check_disk(seen: Snapshot) -> Check:
 
 
 def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
-    """Yield the bytes that a role keeps in each folder, or nothing if the size of a policy is unknown."""
+    """Yield the number of bytes that a role stores in each folder.
+
+    Yields nothing if the size of a policy is unknown.
+    """
     size, weights = _measure_policy(seen)
     if size is None or weights is None:
         return
@@ -129,7 +132,10 @@ def check_port(seen: Snapshot) -> Check:
 
 
 def check_clock(seen: Snapshot) -> Check:
-    """Compare clocks, because a signature is valid for a minute and at most a few seconds before its own time."""
+    """Compare the clock with the coordinator's.
+
+    A signature is valid for a minute, and only a few seconds before its own time.
+    """
     fix = "Set this machine's clock, for example with timedatectl set-ntp true"
     details = []
     if isinstance(seen.coordinator, CoordinatorFacts):

@@ -1,6 +1,6 @@
-"""Gathers facts about the machine that a role will run on: device, engine, folders, port. Nothing is written.
+"""Gathers facts about the machine of a role: device, engine, folders and port. It writes nothing.
 
-Torch runs in a subprocess, which can be ended.
+Torch runs in a subprocess, which can be killed.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
 
 DEVICE_SECONDS = 20.0
-"""Timeout in seconds of torch, which takes some of them to start. The other looks run meanwhile."""
+"""Timeout of torch in seconds, some of which it needs to start. Other facts are gathered meanwhile."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -66,7 +66,7 @@ def look_at_folder(root: Path) -> FolderFacts:
 
 
 def find_port_trouble(host: str, port: int) -> Trouble | None:
-    """Return why the port cannot be listened on, or None if it can."""
+    """Return why the process cannot listen on the port. None if it can."""
     try:
         listen(host, port).close()
     except OperatorError as error:

@@ -1,4 +1,4 @@
-"""Checks of one role, which turn the snapshot of `gathering` into the rows of `covey doctor --config`.
+"""Checks of one role. They turn the snapshot of `gathering` into the rows of `covey doctor --config`.
 
 `check_role` gathers and judges. Each check is a pure function of the snapshot, so tests can build snapshots by hand.
 """
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 TRANSACTION_GAS = 500_000
 """Gas of one transaction of a role, rounded up."""
 FEW_TRANSACTIONS = 100
-"""Number of transactions below which the remaining ether is a warning."""
+"""If the account's ether pays for fewer transactions than this, the check warns."""
 
 
 def check_role(
     role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> list[Check]:
-    """Check this machine and the network for a role with these settings, within half a minute and without sending.
+    """Check this machine and the network for a role with these settings. Takes at most half a minute and sends nothing.
 
     With `raw`, amounts are in the token's smallest unit.
     """
@@ -57,7 +57,7 @@ def check_role(
 
 
 def judge(seen: Snapshot) -> list[Check]:
-    """Return all rows of the snapshot's role, in the order in which they should be fixed."""
+    """Return all rows of the snapshot's role, in the order in which problems should be fixed."""
     return [check(seen) for check in CHECKS[seen.role]]
 
 
@@ -139,7 +139,7 @@ def check_named_on_chain(seen: Snapshot) -> Check:
 
 
 def check_bond(seen: Snapshot) -> Check:
-    """Check the bond. A validator's verdicts do not count without one; for an operator it is optional."""
+    """Check the bond. A validator's verdicts do not count without one. It is optional for an operator."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
         return skip("bond", "key" if isinstance(seen.address, Trouble) else "pool")
     pool, stake, needed = seen.pool, seen.pool.stake, seen.pool.terms.validator_bond
@@ -181,7 +181,7 @@ def check_registration(seen: Snapshot) -> Check:
 
 
 def check_stake(seen: Snapshot) -> Check:
-    """Check that the contributor's free stake backs every one of its nodes."""
+    """Check that the contributor's free stake covers all of its nodes."""
     if not isinstance(seen.pool, PoolFacts) or seen.pool.contributor is None:
         return skip("stake", "registration")
     pool, owner, count = seen.pool, seen.pool.contributor, len({*seen.pool.nodes, seen.address})

@@ -1,4 +1,4 @@
-"""What `covey doctor --config` sees of a role's machine, chain, coordinator and relays, and the rows that it shows.
+"""The facts that `covey doctor --config` gathers about a role's machine, chain, coordinator and relays, and its rows.
 
 `gathering` fills a `Snapshot`; `machine_checks` and `role_checks` judge it.
 """
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Reason why something could not be read, and what to do about it. Example: detail="node.key cannot be read"."""
+    """Why something could not be read, and how to fix it. Example: detail="node.key cannot be read"."""
 
     detail: str
     fix: str = ""
 
     @classmethod
     def of(cls, error: CoveyError) -> Self:
-        """Convert an error. A message without a separate `fix` says what to do after its first sentence."""
+        """Convert an error.
+
+        If it has no separate `fix`, everything after the first sentence of its message is the fix.
+        """
         if isinstance(error, OperatorError):
             return cls(detail=error.message.removesuffix(f". {error.fix}"), fix=error.fix)
         detail, _, fix = error.message.partition(". ")
@@ -42,18 +45,18 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """The device that a model computes on. Example: name="NVIDIA H100 80GB HBM3", memory=85_000_000_000."""
+    """The device that runs the model. Example: name="NVIDIA H100 80GB HBM3", memory=85_000_000_000."""
 
     name: str
     memory: int
     """Total memory in bytes."""
     has_idle_gpu: bool = False
-    """Whether the machine has an NVIDIA GPU although the settings name the CPU."""
+    """Whether the machine has an NVIDIA GPU but the settings select the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
-    """The engine that the role will use. The pool's thresholds apply to it on this hardware.
+    """The engine that the role will use, to which the pool's thresholds apply on this hardware.
 
     Example: name="hf", build="covey 0.1.0, torch 2.13.0+cpu, transformers 5.1.0".
     """
@@ -65,15 +68,15 @@ class EngineProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationFacts:
-    """The isolation rung in use, and the better ones that failed. Example: "landlock", if bubblewrap is missing."""
+    """The isolation level in use, and the stronger ones that failed. Example: "landlock", if bubblewrap is missing."""
 
     isolation: Isolation
     failed: tuple[RungTrial, ...] = ()
-    """Trials of the better rungs, best first."""
+    """Results of the stronger levels' trials, strongest first."""
 
     @property
     def detail(self) -> str:
-        """One line about the rungs.
+        """One line about the levels.
 
         Example: "landlock (Landlock ABI 4, seccomp); does not shield processes; bwrap: not installed".
         """
@@ -92,38 +95,38 @@ class FolderFacts:
     free: int
     """Free bytes on its disk."""
     held: int
-    """Bytes of the files that it already holds."""
+    """Total size in bytes of the files in the folder."""
     is_writable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainFacts:
-    """The node of the chain, and the contracts' code."""
+    """State of the chain's node, and which contracts have code."""
 
     url: str
     chain_id: int
     head_time: int
-    """Unix seconds of the newest block."""
+    """Time of the newest block, in Unix seconds."""
     gas_price: int
-    """Wei per unit of gas that a transaction offers now."""
+    """Price that a transaction would offer now, in wei per gas."""
     codeless: tuple[str, ...]
-    """Names of contracts whose addresses hold no code."""
+    """Names of contracts that have no code at their address."""
     balance: int | None
-    """Balance of the role's key in wei; None without a key."""
+    """Balance of the role's key in wei. None if the role has no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """The pool as it is on chain, and what the role's account is in it."""
+    """The pool on chain, and the role's account in it."""
 
     state: PoolState
     terms: PoolTerms
     operator: Address
     is_validator: bool
     contributor: Address | None
-    """Contributor that vouches for the role's key as a node; None if nobody does."""
+    """Contributor that vouches for the role's key as a node. None if there is none."""
     nodes: tuple[Address, ...]
-    """Nodes that work for that contributor, on any machine; empty without one."""
+    """All nodes of that contributor, on any machine. Empty if there is no contributor."""
     unit: TokenUnit
     """Unit in which rows show amounts of the pool's token."""
     stake: int
@@ -131,14 +134,14 @@ class PoolFacts:
     steps: int
     """Number of published policies."""
     newest_hash: Hash | None
-    """Manifest hash of the newest policy; None before the first."""
+    """Manifest hash of the newest policy. None if no policy is published."""
 
     def format_amount(self, amount: int) -> str:
         """Format an amount, for example as "1.5 CVT", or as "1500000000000000000" in the smallest unit."""
         return format_amount(amount, self.unit)
 
     def format_argument(self, amount: int) -> str:
-        """Format an amount as arguments of `covey stake add`.
+        """Format an amount as an argument of `covey stake add`.
 
         Example: "1.5", or "1500000000000000000 --raw" in the smallest unit.
         """
@@ -152,9 +155,9 @@ class CoordinatorFacts:
 
     pool: int
     params: PoolParams | Trouble
-    """The pool's parameters, or `Trouble` if they do not have the chain's hash."""
+    """The pool's parameters. A `Trouble` if their hash differs from the hash on chain."""
     offset: float
-    """Seconds by which this machine's clock is ahead of the coordinator's."""
+    """Difference in seconds between this machine's clock and the coordinator's. Positive if this machine is ahead."""
     nodes: Mapping[Address, NodeView]
     """Nodes that have registered with the coordinator, by address."""
     relays: tuple[str, ...]
@@ -162,9 +165,9 @@ class CoordinatorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that was gathered.
+    """All facts that were gathered.
 
-    None means that it was not looked at, because the role does not need it or because a prerequisite is missing.
+    A fact is None if the role does not need it, or if something that it depends on is missing.
     """
 
     role: Role
@@ -178,22 +181,22 @@ class Snapshot:
     engine: EngineProbe | Trouble | None = None
     isolation: IsolationFacts | Trouble | None = None
     port: Trouble | None = None
-    """Reason why the coordinator's port is not free; None if it is free, and for other roles."""
+    """Why the coordinator's port is not free. None if it is free, or if the role is not a coordinator."""
     chain: ChainFacts | Trouble | None = None
     pool: PoolFacts | Trouble | None = None
     coordinator: CoordinatorFacts | Trouble | None = None
     relays: Mapping[str, Manifest | Trouble] | None = None
-    """Manifest of the newest policy as each relay serves it, by URL."""
+    """Manifest of the newest policy from each relay, by URL."""
 
     @property
     def manifest(self) -> Manifest | None:
-        """Manifest of the newest policy, which has the chain's hash; None if no relay serves it."""
+        """Manifest of the newest policy with the hash that is on chain. None if no relay serves it."""
         answers = (self.relays or {}).values()
         return next((answer for answer in answers if isinstance(answer, Manifest)), None)
 
     @property
     def params(self) -> PoolParams | None:
-        """The pool's parameters if they have the chain's hash, otherwise None."""
+        """The pool's parameters. None if their hash differs from the hash on chain."""
         params = self.coordinator.params if isinstance(self.coordinator, CoordinatorFacts) else None
         return params if isinstance(params, PoolParams) else None
 
@@ -211,9 +214,9 @@ class Check:
     name: str
     status: Status
     detail: str
-    """What was seen, with values. For "skip", the row that must be fixed first."""
+    """What was found, with values. For a skipped check, the row that must be fixed first."""
     fix: str = ""
-    """What to do, often a command. Empty if nothing is wrong."""
+    """How to fix it, often a command. Empty if nothing is wrong."""
 
 
 def ok(name: str, detail: str) -> Check:
