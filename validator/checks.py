@@ -113,7 +113,7 @@ def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 
 
 def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the file contains each (group, sibling) of the task exactly once, and the receipt's number of units."""
+    """Check that the file contains each (group, sibling) of the task once, and the receipt's number of units."""
     rollouts = claim.rollouts
     if len({(row.group, row.sibling) for row in rollouts}) != len(rollouts):
         return Judgement.reject(Reason.DUPLICATE)

@@ -105,7 +105,7 @@ def join(
 
 
 def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
-    """Raise OperatorError, before anything is created, if the key is unreadable or no terminal can confirm the stake."""
+    """Raise OperatorError before anything is created if the key is unreadable or nobody can confirm the stake."""
     from covey.chain.wallet import load_key
 
     if key_file is None:

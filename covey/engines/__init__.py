@@ -1,1 +1,4 @@
-"""Engines run a policy: they generate rollouts and replay them. `base` defines the interface; `hf` is the reference."""
+"""Engines run a policy: they generate rollouts and replay them.
+
+`base` defines the interface, and `hf` is the reference.
+"""

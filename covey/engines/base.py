@@ -1,8 +1,9 @@
-"""The interface of engines. Workers use it to generate and validators to replay; evaluation and benchmarks use it too.
+"""The interface of engines. Workers generate with it and validators replay with it; evaluation and benchmarks use it
+too.
 
 Values cross this interface as numpy arrays and tuples, so callers need no torch. Row t of any result is the row that
 predicted completion token t. Row 0 therefore belongs to the last prompt token, and the state after the last token is
-not kept. Only the part of the hidden states that proofs contain leaves the engine, so no more leaves an accelerator.
+not kept. Of the hidden states only the values that proofs contain leave the engine, so little leaves an accelerator.
 """
 
 from collections.abc import Sequence
@@ -26,58 +27,61 @@ class GenerationRequest:
     seed: int
     """Seed of the slot, 0 .. 2**63 - 1 (see `protocol.seeding`). It is the key of every token's noise."""
     max_tokens: int
-    """Largest number of tokens of the completion, including the end token; at least 1."""
+    """Maximum number of completion tokens, including the end token. At least 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Completion:
-    """The completion that an engine generated for one request."""
+    """A generated completion of one request."""
 
     policy_version: int
     """Version of the weights that all tokens were sampled with."""
     tokens: tuple[int, ...]
-    """Sampled tokens, 1 .. max_tokens of them. The end token is included if there was one."""
+    """Sampled tokens, from 1 to max_tokens. Includes the end token if there was one."""
     logprobs: tuple[float, ...]
     """log p(token) under the unmodified model (temperature 1, no noise), one float32 value per token."""
     tops: tuple[Top, ...]
-    """Top values of the last hidden states after the final norm, in bfloat16: one `Top` per `Capture.window` tokens.
-    Empty if the call had no capture."""
+    """Top values, in bfloat16, of the last hidden states after the final norm: one `Top` per `Capture.window` tokens.
+
+    Empty if the call had no capture.
+    """
     finished: bool
     """Whether the last token is an end token. If not, the length limit ended the completion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayRequest:
-    """One claimed completion to check."""
+    """A claimed completion to check."""
 
     prompt: tuple[int, ...]
     """Tokens of the prompt, at least one."""
     tokens: tuple[int, ...]
-    """Claimed tokens, at least one. They may come from an untrusted peer, so an engine rejects those it cannot read."""
+    """Claimed tokens, at least one. They may come from an untrusted peer, so an engine rejects invalid ones."""
     seed: int
     """Seed of the slot, 0 .. 2**63 - 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Replay:
-    """The policy's own values for one claimed completion of n tokens."""
+    """The policy's own values for a claimed completion of n tokens."""
 
     tops: tuple[Top, ...]
     """Top values of the last hidden states, one `Top` per window, as in `Completion`."""
     logprobs: NDArray[np.float32]
     """log p(claimed token) under the unmodified model, float32[n]."""
     margins: NDArray[np.float32]
-    """Margin by which each claimed token lost to the seeded argmax, float32[n], at least 0. It is 0 if the token won.
+    """Margin by which each claimed token lost to the seeded argmax, float32[n]. 0 if the token is the argmax.
 
-    The last margin also tests an end token. This test is stricter than the paper's p > 0.1 (section 2.3.3).
+    The margin of the last token also tests whether the end token was sampled. This test is stricter than the paper's
+    p > 0.1 (section 2.3.3).
     """
 
 
 class Engine(Protocol):
     """A model whose policy can be replaced in place. All methods are synchronous.
 
-    Several threads may call `generate`. An engine runs these calls concurrently or one after the other. `load_policy`
-    waits until no call is running.
+    Several threads may call `generate`. An engine runs these calls concurrently or in turn. `load_policy` waits until
+    no call is running.
     """
 
     @property
@@ -90,7 +94,7 @@ class Engine(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of rows of the language-model head. The noise covers exactly these tokens."""
+        """Number of rows of the language-model head. The sampling noise has one value for each of these tokens."""
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -101,7 +105,7 @@ class Engine(Protocol):
         """Tokenizer of the policy."""
 
     def load_policy(self, folder: Path, version: int) -> None:
-        """Replace the weights by those of `folder`/model.safetensors.
+        """Replace the weights with those in `folder`/model.safetensors.
 
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the weights do not fit the model.
         """
@@ -109,12 +113,12 @@ class Engine(Protocol):
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request with its seeded noise. Results are in the order of the requests."""
+        """Sample a completion for each request with its seeded noise. Results have the order of the requests."""
 
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Prefill each claimed completion and score it. Results are in the order of the sequences.
+        """Score each claimed completion in one prefill. Results have the order of the requests.
 
         Raises ProtocolError("malformed_tokens") if a token is outside the vocabulary, or if a prompt or completion is
         empty.

@@ -1,9 +1,8 @@
 """What engines do differently when their device is a CPU.
 
 Two more differences are with the code that they concern: `engines.vllm.cache_size` computes the default KV cache, and
-`trainer.algorithm.lm_head` uses smaller tiles.
-
-torch is imported late, because roles call `keep_memory` before they start a thread.
+`trainer.algorithm.lm_head` uses smaller tiles. torch is imported late, because roles call `keep_memory` before they
+start a thread.
 """
 
 import ctypes
@@ -17,14 +16,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 REPLAY_TOKENS = 8192
-"""Largest number of tokens of a replay pass on a CPU. With a hidden size of 4096 a layer's states then take 128 MiB."""
+"""Maximum number of tokens in a replay pass on a CPU.
+
+With a hidden size of 4096 the states of a layer then take 128 MiB.
+"""
 BLOCK = 256
-"""Tokens that a CPU puts through a feed-forward network together, so that intermediate results stay in its cache."""
+"""Number of tokens that pass a feed-forward network together on a CPU. Intermediate results then stay in the cache."""
 MASKED_TOKENS = 1024
-"""Longest sequence for which a CPU uses a mask, of at most 4 MiB. This is faster than computing the prompt's queries
-again."""
+"""Maximum sequence length for which a CPU uses an attention mask, which takes at most 4 MiB.
+
+For such sequences a mask is faster than computing the prompt's queries again.
+"""
 VLLM_LOGITS = 1 << 23
-"""Largest number of logits of a replay that vLLM computes at a time on a CPU, where new pages are expensive."""
+"""Maximum number of replay logits that vLLM computes at once on a CPU, where new memory pages are expensive."""
 VLLM_ENVIRONMENT = {
     # Make glibc keep freed memory. Each step allocates logits of tens of MiB, and new pages would cost more than the
     # logits themselves (decision 016).
@@ -32,20 +36,21 @@ VLLM_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # turns AMX tiles off; see `disable_amx_tiles`
 }
-"""Environment of a vLLM subprocess that computes on a CPU."""
+"""Environment variables of a vLLM subprocess on a CPU."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
 """Parameters of mallopt(3): mmap threshold, trim threshold and number of arenas.
 
-An allocation above the mmap threshold gets its own mapping. Free memory up to the trim threshold stays at the heap's
-end. All threads share one arena, because per-thread arenas have small heaps whose ends return to the kernel at once.
+An allocation above the mmap threshold gets its own mapping. Free memory up to the trim threshold stays at the end of
+the heap. All threads share one arena, because the small heaps of per-thread arenas return memory to the kernel at once.
 """
 
 
 def keep_memory() -> None:
-    """Make this process keep up to a gibibyte of freed memory, which the next step's tensors use again.
+    """Make this process keep up to 1 GiB of freed memory, which the tensors of the next step reuse.
 
     Otherwise the kernel takes the memory back after each step and clears every page before its next use. Call this
-    before the process starts threads, because their arenas would stay. It has no effect if the C library is not glibc.
+    before the process starts threads, because their arenas would stay. It has no effect with a C library other than
+    glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -67,7 +72,7 @@ def disable_amx_tiles() -> None:
 
 @contextmanager
 def feed_in_blocks(model: "PreTrainedModel") -> Iterator[None]:
-    """Make the feed-forward networks take `BLOCK` tokens at a time on a CPU, and undo this afterwards.
+    """On a CPU, make the feed-forward networks process `BLOCK` tokens at a time. Undo this on exit.
 
     The intermediate results of a block stay in a core's cache.
     """
@@ -83,9 +88,9 @@ def feed_in_blocks(model: "PreTrainedModel") -> Iterator[None]:
 
 
 def _is_dense(network: "torch.nn.Module") -> bool:
-    """Return whether all parameters are in plain linear layers, as in Llama and Qwen.
+    """Return whether all parameters of a network belong to plain linear layers, as in Llama and Qwen.
 
-    Such a network maps one tensor to one tensor, token by token.
+    Such a network maps each token on its own, so its input can be split into blocks.
     """
     import torch
 

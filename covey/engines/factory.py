@@ -1,4 +1,4 @@
-"""Chooses, checks and builds the engine that a setting names; its libraries are imported late."""
+"""Selects, checks and builds the engine for a role's settings. Engine libraries are imported late."""
 
 import importlib.util
 import math
@@ -17,7 +17,7 @@ Role = Literal["worker", "validator"]
 
 
 class EngineSettings(Protocol):
-    """Settings of a role from which an engine is opened."""
+    """Settings from which a role's engine is built."""
 
     @property
     def engine(self) -> str: ...
@@ -34,10 +34,10 @@ class EngineSettings(Protocol):
 def open_engine(
     settings: EngineSettings, params: PoolParams, *, role: Role, call_seconds: float = math.inf
 ) -> tuple[str, Engine]:
-    """Return the name of a role's engine and the engine, without a policy; the caller closes it.
+    """Return the name of a role's engine, and the engine without a policy. The caller closes it.
 
-    `call_seconds` is an upper limit, in seconds, of the setting with this name. Raises OperatorError as
-    `require_engine` and `VllmOptions.fit`.
+    `call_seconds` is an upper limit in seconds for the setting with this name. Raises the errors of `require_engine`
+    and `VllmOptions.fit`.
     """
     interpreter = settings.vllm.interpreter
     name = choose_engine(settings.engine, params.verification, role=role, interpreter=interpreter)
@@ -54,10 +54,11 @@ def open_engine(
 
 
 def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
-    """Return the name of the engine that a setting means.
+    """Return the name of the engine that a setting selects.
 
-    "auto" means the engine that the pool's thresholds hold for. If they hold for any, it means vllm for a worker that
-    has it, and otherwise hf. `interpreter` is another Python that vLLM runs in, as in `VllmOptions`.
+    "auto" selects the engine for which the pool's thresholds are valid. If they are valid for any engine, it selects
+    vllm for a worker with vLLM installed, and hf otherwise. `interpreter` is a different Python that runs vLLM, as in
+    `VllmOptions`.
     """
     if setting != "auto":
         return setting
@@ -70,9 +71,9 @@ def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interp
 def build_engine(
     name: str, *, dtype: str, batch: int, device: str = "cpu", threads: int = 1, vllm: VllmOptions | None = None
 ) -> Engine:
-    """Return an engine without a policy.
+    """Build an engine without a policy.
 
-    `batch` is the largest number of completions that run together. `threads` is the number of threads of the engine's
+    `batch` is the maximum number of completions that run together. `threads` is the number of threads of the engine's
     process. Raises OperatorError("bad_engine") if there is no engine with this name.
     """
     require_known(name)
@@ -95,13 +96,12 @@ def require_engine(
     interpreter: Path | None = None,
     is_apart: bool = False,
 ) -> None:
-    """Require that the pool's thresholds hold for this engine in this role, on this hardware and build.
+    """Check that the pool's thresholds are valid for this engine in this role, on this hardware and build.
 
-    With `is_apart`, torch is asked in a separate process, because it would take GPU memory in this one.
-
-    Raises OperatorError("wrong_engine"), OperatorError("wrong_hardware") or OperatorError("wrong_build") if they do
-    not. "wrong_build" is also raised if `interpreter` has another version of Covey. Raises OperatorError("bad_device")
-    if the pool names hardware and torch cannot use the device.
+    With `is_apart`, a separate process imports torch, because torch would take GPU memory in this one. Raises
+    OperatorError("wrong_engine"), OperatorError("wrong_hardware") or OperatorError("wrong_build") if they are not
+    valid. "wrong_build" is also raised if `interpreter` has a different version of Covey. Raises
+    OperatorError("bad_device") if the pool specifies hardware and torch cannot use the device.
     """
     other_python = interpreter if name == "vllm" else None
     holds = f"this pool's thresholds hold for {role}s"
@@ -128,9 +128,9 @@ def require_engine(
 
 
 def _require_same_covey(interpreter: Path) -> None:
-    """Require that both processes of the vLLM engine run the same version of Covey.
+    """Check that both processes of the vLLM engine run the same version of Covey.
 
-    Nothing else guarantees that the two understand each other's messages. Raises OperatorError("wrong_build").
+    Otherwise they might not understand each other's messages. Raises OperatorError("wrong_build").
     """
     ours, theirs = metadata.version("covey"), list_versions("vllm", interpreter)["covey"]
     if theirs != ours:

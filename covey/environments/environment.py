@@ -1,8 +1,8 @@
-"""The part that all kinds of environment share: system prompt, length targets, kept questions, extraction and reward.
+"""What all kinds of environment share: system prompt, length targets, question mask, extraction and reward.
 
-The reward is what the answer earns, which is 0 or 1 for all kinds of this package. If the prompt asks for a length,
-alpha x abs(target - length) is subtracted (INTELLECT-2, section 3.1.2). The answer of a completion that the token limit
-cut off earns nothing.
+The reward is what the answer earns, which is 0 or 1 for all kinds of this package. If the prompt asks for a
+length, alpha x abs(target - length) is subtracted (INTELLECT-2, section 3.1.2). A completion that the token
+limit cut off earns nothing for its answer.
 """
 
 import platform
@@ -28,9 +28,9 @@ class SharedOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     system_prompt: str = Field(default="", max_length=4096)
-    """System message of every prompt. If it is empty, the task's own system message is used, which few kinds have."""
+    """System message of every prompt. If empty, each task's own system message is used. Few kinds have one."""
     instruction: str = Field(default="", max_length=4096)
-    """Text that follows every question on a line of its own. It can say, for example, how to mark the answer."""
+    """Line that is added after every question. It can say, for example, how to mark the answer."""
     extraction: str = ""
     """Rule that takes the answer from a completion: last_boxed, answer_tag, last_line, final_number, last_code_block or
     whole. Empty means the kind's default."""
@@ -41,20 +41,22 @@ class SharedOptions(BaseModel):
     targets: list[PositiveInt] = []
     """Target lengths in tokens. Each prompt asks for one of them. Empty if no length is asked for."""
     alpha: float = Field(default=0.0003, ge=0, allow_inf_nan=False)
-    """Reward that each token above or below the target costs (INTELLECT-2, section 3.1.2)."""
+    """Reward lost for each token above or below the target length (INTELLECT-2, section 3.1.2)."""
     kept: str = ""
-    """Training questions that are drawn, as a bit mask in base64 (`question_mask.pack_kept`). Question n is the one
-    that draw n gives without this option. Empty means all questions. The held-out split is not affected."""
+    """Training questions to draw from, as a bit mask in base64 (`question_mask.pack_kept`). Bit n is for the
+    question that draw n selects without this option. Empty means all questions. The held-out split is not
+    affected.
+    """
 
 
 class TaskEnvironment:
-    """The tasks of one kind as an `Environment`."""
+    """Turns the task source of one kind into an `Environment`."""
 
     def __init__(self, source: TaskSource, options: SharedOptions, versions: Mapping[str, str] | None = None) -> None:
-        """Combine a source with the shared options. `versions` holds the version of the kind itself, by name.
+        """Combine a task source with the shared options. `versions` contains the version of the kind, by name.
 
-        Raises OperatorError("bad_environment") for an unknown extraction, an empty thinking tag or a malformed mask of
-        kept questions.
+        Raises OperatorError("bad_environment") for an unknown extraction, an empty thinking tag or a malformed mask
+        of kept questions.
         """
         self._source, self._options, self._versions = source, options, dict(versions or {})
         self._extraction = options.extraction or source.extraction
@@ -70,7 +72,7 @@ class TaskEnvironment:
 
     @property
     def source(self) -> TaskSource:
-        """The kind's own tasks and grader."""
+        """Source that draws and grades the tasks of the kind."""
         return self._source
 
     @property
@@ -87,7 +89,7 @@ class TaskEnvironment:
 
     @property
     def unopened_tags(self) -> frozenset[str]:
-        """The opening thinking tag if completions without the closing tag are graded, otherwise nothing."""
+        """The opening thinking tag, which the chat template must not open. Empty if `thinking_required` is set."""
         return frozenset() if self._options.thinking_required else frozenset(self._options.thinking_tags[:1])
 
     @property
@@ -96,13 +98,13 @@ class TaskEnvironment:
         return self._source.grading_python
 
     def prompt(self, draw: int) -> Prompt:
-        """Return the training prompt of a drawn integer."""
+        """Return the training prompt for a drawn integer."""
         targets = self._options.targets
         target = targets[draw_below("target", draw, len(targets))] if targets else None
         return self.build_prompt(self._source.draw(self._find_number(draw)), target)
 
     def identify(self, draw: int) -> JsonObject:
-        """Return the task's identity, its target length, and the texts around the question."""
+        """Return what identifies the prompt of a drawn integer: task, target length, instruction, system message."""
         targets = self._options.targets
         return {
             "task": self._source.identify(self._find_number(draw)),
@@ -120,22 +122,22 @@ class TaskEnvironment:
         ]
 
     def is_plain(self, reply: Reply) -> bool:
-        """Return whether the kind only compares texts."""
+        """Return whether the kind only compares strings to grade any reply."""
         return self._source.is_plain
 
     def grade(self, reply: Reply) -> Grade:
         """Grade a completion: what its answer earns, minus the cost of its length.
 
-        The answer of a completion that the token limit cut off earns nothing.
+        A completion that the token limit cut off earns nothing for its answer.
         """
         return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)
 
     def warm_up(self) -> None:
-        """Load what the kind grades with."""
+        """Load what the kind needs for grading."""
         self._source.warm_up()
 
     def grade_wrong(self, reply: Reply) -> Grade:
-        """Return the grade of a wrong answer, which is minus the cost of the completion's length."""
+        """Return the grade of a wrong answer: 0, minus the cost of the completion's length."""
         return self._build_grade(reply, 0.0)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
@@ -193,5 +195,5 @@ def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:
 
 
 def build_refusal(message: str) -> OperatorError:
-    """Build the error for an environment that cannot be built."""
+    """Build the OperatorError("bad_environment") for an environment that cannot be built."""
     return OperatorError("bad_environment", message, fix="Correct the environment in the pool's parameters")

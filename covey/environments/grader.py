@@ -1,8 +1,8 @@
-"""Grading in processes that may die, the same way for worker, validator and trainer.
+"""Grades replies in sandbox processes, in the same way for worker, validator and trainer.
 
-Replies whose grading only compares texts need no process, so a machine that grades no others starts none. Limits count
-CPU seconds, and a pool's parameters set them. A role that checks a grade allows `CHECKING_PATIENCE` times as much, so
-that no reward depends on how fast a machine is.
+Replies that are graded by comparing strings need no sandbox. A machine that grades only such replies starts
+no sandbox process. Limits count CPU seconds and are set by the pool's parameters. A role that checks a grade
+allows `CHECKING_PATIENCE` times as much, so that no reward depends on the speed of a machine.
 """
 
 from collections import Counter
@@ -21,13 +21,14 @@ from covey.sandbox import ATTEMPTS, CallLimits, CallOutcome, Sandbox, SandboxErr
 CHECKING_PATIENCE = 4
 """CPU time limit of a role that checks a grade, as a multiple of the worker's limit."""
 ANSWER_BYTES = 64 << 10
-"""Largest answer of a grading process in bytes."""
+"""Maximum size in bytes of what a grading process returns for one reply."""
 
 
 class GradingPool:
-    """Warm processes that grade the replies to one pool's prompts. It is a `Grader`, and several threads may call it.
+    """Grades the replies to one pool's prompts in processes that are kept warm.
 
-    Example: `with GradingPool(spec, environment, params.grading, settings) as grade: grades = grade(replies)`.
+    It is a `Grader`, and several threads may call it. Example: `with GradingPool(spec, environment,
+    params.grading, settings) as grade: grades = grade(replies)`.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class GradingPool:
         *,
         patience: int = 1,
     ) -> None:
-        """Keep the settings. `environment` is the environment of `spec`, and `patience` multiplies the time limits.
+        """Prepare the sandbox. `environment` must be built from `spec`, and `patience` multiplies the time limits.
 
         Raises OperatorError("unisolated_programs") if grading executes programs, this machine offers only resource
         limits, and the settings do not allow that.
@@ -62,9 +63,9 @@ class GradingPool:
             self._require_isolation()
 
     def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
-        """Grade each reply, in a process of the sandbox or, if grading it only compares texts, in this process.
+        """Grade each reply in a sandbox process or, if that only compares strings, in this process.
 
-        If a limit or the death of its process ends a grade, the reply gets the grade of a wrong answer with
+        If a limit or the death of the process stops the grading, the reply gets the grade of a wrong answer with
         `Grade.limit` set. Raises TransientError or OperatorError if no process starts.
         """
         payloads = [pack_reply(reply) for reply in replies]
@@ -118,12 +119,12 @@ class GradingPool:
 
 
 def is_explained_by_limit(claimed: float, found: Grade, wrong: Grade, limits: GradingParams) -> bool:
-    """Return whether a claimed reward may differ from the one found because a limit ended one of the two grades.
+    """Return whether a limit may explain why a claimed reward differs from the grade that the checking role found.
 
-    That is the case if the checking role reached its limit. It is also the case if the claim is that of a wrong answer
-    and the grade took long: a worker's machine, up to `CHECKING_PATIENCE` times slower, may then have reached its own
-    limit. The death of a grading process is not a limit, because an answer that kills the process does so everywhere
-    and is wrong.
+    That is so if the checking role reached its limit. It is also so if the claimed reward is that of a wrong
+    answer and the grading took long. A worker's machine, which may be up to `CHECKING_PATIENCE` times slower, may
+    then have reached its own limit. The death of a grading process is not a limit: an answer that kills the
+    process does so on every machine, and is wrong.
     """
     is_slow = found.cpu_seconds >= limits.cpu_seconds / CHECKING_PATIENCE
     return found.limit not in {"", "sandbox_died"} or (is_slow and claimed == wrong.reward)

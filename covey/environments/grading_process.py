@@ -12,11 +12,11 @@ from covey.environments.registry import load
 from covey.errors import ProtocolError
 
 FACTORY = "covey.environments.grading_process:build"
-"""Name under which a sandbox imports `build`."""
+"""Import path under which a sandbox finds `build`."""
 
 
 MOST_REWARD = 1e6
-"""Largest absolute value of a grade's reward."""
+"""Maximum absolute value of a grade's reward."""
 
 
 class _Reply(BaseModel):
@@ -48,10 +48,10 @@ def pack_reply(reply: Reply) -> bytes:
 
 
 def unpack_grade(answer: bytes) -> Grade:
-    """Parse the grade that a grading process answered with.
+    """Parse the grade that a grading process returned.
 
-    Raises ProtocolError("malformed_grade") for anything else, because a grader that an answer has taken over may send
-    any bytes.
+    Raises ProtocolError("malformed_grade") if it is not a grade: an answer that has taken over the process may
+    send any bytes.
     """
     try:
         grade = _Grade.model_validate_json(answer)

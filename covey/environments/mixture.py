@@ -19,7 +19,7 @@ class MixturePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     weight: int = Field(gt=0, le=1 << 20)
-    """Share of the prompts, relative to the weights of the other parts."""
+    """Weight of this environment. Its share of the prompts is its weight divided by the sum of all weights."""
     kind: str
     """Kind of the environment. A part of a mixture must not be a mixture."""
     options: dict[str, JsonValue] = {}
@@ -36,7 +36,7 @@ class MixtureOptions(BaseModel):
 
 
 class MixtureEnvironment:
-    """Draws a part by weight, then that part's prompt of the same draw."""
+    """Mixture of environments. For each drawn integer, it selects a part by weight and uses that part's prompt."""
 
     def __init__(self, options: JsonObject, load: Callable[[EnvironmentSpec], Environment]) -> None:
         """Build the parts with `load`. Raises OperatorError("bad_environment") for bad options."""
@@ -51,7 +51,7 @@ class MixtureEnvironment:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Versions of all parts, by name."""
+        """Versions of everything that the prompts and rewards of all parts depend on, by name."""
         return {name: version for part in self._parts for name, version in part.versions.items()}
 
     @property
@@ -61,12 +61,12 @@ class MixtureEnvironment:
 
     @property
     def unopened_tags(self) -> frozenset[str]:
-        """Thinking tags of all parts that the model's chat template must not open in the prompt."""
+        """Thinking tags that the model's chat template must not open in the prompt, from all parts."""
         return frozenset[str]().union(*(part.unopened_tags for part in self._parts))
 
     @property
     def grading_python(self) -> GradingPython:
-        """Interpreter and packages that all parts grade with.
+        """Interpreter and packages with which all parts are graded.
 
         Raises OperatorError("bad_environment") if the parts require different interpreters.
         """
@@ -93,12 +93,12 @@ class MixtureEnvironment:
         return self._mark(number, self._parts[number].prompt(draw))
 
     def identify(self, draw: int) -> JsonObject:
-        """Return the number of the part and the identity of its prompt."""
+        """Return what identifies the prompt for a drawn integer: its part's index, and its identity in that part."""
         number = self._draw_part(draw)
         return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return `n` held-out prompts, part after part: the first ones of each part, in proportion to its weight."""
+        """Return `n` held-out prompts: the first ones of each part in turn, in proportion to its weight."""
         ends = [n * sum(p.weight for p in self._options.parts[: i + 1]) // self._total for i in range(len(self._parts))]
         starts = [0, *ends]
         return [
@@ -108,7 +108,7 @@ class MixtureEnvironment:
         ]
 
     def is_plain(self, reply: Reply) -> bool:
-        """Return whether the prompt's part only compares texts."""
+        """Return whether the part that the prompt comes from only compares strings to grade the reply."""
         part, inner = self._find_part(reply)
         return part.is_plain(inner)
 
@@ -118,17 +118,17 @@ class MixtureEnvironment:
         return part.grade(inner)
 
     def warm_up(self) -> None:
-        """Load what all parts grade with."""
+        """Load what the parts need for grading."""
         for part in self._parts:
             part.warm_up()
 
     def grade_wrong(self, reply: Reply) -> Grade:
-        """Return the grade that the prompt's part gives to a wrong answer."""
+        """Return the grade for a wrong answer, computed by the part that the prompt comes from."""
         part, inner = self._find_part(reply)
         return part.grade_wrong(inner)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """Return the first cost other than 0 that a part computes for `text`, or 0."""
+        """Return the first nonzero length cost that a part computes for `text`, or 0 if there is none."""
         costs = (part.compute_length_cost(text, completion_tokens=completion_tokens) for part in self._parts)
         return next(filter(None, costs), 0.0)
 

@@ -1,4 +1,4 @@
-"""The compact form of a filtered pool's questions: a bit mask that has one bit per question.
+"""Compact form of the questions that remain in a filtered pool: a bit mask with one bit per question.
 
 The mask is part of the pool's parameters, so every role draws the same prompt from the parameters alone
 (docs/decisions/019-filtered-tasks.md). `covey tasks filter` writes it, and environments read it.
@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 def pack_kept(numbers: Collection[int]) -> str:
-    """Encode question numbers, each 0 or more, as base64. Number n is bit n % 8, from the highest, of byte n // 8."""
+    """Encode question numbers as a bit mask in base64. Number n is bit n % 8 of byte n // 8, highest bit first."""
     data = bytearray(max(numbers, default=-1) // 8 + 1)
     for number in numbers:
         data[number // 8] |= 0x80 >> number % 8

@@ -1,8 +1,8 @@
-"""Environments by kind.
+"""Finds and builds environments by kind.
 
-`load` builds an environment from the spec in a pool's parameters. `require_same` compares it with the one that the pool
-was created with. Kinds of other packages are found through the entry point group `covey.environments`, as
-docs/guides/write-an-environment.md shows.
+`load` builds an environment from the spec in a pool's parameters. `require_same` compares it with the one
+that the pool was created with. Kinds in other packages are found through the entry point group
+`covey.environments`, as docs/guides/write-an-environment.md shows.
 """
 
 import importlib
@@ -39,20 +39,22 @@ DEMO = EnvironmentSpec(
     kind="reasoning_gym",
     options={"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}},
 )
-"""Environment of the demo, whose task the shipped tiny model has half learned."""
+"""Environment of the demo. The tiny model that is shipped with Covey has partly learned its task."""
 _OWN = "covey."
-"""Prefix that marks the parts of this package among the versions of an environment."""
+"""Prefix of Covey's own components in the versions of an environment."""
 FINGERPRINT_DRAWS = 32
-"""Number of prompts that a fingerprint covers. A changed library changes nearly all prompts, so a few are enough."""
+"""Number of prompts that a fingerprint covers. A few are enough, because a changed library changes nearly all
+prompts.
+"""
 
 
 def load(
     spec: EnvironmentSpec, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
 ) -> Environment:
-    """Build the environment of a spec. `data_sets` opens the data sets that it names.
+    """Build the environment of a spec. `data_sets` opens the data sets that the spec uses.
 
-    `interpreters` holds the path of a Python by kind, for kinds that draw and grade with another one
-    (`TaskSource.use_interpreter`).
+    `interpreters` maps a kind to the path of the Python that it draws and grades with, for kinds that need a
+    separate one (`TaskSource.use_interpreter`).
 
     Raises OperatorError("bad_environment") for an unknown kind or invalid options.
     """
@@ -66,7 +68,7 @@ def load(
 
 
 def find_source(kind: str) -> type[TaskSource]:
-    """Return the class of a kind, from this package or from the entry point of another one.
+    """Return the `TaskSource` class of a kind, from this package or from another package's entry point.
 
     Raises OperatorError("bad_environment") if there is no such kind or its entry point does not load.
     """
@@ -95,8 +97,8 @@ def find_source(kind: str) -> type[TaskSource]:
 def compute_fingerprint(environment: Environment) -> Hash:
     """Return the SHA-256 of the canonical JSON {"prompts": [...], "versions": {...}}.
 
-    It covers the identities of the prompts of draws 0 to 31, and the versions of everything that prompts and rewards
-    depend on.
+    It covers what identifies the prompts for the integers 0 to 31, and the versions of everything that prompts
+    and rewards depend on.
     """
     prompts = [dict(environment.identify(draw)) for draw in range(FINGERPRINT_DRAWS)]
     return canonical.sha256(canonical.to_bytes({"prompts": prompts, "versions": dict(environment.versions)}))
@@ -105,10 +107,10 @@ def compute_fingerprint(environment: Environment) -> Hash:
 def require_same(environment: Environment, *, versions: Mapping[str, str], fingerprint: Hash | None) -> None:
     """Require that this machine computes the same prompts and rewards as the machine that created the pool.
 
-    A wrong prompt costs a worker its stake. Therefore a worker with another version must not start, and a validator
-    with another version must not judge.
+    A wrong prompt costs a worker its stake. Therefore a worker whose versions differ must not start, and a
+    validator whose versions differ must not judge.
 
-    Raises OperatorError("environment_differs"), which names the package or the fingerprints that differ.
+    Raises OperatorError("environment_differs") with the package or the fingerprints that differ.
     """
     here = environment.versions
     for name in sorted(versions):
@@ -129,7 +131,7 @@ def require_same(environment: Environment, *, versions: Mapping[str, str], finge
 
 
 def _name_version(kind: str, source: TaskSource) -> Mapping[str, str]:
-    """Return the name and version that stand for a kind: its own in this package, otherwise its package's."""
+    """Return the version of a kind by name: the kind's own version in this package, otherwise its package's."""
     if kind in KINDS:
         return {f"{_OWN}{kind}": source.version}
     package = _find_entry(kind).dist

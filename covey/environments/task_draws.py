@@ -1,16 +1,17 @@
-"""Derives integers from a drawn integer, and splits questions into training and held out."""
+"""Derives indexes from a drawn integer, and splits questions into training and held-out ones."""
 
 import hashlib
 import zlib
 
 HELD_OUT_PART = 8
-"""On average, one question in `HELD_OUT_PART` is held out."""
+"""On average, one in this many questions is held out."""
 
 
 def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
-    """Derive an index from 0 to `size` - 1. The bias of the remainder is below 2**-190 for sizes up to 2**64.
+    """Derive an index from 0 to `size` - 1 from a drawn integer, separately for each `purpose` and `attempt`.
 
-    Example: draw_below("target", 2**62 + 5, 4) -> 0, 1, 2 or 3. Raises ValueError for a negative draw.
+    The modulo bias is below 2**-190 for sizes up to 2**64. Raises ValueError for a negative draw. Example:
+    draw_below("target", 2**62 + 5, 4) returns 0, 1, 2 or 3.
     """
     if draw < 0:
         raise ValueError(f"the draw {draw} is negative")

@@ -1,1 +1,1 @@
-"""Rules that all parties must agree on, as pure types and functions without I/O or a clock."""
+"""Rules that all parties must agree on, as types and pure functions that use neither I/O nor a clock."""

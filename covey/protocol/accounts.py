@@ -1,7 +1,7 @@
-"""The names of eth-account that Covey uses. Only this module imports eth-account.
+"""Re-exports the parts of eth-account that Covey uses. Only this module imports eth-account.
 
-Its import raises Python's recursion limit, so this module restores the limit (see `limit_recursion`). web3 imports
-eth-account too, so every module that imports web3 imports this one.
+Importing eth-account raises Python's recursion limit, so this module restores the limit (see
+`limit_recursion`). web3 imports eth-account too, so every module that imports web3 imports this one.
 """
 
 from eth_account import Account

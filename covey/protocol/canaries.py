@@ -1,6 +1,7 @@
-"""Canaries: work whose correct verdict the operator knows, and the commitment that every submission gets at intake.
+"""Canaries: submissions by the operator whose correct verdict is known, and commitments that hide them.
 
-All commitments look alike. Only salt and kind, which are shown when the submission is decided, reveal a canary.
+Every submission gets a commitment when it arrives. All commitments look alike. Only the salt and the kind
+reveal a canary, and they are published when the submission is decided.
 """
 
 import hashlib
@@ -18,22 +19,22 @@ class CanaryKind(IntEnum):
     """Kind of a submission, which its commitment hides. Example: CanaryKind.REJECT.expected -> Decision.REJECT."""
 
     ORDINARY = 0
-    """The submission is a worker's, so its verdict is not known."""
+    """A worker's submission. Its correct verdict is not known in advance."""
     REJECT = 1
-    """The submission is known to be bad. A validator that replays it must reject it."""
+    """A canary that is known to be bad. A validator that replays it must reject it."""
     ACCEPT = 2
-    """The submission is known to be good."""
+    """A canary that is known to be good."""
 
     @property
     def expected(self) -> Decision | None:
-        """Correct verdict. None for ordinary work, whose verdict is not known in advance."""
+        """Correct decision for a canary. None for an ordinary submission, for which it is not known in advance."""
         return {CanaryKind.REJECT: Decision.REJECT, CanaryKind.ACCEPT: Decision.ACCEPT}.get(self)
 
 
 def compute_salt(secret: bytes, receipt_hash: Hash) -> Hash:
     """Return HMAC-SHA256(secret, "covey-canary-1", newline, receipt hash).
 
-    A salt that has been shown reveals nothing about another one.
+    A published salt reveals nothing about any other salt.
     """
     return hash_from_bytes(hmac.new(secret, f"covey-canary-1\n{receipt_hash}".encode(), hashlib.sha256).digest())
 

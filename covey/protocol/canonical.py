@@ -1,4 +1,4 @@
-"""Canonical JSON: each value has one byte string, so that all parties compute the same hashes."""
+"""Canonical JSON: each value has exactly one encoding, so that all parties compute the same hashes."""
 
 import hashlib
 import json
@@ -9,10 +9,10 @@ from covey.protocol.ids import Hash, hash_from_bytes
 
 
 def to_bytes(value: Mapping[str, Any]) -> bytes:
-    """Encode a value as UTF-8 JSON with sorted keys and without blanks. Raises ValueError for NaN or Inf."""
+    """Encode a value as UTF-8 JSON with sorted keys and no whitespace. Raises ValueError for NaN or Inf."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sha256(data: bytes) -> Hash:
-    """Return the SHA-256 of `data`, which names files, manifests and evidence."""
+    """Return the SHA-256 of `data`. It identifies files, manifests and evidence."""
     return hash_from_bytes(hashlib.sha256(data).digest())

@@ -1,7 +1,7 @@
-"""Signatures of typed messages (EIP-712): encoding, digests, signing, and recovery of the signer.
+"""EIP-712 signatures of typed messages: encoding, digests, signing, and recovery of the signer.
 
-`sign` and `recover_signer` accept every message of `covey.protocol.messages`. The domain consists of the name "Covey",
-DOMAIN_VERSION, the chain, and the contract that checks the message.
+`sign` and `recover_signer` accept every message of `covey.protocol.messages`. The domain consists of the name
+"Covey", DOMAIN_VERSION, the chain, and the contract that verifies the message.
 """
 
 import re
@@ -18,23 +18,25 @@ from covey.protocol.accounts import Account, SignableMessage, encode_typed_data
 from covey.protocol.ids import Address, Hash, hash_from_bytes, is_hash
 
 DOMAIN_VERSION = "2"
-"""Version of the contracts and of the messages that they check. It is raised when a message, a leaf or a function of a
-contract changes. Contracts of another version are refused (`covey.chain.json_rpc.require_version`)."""
+"""Version of the contracts and of the messages that they verify. It must be raised when a message, a leaf or a
+contract function changes. Contracts of any other version are rejected
+(`covey.chain.json_rpc.require_version`).
+"""
 _SIGNATURE = re.compile("0x[0-9a-f]{130}")
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half the order of secp256k1, which is the largest s of a signature in the low form (EIP-2)."""
+"""Half the order of secp256k1, which is the maximum s of a signature in low-s form (EIP-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Chain and verifying contract of a signature."""
+    """EIP-712 domain of a signature: the chain and the verifying contract."""
 
     chain_id: int
     contract: Address
 
 
 class Message(Protocol):
-    """A message that can be signed: a dataclass with TYPES, which gives the Solidity type of each field by name."""
+    """A message that can be signed: a dataclass with TYPES, which maps each field to its Solidity type."""
 
     TYPES: ClassVar[dict[str, str]]
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -49,12 +51,12 @@ class Signer(Protocol):
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """Return the fields by name, ready for JSON."""
+    """Return the message's fields by name, with values that JSON can represent."""
     return {name: getattr(message, name) for name in message.TYPES}
 
 
 def encode_message(message: Message, domain: Domain) -> SignableMessage:
-    """Return the EIP-712 encoding. Raises ProtocolError("bad_message") if a value does not fit its type."""
+    """Return a message's EIP-712 encoding. Raises ProtocolError("bad_message") if a value does not fit its type."""
     name = type(message).__name__
     _require_fields(message)
     return encode_typed_data(
@@ -65,27 +67,27 @@ def encode_message(message: Message, domain: Domain) -> SignableMessage:
 
 
 def compute_digest(message: Message, domain: Domain) -> Hash:
-    """Return keccak256(0x19 0x01 domain struct), the digest that is signed."""
+    """Return the digest that is signed: keccak256(0x19 0x01, domain separator, struct hash)."""
     signable = encode_message(message, domain)
     return hash_from_bytes(keccak(b"\x19" + signable.version + signable.header + signable.body))
 
 
 def compute_struct_hash(message: Message) -> Hash:
-    """Return hashStruct(message), which does not depend on a domain. `receipt_hash` is this hash of a Receipt."""
+    """Return hashStruct(message), which is independent of the domain. For a Receipt it is the `receipt_hash`."""
     anywhere = Domain(chain_id=0, contract=Address("0x" + "00" * 20))
     return hash_from_bytes(encode_message(message, anywhere).body)
 
 
 def sign(message: Message, domain: Domain, signer: Signer) -> str:
-    """Return the 65-byte signature of a message as 0x-hexadecimal."""
+    """Return the 65-byte signature of a message, in hexadecimal with 0x."""
     signed = signer.sign_message(encode_message(message, domain))
     return "0x" + bytes(signed.signature).hex()
 
 
 def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
-    """Return the signer of a message.
+    """Return the address that signed a message.
 
-    Raises ProtocolError("bad_signature") if the text is not a signature or has a form that the contracts refuse.
+    Raises ProtocolError("bad_signature") if `signature` is malformed or has a form that the contracts reject.
     """
     if not _SIGNATURE.fullmatch(signature):
         raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
@@ -106,7 +108,7 @@ def require_signer(message: Message, domain: Domain, signature: str, expected: A
 
 
 def _to_camel(name: str) -> str:
-    """Return a name in Solidity's spelling, for example "policyVersion" for "policy_version"."""
+    """Convert a name to camel case as in Solidity, for example "policy_version" to "policyVersion"."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
 

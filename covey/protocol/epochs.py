@@ -1,4 +1,4 @@
-"""The content of an epoch: a leaf for every countersigned submission, and the header whose hash the chain stores."""
+"""Contents of an epoch: one leaf per countersigned submission, and the header, whose hash is on chain."""
 
 from dataclasses import astuple, dataclass
 
@@ -17,7 +17,7 @@ _HEADER_TYPES = ["uint256", "uint64", "bytes32", "bytes32", "uint64", "uint64", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLeaf:
-    """One settled submission. Rejected and void submissions have a leaf too."""
+    """Leaf for one settled submission. Rejected and void submissions have a leaf too."""
 
     receipt_hash: Hash
     work_key: Hash
@@ -26,20 +26,22 @@ class WorkLeaf:
     task: TaskId
     policy_version: Step
     signed_at: int
-    """Time of the countersignature in Unix seconds. The first block at least `draw_seconds` later draws the audit."""
+    """Time of the countersignature in Unix seconds. The first block at least `draw_seconds` later is the drawing
+    block.
+    """
     outcome: int
     reason: int
     units: int
     evidence_hash: Hash
 
     def compute_hash(self) -> bytes:
-        """Return the 32-byte hash of the leaf, which is hashed twice."""
+        """Return the 32-byte hash of the leaf: keccak256 applied twice to its ABI encoding."""
         return compute_leaf(_LEAF_TYPES, _to_abi(astuple(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochHeader:
-    """The header of an epoch. `previous_hash` is zero in the first one."""
+    """Header of an epoch. In the first epoch, `previous_hash` is zero."""
 
     pool: PoolId
     epoch: int

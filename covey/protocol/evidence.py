@@ -1,7 +1,8 @@
-"""The bundle of a judgement: everything that another party needs to judge again, named by the SHA-256 of its bytes.
+"""Evidence bundle of a judgement: everything that another party needs to repeat it.
 
-Validators build bundles, the coordinator keeps them, and `covey validator audit` repeats their judgements. A bundle is
-only a claim of its validator, so a reader must check it against the chain and the object store.
+A bundle is identified by the SHA-256 of its bytes. Validators build bundles, the coordinator stores them, and
+`covey validator audit` repeats their judgements. A bundle is only a claim of its validator, so a reader must
+check it against the chain and the object store.
 """
 
 from collections.abc import Mapping
@@ -26,15 +27,14 @@ from covey.protocol.verdict import Decision, Reason
 
 MAX_DETAILS, MAX_TEXT = 32, 200
 LIVE_GROUPS = "live_groups"
-"""Name of the detail that the online filter reads from accepted work: the number of its groups whose rewards are not
-all equal."""
+"""Key in `Bundle.details` of an accepted submission: its number of live groups, for the online filter."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, Field(allow_inf_nan=False)] | Text
 
 
 class EngineFacts(Body, strict=True):
-    """Facts that may explain why two validators differ.
+    """Facts about a validator's engine, which may explain why two validators disagree.
 
     Example: name="hf", dtype="float32", batch=32, hardware="cpu".
     """
@@ -42,52 +42,53 @@ class EngineFacts(Body, strict=True):
     name: Name
     dtype: Name
     batch: int = Field(ge=1, le=4096)
-    """Largest number of completions that are replayed together."""
+    """Maximum number of completions that are replayed together in one batch."""
     hardware: Text
-    """Hardware that the engine ran on: "cpu", or the accelerator's name as torch gives it."""
+    """Hardware that the engine ran on: "cpu", or the accelerator's name as torch reports it."""
     versions: dict[Name, Text] = Field(max_length=8)
-    """Versions of covey and of the libraries that compute, by name."""
+    """Versions of covey and of the numerical libraries, by package name."""
 
 
 class Bundle(Body, strict=True):
-    """One validator's judgement of one submission. Example: `Bundle.from_bytes(data).compute_hash()`."""
+    """Evidence for a validator's judgement of one submission. Example: `Bundle.from_bytes(data).compute_hash()`."""
 
     version: Literal[2] = 2
     chain_id: UInt64
     court: AddressText
-    """Address of the contract that checks receipt and verdict (SlashingCourt)."""
+    """Address of the SlashingCourt contract, which verifies the receipt and the verdict."""
     pool: PoolId
     params_hash: HashText
-    """Hash of the pool's parameters, as the chain holds it."""
+    """Hash of the pool's parameters, as it is on chain."""
     receipt: ReceiptBody
     signature: SignatureText
     """The node's signature on the receipt."""
     manifest_hash: HashText
     """Hash of the manifest of the claimed policy version."""
     full: bool
-    """Whether the submission was replayed. Otherwise only the cheap checks were made."""
+    """Whether the submission was replayed. If not, only the cheap checks were run."""
     decision: Decision
     reason: Reason
     units: UInt64
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
-    """Row, window and statistics of the failure. For accepted work, LIVE_GROUPS."""
+    """Row, window and statistics of the failure. For an accepted submission, LIVE_GROUPS."""
     engine: EngineFacts
     isolation: Text
-    """Isolation level at which the file was decoded and the texts were graded, for example "bwrap"."""
+    """Isolation level of the sandbox that decoded the file and graded the replies, for example "bwrap"."""
 
     def to_bytes(self) -> bytes:
         """Return the bundle as canonical JSON, at most MAX_EVIDENCE_BYTES long."""
         return canonical.to_bytes(self.model_dump(mode="json"))
 
     def compute_hash(self) -> Hash:
-        """Return the evidence_hash of the verdict."""
+        """Return the SHA-256 of the bundle's bytes, which is the verdict's `evidence_hash`."""
         return canonical.sha256(self.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse bytes from a stranger.
+        """Parse untrusted bytes.
 
-        Raises ProtocolError("bad_evidence") unless they are a bundle in canonical form.
+        Raises ProtocolError("bad_evidence") unless they are a bundle in canonical form of at most MAX_EVIDENCE_BYTES
+        bytes.
         """
         if len(data) > MAX_EVIDENCE_BYTES:
             raise ProtocolError("bad_evidence", f"a bundle has at most {MAX_EVIDENCE_BYTES} bytes")
@@ -102,7 +103,10 @@ class Bundle(Body, strict=True):
 
 
 def require_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object, which may be a later version of a bundle. Raises ProtocolError("bad_evidence") otherwise."""
+    """Parse evidence that may be of a later version.
+
+    Raises ProtocolError("bad_evidence") if it is not a JSON object.
+    """
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
@@ -113,9 +117,9 @@ def require_object(data: bytes) -> dict[str, Any]:
 
 
 def get_live_groups(bundle: Mapping[str, Any], *, groups: int) -> int | None:
-    """Return the number of live groups that a bundle gives for a submission of `groups` groups.
+    """Return the number of live groups that a bundle reports for a submission of `groups` groups.
 
-    None unless it is an integer from 0 to `groups`.
+    The result is None if the bundle reports no integer from 0 to `groups`.
     """
     details = bundle.get("details")
     count = details.get(LIVE_GROUPS) if isinstance(details, dict) else None

@@ -1,7 +1,8 @@
 """Signed HTTP requests: RFC 9421 message signatures and RFC 9530 Content-Digest in the profile of ERC-8128.
 
-A signature covers method, authority, path, query and body. It is valid for at most 60 s, and its nonce is used once.
-The client signs and the coordinator verifies. The authority comes from the configuration, never from a header.
+A signature covers method, authority, path, query and body. It is valid for at most 60 s, and its nonce may be
+used only once. The client signs and the coordinator verifies. The authority is taken from the configuration,
+never from a header.
 """
 
 import base64
@@ -20,9 +21,9 @@ from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address
 
 WINDOW_SECONDS = 60
-"""Longest validity of a signature, in seconds."""
+"""Maximum validity of a signature, in seconds."""
 SKEW_SECONDS = 5
-"""Seconds by which a request's creation may lie in the future, because clocks differ."""
+"""Maximum number of seconds by which a request's creation time may be in the future, because clocks differ."""
 LABEL = "eth"
 _COMPONENTS = '("@method" "@authority" "@path" "@query" "content-digest")'
 _PARAMETERS = re.compile(
@@ -36,14 +37,14 @@ _SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParts:
-    """The signed parts of a request.
+    """The parts of a request that its signature covers.
 
     Example: RequestParts(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", body=b"{}").
     """
 
     method: str
     authority: str
-    """Host and port, as configured on both sides."""
+    """Host and port, as configured at client and server."""
     path: str
     query: str
     """Query without the question mark. Empty if there is none."""
@@ -52,7 +53,7 @@ class RequestParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSignature:
-    """A verified signature."""
+    """Signer, nonce and expiry of a verified signature."""
 
     signer: Address
     nonce: str

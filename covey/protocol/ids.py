@@ -1,4 +1,4 @@
-"""Identifiers as distinct types, so that mypy refuses, for example, a group id in place of a task id."""
+"""Identifiers as distinct types, so that mypy rejects, for example, a group id where a task id is required."""
 
 import re
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ from typing import NewType
 PoolId = NewType("PoolId", int)
 TaskId = NewType("TaskId", int)
 LeaseId = NewType("LeaseId", int)
-"""Fencing token of a lease. It grows with every assignment of any task."""
+"""Fencing token of a lease. Every new lease, of any task, gets a larger one."""
 GroupId = NewType("GroupId", int)
-"""Number of a group within a task, from 0 to groups - 1."""
+"""Index of a group within a task, from 0 to groups - 1."""
 Step = NewType("Step", int)
 """Number of a training step, which is also the version of its policy."""
 Address = NewType("Address", str)
-"""EIP-55 checksummed address."""
+"""EIP-55 checksummed address, as a string."""
 Hash = NewType("Hash", str)
-"""32 bytes as 0x and 64 lower-case hexadecimal digits."""
+"""32-byte hash as a string: 0x and 64 lower-case hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class RolloutId:
-    """Task, group and sibling of one rollout. Example: RolloutId(task=7, group=1, sibling=2) -> "7/1/2"."""
+    """Task, group and sibling of one rollout. Example: str(RolloutId(task=7, group=1, sibling=2)) is "7/1/2"."""
 
     task: TaskId
     group: GroupId
     sibling: int
-    """Number of the rollout within its group, from 0 to group_size - 1. Siblings share the prompt."""
+    """Index of the rollout within its group, from 0 to group_size - 1. All siblings have the same prompt."""
 
     def __str__(self) -> str:
         return f"{self.task}/{self.group}/{self.sibling}"
@@ -47,12 +47,12 @@ def hash_from_bytes(digest: bytes) -> Hash:
 
 
 def is_hash(value: str) -> bool:
-    """Return whether `value` is a Hash."""
+    """Return whether `value` is 0x and 64 lower-case hexadecimal digits."""
     return _HASH.fullmatch(value) is not None
 
 
 def hash_to_bytes(value: str) -> bytes:
-    """Return the 32 bytes of a Hash. Raises ValueError for any other text."""
+    """Convert a Hash to its 32 bytes. Raises ValueError for any other string."""
     if not is_hash(value):
         raise ValueError("a hash is 0x and 64 lower-case hexadecimal digits")
     return bytes.fromhex(value[2:])

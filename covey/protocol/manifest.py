@@ -1,9 +1,9 @@
-"""The manifest of a policy or a data set: its files, cut into shards, with the size and hash of every piece.
+"""Manifest of a policy or a data set: its files and the shards of each file, with sizes and hashes.
 
-The hash of a policy's manifest is on chain. The hash of a data set's manifest is its digest, which a pool's parameters
-contain. Bytes come from strangers and are not trusted until a manifest has the hash that names it. A manifest of kind
-"anchor" is that of a full policy. `PolicyName` and `DatasetName` identify what is requested, in the form of URL that
-origin, relays and clients share.
+The hash of a policy's manifest is on chain. The hash of a data set's manifest is its digest, which a pool's
+parameters contain. Downloaded bytes are not trusted until a manifest has the expected hash. A manifest of
+kind "anchor" lists a whole policy. `PolicyName` and `DatasetName` identify a policy or a data set, and build
+the URL paths that origin, relays and clients share.
 """
 
 import re
@@ -19,10 +19,11 @@ from covey.protocol.ids import Hash, is_hash
 
 MAX_MANIFEST_BYTES = 4 << 20
 SHARD_BYTES = 50_000_000
-"""Size in bytes of every shard except a file's last one (INTELLECT-2, SHARDCAST)."""
+"""Size in bytes of every shard except the last one of a file (INTELLECT-2, SHARDCAST)."""
 DATA_SHARD_BYTES = 1 << 20
-"""Size in bytes of every shard of a data set except a file's last one. It is small because a worker fetches whole
-shards for single rows."""
+"""Size in bytes of every shard of a data set, except the last one of a file. It is small because a worker must
+fetch a whole shard to read one row.
+"""
 
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -30,7 +31,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 class ManifestName(Protocol):
-    """Name of one manifest, and thereby of the shards that the manifest lists."""
+    """Identifies one manifest, and thereby the shards that the manifest lists."""
 
     @property
     def manifest_hash(self) -> Hash:
@@ -38,26 +39,27 @@ class ManifestName(Protocol):
 
     @property
     def path(self) -> str:
-        """Path of the manifest at an origin or a relay."""
+        """URL path of the manifest at an origin or a relay."""
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Return the path of a shard, with this name as its query.
+        """Return the URL path of a shard. Its query string contains this name.
 
-        A relay without the shard learns from the query which manifest lists it.
+        The query tells a relay that does not have the shard which manifest lists it.
         """
 
     def read_manifest(self, data: bytes) -> "FileList":
-        """Parse bytes from a stranger.
+        """Parse untrusted bytes.
 
-        Raises ProtocolError("bad_manifest") unless they are the manifest of this name.
+        Raises ProtocolError("bad_manifest") unless they are the manifest with this name.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyName:
-    """Name of one policy. It includes the hash, because a step may have another policy after a reorganisation.
+    """Identifies one policy by pool, step and manifest hash.
 
-    Example: PolicyName(pool=1, step=3, manifest_hash=Hash("0x5f...")).
+    The hash is needed because a chain reorganisation may give a step a different policy. Example:
+    PolicyName(pool=1, step=3, manifest_hash=Hash("0x5f...")).
     """
 
     pool: int
@@ -66,18 +68,18 @@ class PolicyName:
 
     @property
     def path(self) -> str:
-        """Path of the manifest at an origin or a relay. Example: "/policies/1/3/0x5f..."."""
+        """URL path of the manifest at an origin or a relay. Example: "/policies/1/3/0x5f..."."""
         return f"/policies/{self.pool}/{self.step}/{self.manifest_hash}"
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Return the path of a shard, with the policy as its query.
+        """Return the URL path of a shard. Its query string identifies the policy.
 
-        A relay without the shard learns from the query which manifest lists it.
+        The query tells a relay that does not have the shard which manifest lists it.
         """
         return f"/shards/{sha256}?pool={self.pool}&step={self.step}&manifest={self.manifest_hash}"
 
     def read_manifest(self, data: bytes) -> "Manifest":
-        """Parse bytes from a stranger.
+        """Parse untrusted bytes.
 
         Raises ProtocolError("bad_manifest") unless they are the manifest of this policy.
         """
@@ -88,7 +90,7 @@ class PolicyName:
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read "pool", "step" and "manifest" of a stranger's URL.
+        """Parse the values "pool", "step" and "manifest" from an untrusted URL.
 
         Raises ProtocolError("not_found") unless they are two numbers of at most 18 digits and a hash.
         """
@@ -101,7 +103,7 @@ class PolicyName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetName:
-    """Name of one data set, which is its digest. Example: DatasetName(digest=Hash("0x5f..."))."""
+    """Identifies one data set by its digest. Example: DatasetName(digest=Hash("0x5f..."))."""
 
     digest: Hash
 
@@ -112,15 +114,15 @@ class DatasetName:
 
     @property
     def path(self) -> str:
-        """Path of the manifest at an origin or a relay. Example: "/datasets/0x5f..."."""
+        """URL path of the manifest at an origin or a relay. Example: "/datasets/0x5f..."."""
         return f"/datasets/{self.digest}"
 
     def get_shard_path(self, sha256: Hash) -> str:
-        """Return the path of a shard, with the data set as its query."""
+        """Return the URL path of a shard. Its query string contains the digest of the data set."""
         return f"/shards/{sha256}?dataset={self.digest}"
 
     def read_manifest(self, data: bytes) -> "DatasetManifest":
-        """Parse bytes from a stranger.
+        """Parse untrusted bytes.
 
         Raises ProtocolError("bad_manifest") unless they are the manifest of this data set.
         """
@@ -128,7 +130,7 @@ class DatasetName:
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read "dataset" of a stranger's URL. Raises ProtocolError("not_found") unless it is a hash."""
+        """Parse the value "dataset" from an untrusted URL. Raises ProtocolError("not_found") if it is not a hash."""
         digest = values.get("dataset", "")
         if not is_hash(digest):
             raise ProtocolError("not_found", "a data set is named by its digest", status=404)
@@ -140,10 +142,10 @@ class _Part(BaseModel):
 
 
 class Shard(_Part):
-    """A piece of a file."""
+    """A piece of a file, with its size and hash."""
 
     size: int = Field(gt=0, le=1 << 31)
-    """Size of the piece in bytes."""
+    """Size of the shard in bytes."""
     sha256: HashText
 
 
@@ -155,7 +157,7 @@ class File(_Part):
     """Size of the file in bytes."""
     sha256: HashText
     shards: tuple[Shard, ...] = Field(max_length=1 << 17)
-    """Pieces that make up the file, in order."""
+    """Shards that make up the file, in order."""
 
     @model_validator(mode="after")
     def _require_sound(self) -> Self:
@@ -167,7 +169,7 @@ class File(_Part):
 
 
 class FileList(_Part):
-    """The files of a folder, which are the common part of every kind of manifest."""
+    """List of the files in a folder. It is the base class of both kinds of manifest."""
 
     version: Literal[1] = 1
     files: tuple[File, ...] = Field(min_length=1, max_length=4096)
@@ -189,16 +191,16 @@ class FileList(_Part):
         return (shard for file in self.files for shard in file.shards)
 
     def to_bytes(self) -> bytes:
-        """Return the canonical bytes, which the hash covers."""
+        """Return the list as canonical JSON, from which the hash is computed."""
         return canonical.to_bytes(self.model_dump(mode="json"))
 
     def compute_hash(self) -> Hash:
-        """Return the SHA-256 of the canonical bytes."""
+        """Return the SHA-256 of the canonical JSON."""
         return canonical.sha256(self.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, expected_hash: Hash) -> Self:
-        """Parse bytes from a stranger.
+        """Parse untrusted bytes.
 
         Raises ProtocolError("bad_manifest") unless they have the expected hash and are a valid manifest.
         """
@@ -213,19 +215,19 @@ class FileList(_Part):
 
 
 class Manifest(FileList):
-    """The files of a policy. The trainer publishes the hash of this manifest on chain."""
+    """Manifest of a policy. The trainer publishes its hash on chain."""
 
     kind: Literal["anchor"] = "anchor"
     pool: int = Field(ge=1, lt=1 << 63)
     step: int = Field(ge=0, lt=1 << 63)
 
     def compute_name(self) -> PolicyName:
-        """Return the name of this policy, by which origin and relays know it: its pool, step and hash."""
+        """Return the name that identifies this policy at origin and relays: its pool, step and hash."""
         return PolicyName(pool=self.pool, step=self.step, manifest_hash=self.compute_hash())
 
 
 class DatasetManifest(FileList):
-    """The files of a data set. The hash of this manifest is the digest that a pool's parameters contain."""
+    """Manifest of a data set. Its hash is the digest that a pool's parameters contain."""
 
     kind: Literal["dataset"] = "dataset"
 
@@ -239,9 +241,9 @@ class DatasetManifest(FileList):
         return self
 
     def compute_name(self) -> DatasetName:
-        """Return the name by which origin and relays know this data set."""
+        """Return the name that identifies this data set at origin and relays: its digest."""
         return DatasetName(digest=self.compute_hash())
 
     def find_file(self, name: str) -> File | None:
-        """Return the file of a name. None if the data set does not have it."""
+        """Return the file with the given name, or None if the data set does not have it."""
         return next((file for file in self.files if file.name == name), None)

@@ -1,6 +1,7 @@
-"""Merkle trees as in OpenZeppelin's merkle-tree: leaves are hashed twice and sorted, pairs are hashed in sorted order.
+"""Merkle trees as in OpenZeppelin's merkle-tree: leaves are hashed twice and sorted.
 
-MerkleProof.sol verifies their proofs.
+The two hashes of a pair are sorted before they are hashed. The contract library MerkleProof.sol verifies the
+proofs.
 """
 
 from bisect import bisect_left
@@ -21,9 +22,9 @@ def compute_leaf(types: Sequence[str], values: Sequence[Any]) -> bytes:
 
 
 def compute_reward_leaf(*, chain: int, ledger: Address, pool: PoolId, contributor: Address, cumulative: int) -> bytes:
-    """Return the leaf of a contributor's reward.
+    """Return the leaf hash for a contributor's reward.
 
-    `cumulative` is what it has earned in the pool since the start, in the token's smallest unit.
+    `cumulative` is what the contributor has earned in the pool since the start, in the token's smallest unit.
     """
     return compute_leaf(REWARD_LEAF_TYPES, (chain, ledger, pool, contributor, cumulative))
 
@@ -40,11 +41,11 @@ class MerkleTree:
 
     @property
     def root(self) -> Hash:
-        """Hash of the root. Zero if there are no leaves."""
+        """Root hash of the tree. Zero if there are no leaves."""
         return hash_from_bytes(self._nodes[0]) if self._nodes else ZERO_HASH
 
     def get_proof(self, leaf: bytes) -> list[Hash]:
-        """Return the siblings from the leaf to the root. Raises ValueError if the leaf is not in the tree."""
+        """Return the sibling hashes from the leaf to the root. Raises ValueError if the leaf is not in the tree."""
         index = bisect_left(self._leaves, leaf)
         if self._leaves[index : index + 1] != [leaf]:
             raise ValueError(f"0x{leaf.hex()} is not a leaf of this tree")
@@ -57,7 +58,7 @@ class MerkleTree:
 
 
 def is_in_tree(root: Hash, leaf: bytes, proof: Sequence[Hash]) -> bool:
-    """Return whether `proof` leads from `leaf` to `root`."""
+    """Return whether `proof` shows that `leaf` belongs to the tree with root `root`."""
     node = leaf
     for sibling in proof:
         node = _hash_pair(node, hash_to_bytes(sibling))

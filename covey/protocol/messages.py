@@ -1,7 +1,7 @@
-"""The EIP-712 messages. Everything that the chain may ever have to check is signed in this form and no other.
+"""The EIP-712 messages. Everything that the chain may have to verify is signed as one of them.
 
-Each message is a frozen dataclass with the type's fields in order (camelCase on chain). `covey.protocol.eip712` signs
-messages and recovers their signers.
+Each message is a frozen dataclass with the fields of the Solidity type, in order (camelCase on chain).
+`covey.protocol.eip712` signs messages and recovers their signers.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistration:
-    """A contributor vouches for a node and the node agrees. NodeRegistry checks it."""
+    """Statement that a contributor vouches for a node, with the node's consent. NodeRegistry verifies it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -33,7 +33,7 @@ class NodeRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A node's claim that it delivered a task's groups. SlashingCourt checks it."""
+    """A node's claim that it delivered the groups of a task. SlashingCourt verifies it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -62,19 +62,21 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countersignature:
-    """The operator's promise to settle a receipt by an epoch. EpochLedger checks it."""
+    """The operator's promise to settle a receipt by an epoch. EpochLedger verifies it."""
 
     TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "latest_epoch": "uint64"}
     receipt_hash: Hash
     signed_at: int
-    """Time of signing in Unix seconds. The first block at least `draw_seconds` of the pool later draws the audit."""
+    """Time of signing in Unix seconds. The first block at least the pool's `draw_seconds` later is the drawing
+    block.
+    """
     latest_epoch: int
     """Last epoch that may include the receipt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A validator's signed judgement. SlashingCourt checks it."""
+    """A validator's signed judgement. SlashingCourt verifies it."""
 
     TYPES: ClassVar[dict[str, str]] = {
         "pool": "uint256",
@@ -103,6 +105,6 @@ class Verdict:
 def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
     """Return keccak256(EIP-712 digest of a verdict, salt).
 
-    A validator commits to it before any other verdict of the submission is shown.
+    A validator publishes this commitment before it can see any other verdict on the submission.
     """
     return hash_from_bytes(keccak(hash_to_bytes(verdict_digest) + hash_to_bytes(salt)))

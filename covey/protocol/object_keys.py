@@ -1,6 +1,7 @@
-"""Keys of the objects in a pool's store. Coordinator, validators and auditors build and parse them here.
+"""Keys of the objects in a pool's object store. Coordinator, validators and auditors build and parse them here.
 
-A node may write its upload. Every other object is immutable, because its key contains the hash of its content.
+An upload is written by its node and may change. Every other object is immutable, because its key contains the
+hash of its content.
 """
 
 import re
@@ -28,38 +29,38 @@ class PublicObjectKey:
     hash: Hash
     """Hash of the content."""
     task: TaskId
-    """Task of a submission. 0 for other kinds."""
+    """Task id of a submission. 0 for all other kinds."""
     lease: LeaseId
-    """Lease of a submission. 0 for other kinds."""
+    """Lease id of a submission. 0 for all other kinds."""
 
 
 def build_upload_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
-    """Return the key under which a node writes the file of its lease, until the receipt is recorded."""
+    """Return the key under which a node uploads the file of its lease, before the receipt is recorded."""
     return f"uploads/{pool}/{task}-{lease}/{work_key}.parquet"
 
 
 def build_submission_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
-    """Return the key of the file of a recorded receipt."""
+    """Return the key of a submission's file, which is used once the receipt is recorded."""
     return f"submissions/{pool}/{task}-{lease}/{work_key}.parquet"
 
 
 def build_evidence_key(pool: int, evidence_hash: str) -> str:
-    """Return the key of the evidence bundle of a verdict."""
+    """Return the key of a verdict's evidence bundle."""
     return f"evidence/{pool}/{evidence_hash}.json"
 
 
 def build_epoch_key(pool: int, data_hash: str) -> str:
-    """Return the key of the file with the leaves and rewards of an epoch."""
+    """Return the key of the file that contains an epoch's leaves and rewards."""
     return f"epochs/{pool}/{data_hash}.json"
 
 
 def get_content_hash(key: str) -> str:
-    """Return the hash that the file of an upload or a submission must have."""
+    """Return the hash that the key of an upload or a submission requires its file to have."""
     return key.rpartition("/")[2].removesuffix(".parquet")
 
 
 def parse_public_key(key: str) -> PublicObjectKey | None:
-    """Return the parts of a key of evidence, a submission or an epoch. None for any other text."""
+    """Parse the key of evidence, a submission or an epoch. Return None for any other string."""
     for kind in ("evidence", "submissions", "epochs"):
         if match := _PUBLIC[kind].fullmatch(key):
             parts = match.groupdict()

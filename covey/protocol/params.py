@@ -1,6 +1,7 @@
-"""The parameters of a pool: fixed at creation, published on chain with their hash, and the same for every party.
+"""Parameters of a pool: fixed at creation, published on chain with their hash, and the same for every party.
 
-Amounts, windows and the quorum that contracts must know are in the contract's terms. Everything else is here.
+Amounts, time windows and the quorum that the contracts enforce are in the contract's terms. Everything else
+is here.
 """
 
 from typing import Annotated, Literal, Self
@@ -23,8 +24,9 @@ Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
 PARAMS_VERSION = 3
 MAX_PARAMS_BYTES = 16_384
 MAX_DECODED_BYTES = 256 << 20
-"""Largest answer in bytes of a process that decodes files. The decoded rows of an honest file take less than twice the
-bytes of the file."""
+"""Maximum output in bytes of a process that decodes a file. The decoded rows of an honest file take less than
+twice the size of the file.
+"""
 
 
 class _Part(BaseModel):
@@ -35,94 +37,104 @@ class EnvironmentParams(_Part):
     """Source of prompts and rewards. Example: kind="reasoning_gym", options={"name": "spell_backward"}."""
 
     kind: str = Field(max_length=64)
-    """Name of the environment's adapter, for example "reasoning_gym"."""
+    """Kind of the environment, for example "reasoning_gym"."""
     options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
-    """Options of the environment, as its adapter defines them."""
+    """Options of the environment, as its kind defines them."""
     fingerprint: HashText | None = None
-    """Hash of prompts that the pool's creator drew and of `versions`. Every party compares it with the hash of its own
-    environment. None: it is not checked. `covey pool create` fills it in."""
+    """Hash of `versions` and of prompts that the pool's creator drew. Every party compares it with the hash of its
+    own environment. None: it is not checked. `covey pool create` sets it.
+    """
     versions: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=64)]] = Field(
         default_factory=dict, max_length=64
     )
-    """Versions of the interpreter and of the packages that prompts and rewards depend on, by name. Every party must
-    have the same. `covey pool create` fills them in."""
+    """Versions of the interpreter and of the packages that prompts and rewards depend on, by name. They must be
+    the same for every party. `covey pool create` sets them.
+    """
 
 
 class ModelParams(_Part):
-    """Limits, number format and prompt format of the model. The weights themselves are the published policies."""
+    """Token limits, number format and prompt format of the model. The weights are published as policies."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format that worker and validator compute in. bfloat16 requires calibrated thresholds."""
+    """Number format in which worker and validator compute. bfloat16 requires calibrated thresholds."""
     max_prompt_tokens: Count = 512
-    """Largest number of tokens of a prompt."""
+    """Maximum number of tokens of a prompt."""
     max_completion_tokens: Count = 8
-    """Largest number of tokens of a completion."""
+    """Maximum number of tokens of a completion."""
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
     """Sampling temperature of rollouts."""
     prompt_format: Literal["raw", "chat"] = "raw"
-    """Form of a prompt. "raw": its text and a newline. "chat": the chat template of the tokenizer."""
+    """How a prompt is formatted. "raw": its text and a newline. "chat": with the tokenizer's chat template."""
     chat_template_hash: HashText | None = None
-    """SHA-256 of the chat template, which every policy must have. `covey pool create --model` fills it in."""
+    """SHA-256 of the chat template, which must be the same in every policy. `covey pool create --model` sets it."""
     chat_template_kwargs: dict[Annotated[str, Field(max_length=64)], JsonValue] = Field(
         default_factory=dict, max_length=16
     )
     """Arguments of the chat template, for example {"enable_thinking": false}."""
     end_tokens: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), max_length=16)
-    """Ids of the tokens that end a completion, in ascending order. Every policy must have the same ones. Empty: each
-    policy has its own. `covey pool create --model` fills them in."""
+    """Ids of the tokens that end a completion, in ascending order. They must be the same in every policy. Empty:
+    each policy has its own. `covey pool create --model` sets them.
+    """
 
     @property
     def longest(self) -> int:
-        """Largest number of tokens of a prompt together with its completion."""
+        """Maximum number of tokens of a prompt and its completion together."""
         return self.max_prompt_tokens + self.max_completion_tokens
 
 
 class GradingParams(_Part):
-    """Limits of one grade. An answer that reaches a limit gets the grade of a wrong answer."""
+    """Limits on grading one reply. An answer that reaches a limit gets the grade of a wrong answer."""
 
     cpu_seconds: float = Field(default=10.0, ge=0.1, le=3600)
-    """CPU time of one grade on a worker, in seconds. A validator allows four times that, so that a slower machine does
-    not change a verdict."""
+    """Maximum CPU time in seconds for grading one reply on a worker. A validator allows four times as much, so
+    that a slower machine does not change a verdict.
+    """
     memory_bytes: int = Field(default=512 << 20, ge=64 << 20, le=64 << 30)
-    """Memory limit of each process of a grade, in bytes."""
+    """Memory limit in bytes of each process that grades a reply."""
     processes: int = Field(default=16, ge=1, le=1024)
-    """Largest number of processes and threads of a grade."""
+    """Maximum number of processes and threads for grading one reply."""
 
 
 class VerificationParams(_Part):
-    """Rules for comparing claims with their replay, and shares of the work that is audited."""
+    """Rules for comparing a submission with its replay, and the shares of submissions that are audited."""
 
     mode: Literal["calibrated", "exact"] = "calibrated"
-    """Rule for comparing a claim with its replay. "calibrated": differences up to the thresholds are accepted. "exact":
-    any difference voids the work, and one beyond the thresholds counts as a cheat. The exact mode requires engines
-    whose results calibration found to be bitwise equal."""
+    """Rule for comparing a submission with its replay. "calibrated": differences up to the thresholds are
+    accepted. "exact": any difference voids the submission, and a difference beyond the thresholds counts as
+    cheating. The exact mode requires engines whose results were bitwise equal in calibration.
+    """
     worker_engine: EngineName = "any"
-    """Engine on the worker's side for which the thresholds hold. "any": every engine, in float32."""
+    """Worker's engine for which the thresholds are valid. "any": every engine, in float32."""
     validator_engine: EngineName = "any"
-    """Engine on the validator's side for which the thresholds hold. "any": every engine, in float32."""
+    """Validator's engine for which the thresholds are valid. "any": every engine, in float32."""
     hardware: Hardware = "any"
-    """Class of hardware on both sides: "cpu", or an accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3"). In
-    the exact mode, one processor ("AMD EPYC, AVX512") instead of "cpu". "any": all hardware, in float32."""
+    """Required hardware of workers and validators: "cpu", or the accelerator's name as torch reports it ("NVIDIA
+    H100 80GB HBM3"). The exact mode names one processor ("AMD EPYC, AVX512") instead of "cpu". "any": all
+    hardware, in float32.
+    """
     build: Build = "any"
-    """Versions of the engine's libraries on both sides, for example "torch 2.13.0+cpu, transformers 5.23.0". "any": all
-    builds, in the calibrated mode."""
+    """Required versions of the engine's libraries for workers and validators, for example "torch 2.13.0+cpu,
+    transformers 5.23.0". "any": all versions, in the calibrated mode.
+    """
     thresholds: Thresholds = Thresholds()
-    """Largest distances between honest work and its replay."""
+    """Maximum differences between an honest submission and its replay."""
     proof_window: int = Field(default=32, ge=1, le=4096)
     """Number of tokens in one proof window. The last window of a completion may be shorter."""
     proof_top_k: int = Field(default=128, ge=1, le=1024)
-    """Number of largest values of the last hidden states that one proof commits to."""
+    """Number of values of the last hidden states, the largest ones, that one proof commits to."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
-    """Share of the submissions that validators replay. It grows with the strikes of the contributor."""
+    """Share of submissions that validators replay. It increases with the contributor's strikes."""
     newcomer_submissions: int = Field(default=8, ge=0)
-    """Number of accepted submissions after which a node is no longer a newcomer. Until then, all its submissions are
-    replayed."""
+    """Number of accepted submissions that a node needs before its submissions are audited at random. Until then,
+    all of them are replayed.
+    """
     confirm_rate: float = Field(default=0.1, ge=0, le=1)
-    """Share of the submissions without a replay whose cheap checks a second validator repeats."""
+    """Share of the submissions that are not replayed for which a second validator repeats the cheap checks."""
     draw_seconds: int = Field(default=24, ge=1, le=86_400)
-    """Seconds from a countersignature to its draw. The first block after that decides which validators judge and
-    whether the work is replayed. It must exceed the time after which a block is final and all nodes of the chain show
-    it."""
+    """Seconds from a countersignature to its draw. The first block after that time decides which validators judge
+    and whether the submission is replayed. It must exceed the time until a block is final and visible on all of
+    the chain's nodes.
+    """
 
     @model_validator(mode="after")
     def _require_pair(self) -> Self:
@@ -141,50 +153,63 @@ class PoolParams(_Part):
     name: str = Field(min_length=1, max_length=64)
     """Human-readable name of the pool."""
     environment: EnvironmentParams
-    """Environment that prompts and rewards come from."""
+    """Environment that supplies prompts and rewards."""
     model: ModelParams = ModelParams()
-    """Limits and number format of the model."""
+    """Token limits, number format and prompt format of the model."""
     grading: GradingParams = GradingParams()
-    """Limits of one grade."""
+    """Limits on grading one reply."""
     verification: VerificationParams = VerificationParams()
-    """Rules for replaying and comparing work."""
+    """Rules for replaying submissions and comparing the results."""
     group_size: int = Field(default=8, ge=2, le=1024)
-    """Number of rollouts (siblings) of one prompt, whose rewards are compared with each other."""
+    """Number of rollouts (siblings) in a group. They share one prompt, and their rewards are compared with each
+    other.
+    """
     groups_per_step: Count = 16
     """Number of groups in the batch of one step. It is a multiple of `groups_per_task`."""
     groups_per_task: int = Field(default=2, ge=1, le=1024)
-    """Number of groups that one lease asks for."""
+    """Number of groups that one task requests."""
     max_staleness: int = Field(default=1, ge=0, le=64)
-    """Largest number of steps by which a rollout's policy may be older than the policy that learns from it."""
+    """Maximum staleness, in steps, of the rollouts that a step trains on."""
     quorum: int = Field(default=2, ge=1, le=64)
     """Number of validators that must agree on a verdict."""
     lease_seconds: Seconds = 30
-    """Seconds from the collection of a lease to its expiry, after which the task is requeued for another node."""
+    """Seconds after which a lease expires, from the time its node collects it. The task is then requeued for
+    another node.
+    """
     cooldown_seconds: Seconds = 5
-    """Seconds for which a node gets no lease after it dropped one. Cooldowns add up."""
+    """Seconds during which a node gets no lease after it drops one. Several cooldowns add up."""
     turn_seconds: Seconds = 5
-    """Seconds after which a turn that the drawn validator has not taken is also open to the next one."""
+    """Seconds after which a turn that nobody has taken is opened to one more validator, in the drawn order."""
     judgement_seconds: Seconds = 30
-    """Seconds that a validator has for one judgement after taking its turn. Then another validator is asked."""
+    """Seconds in which a validator must finish a judgement after taking its turn. After that, another validator is
+    asked.
+    """
     receipt_seconds: Seconds = 86_400
     """Seconds for which a worker's signed receipt is valid."""
     epoch_seconds: Seconds = 20
-    """Seconds between two epochs while there is work to settle. On chain, the term `epoch_length` is a lower bound."""
+    """Seconds between two epochs while there are submissions to settle. The contract's term `epoch_length` is a
+    lower bound.
+    """
     epoch_leaves: Count = 4096
-    """Number of waiting submissions at which an epoch is closed even before `epoch_seconds` have passed."""
+    """Number of unsettled submissions at which an epoch is closed before `epoch_seconds` have passed."""
     strikes_to_suspend: Count = 8
-    """Number of strikes, over all nodes of a contributor, after which its nodes are suspended."""
+    """Number of strikes at which all nodes of a contributor are suspended. The strikes of all its nodes count
+    together.
+    """
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
-    """Number of steps that the pool trains. Tasks that a run of this length cannot train on are not planned. None: no
-    limit."""
+    """Number of steps that the pool trains. Tasks that could only be used in later steps are not planned. None: no
+    limit.
+    """
     online_filter: bool = False
     """Whether a step's batch must contain `groups_per_step` live groups, that is, groups whose rewards are not all
-    equal (the paper, section 3.3.2). Otherwise every accepted group counts."""
+    equal (INTELLECT-2, section 3.3.2). Otherwise every accepted group counts.
+    """
     max_sampling: float = Field(default=4.0, ge=1, le=64)
-    """Largest size of a batch with the online filter, in multiples of `groups_per_step`. It limits the cost of
-    questions that are too hard or too easy."""
+    """Maximum size of a batch with the online filter, as a multiple of `groups_per_step`. It limits the cost of
+    questions that are too hard or too easy.
+    """
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
-    """Largest size of one rollout file, in bytes. It must be large enough for any honest task."""
+    """Maximum size of one submission's file in bytes. It must be large enough for every honest submission."""
 
     @model_validator(mode="after")
     def _require_whole_tasks(self) -> Self:
@@ -211,14 +236,14 @@ class PoolParams(_Part):
 
     @property
     def max_judgements(self) -> int:
-        """Number of judgements of one submission after which it is void: twice the quorum."""
+        """Maximum number of judgements of one submission: twice the quorum. If they do not decide it, it is void."""
         return 2 * self.quorum
 
     @property
     def max_groups_per_step(self) -> int:
-        """Largest number of groups in one batch, in whole tasks.
+        """Maximum number of groups in one batch, rounded down to whole tasks.
 
-        Example: 16 groups per step, a factor of 2.6 and tasks of 2 groups give 40.
+        Example: 16 groups per step, a `max_sampling` of 2.6 and 2 groups per task give 40.
         """
         if not self.online_filter:
             return self.groups_per_step
@@ -231,22 +256,21 @@ class PoolParams(_Part):
 
     @property
     def max_task_units(self) -> int:
-        """Largest number of units of a submission: groups x group size x maximum completion tokens."""
+        """Maximum number of work units of a submission: groups x group size x maximum completion tokens."""
         return self.rollouts_per_task * self.model.max_completion_tokens
 
     @property
     def proof_bytes(self) -> int:
-        """Size in bytes of the largest proof of one window: the modulus and `proof_top_k` coefficients, two bytes
-        each."""
+        """Maximum size in bytes of the proof of one window: a modulus and `proof_top_k` coefficients of two bytes."""
         return 2 + 2 * self.verification.proof_top_k
 
     @property
     def needed_submission_bytes(self) -> int:
-        """Upper bound in bytes of the file of an honest task, if nothing in it can be compressed.
+        """Upper bound in bytes on the file of an honest submission, assuming that nothing in it can be compressed.
 
-        Prompt tokens, completion tokens and log-probabilities take 4 bytes each, and a proof takes 4 more than its own
-        size. Each of these list values takes one more byte for Parquet's levels. The other columns of a row take 32
-        bytes, and the footer takes 8 KiB. One part in 64 is added for page headers and the overhead of zstd.
+        Prompt tokens, completion tokens and log-probabilities take 4 bytes each, and a proof takes 4 bytes more than
+        its own size. Each of these list values takes one more byte for Parquet's levels. The other columns of a row
+        take 32 bytes, and the footer takes 8 KiB. One part in 64 is added for page headers and the overhead of zstd.
         """
         proofs = -(-self.model.max_completion_tokens // self.verification.proof_window)
         row = 32 + 5 * self.model.max_prompt_tokens + 10 * self.model.max_completion_tokens
@@ -254,7 +278,7 @@ class PoolParams(_Part):
         return 8192 + size + size // 64
 
     def build_budget(self) -> Budget:
-        """Return the limits that the file of a task must keep to."""
+        """Return the limits that the file of a submission must respect."""
         return Budget(
             file_bytes=self.max_submission_bytes,
             rows=self.rollouts_per_task,
@@ -265,19 +289,19 @@ class PoolParams(_Part):
         )
 
     def to_text(self) -> str:
-        """Return the canonical JSON that is published on chain."""
+        """Return the parameters as canonical JSON, which is published on chain."""
         return canonical.to_bytes(self.model_dump(mode="json")).decode()
 
     def compute_hash(self) -> Hash:
-        """Return the keccak256 of the text, as PoolRegistry computes it."""
+        """Return the keccak256 of the canonical JSON, as PoolRegistry computes it."""
         return hash_from_bytes(keccak(self.to_text().encode()))
 
     @classmethod
     def from_text(cls, text: str, expected_hash: Hash) -> Self:
-        """Parse the text of the chain's event.
+        """Parse the canonical JSON that a chain event contains.
 
         Raises ProtocolError("bad_params") if the hash or the content is wrong, and ProtocolError("old_pool") if the
-        pool was created for another version of the protocol.
+        pool was created with a different version of the format.
         """
         if len(text.encode()) > MAX_PARAMS_BYTES:
             raise ProtocolError("bad_params", f"parameters are over {MAX_PARAMS_BYTES} bytes")

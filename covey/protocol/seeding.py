@@ -1,7 +1,8 @@
-"""Seeds of slots. Prompt, target and the noise of every token follow from a hash that a registered node cannot change.
+"""Seeds of slots, which determine prompt, target length and sampling noise.
 
-seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), truncated to 63 bits. The beacon is the
-manifest hash of the policy version. It is unknown before it is published, and a repeated run has the same one.
+seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), truncated to 63 bits. A
+registered node cannot change it. The beacon is the manifest hash of the policy version. It is unknown until
+the policy is published, and repeating the run gives the same one.
 """
 
 import functools
@@ -18,10 +19,10 @@ SEED_BITS = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDomain:
-    """Values that all slots of one task share."""
+    """Seed inputs that all slots of one task share."""
 
     beacon: Hash
-    """Manifest hash of the policy version."""
+    """Manifest hash of the policy with this version."""
     pool: PoolId
     policy_version: Step
     node: Address
@@ -29,20 +30,20 @@ class SlotDomain:
 
 
 def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> int:
-    """Return the 63-bit key of the Gumbel noise of one rollout."""
+    """Return the sampling seed of one rollout: the 63-bit key of its Gumbel noise."""
     return _cut(keccak(_encode_shared(domain) + _encode(group, sibling)))
 
 
 def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
-    """Return the 63-bit integer from which the environment draws prompt and target.
+    """Return the 63-bit integer from which the environment draws prompt and target length.
 
-    It is the hash of the sampling seed, without the sibling.
+    It is computed as the sampling seed is, but without the sibling, so that siblings share the prompt.
     """
     return _cut(keccak(_encode_shared(domain) + _encode(group)))
 
 
 def compute_trial_seed(purpose: str, seed: int, prompt: int, sample: int) -> int:
-    """Return a 63-bit seed for a completion outside the protocol, for which no worker is paid.
+    """Return a 63-bit seed for a completion that is not part of a task, and for which no worker is paid.
 
     Example: compute_trial_seed("evaluation", 0, 17, 3).
     """
@@ -52,16 +53,16 @@ def compute_trial_seed(purpose: str, seed: int, prompt: int, sample: int) -> int
 def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
     """Return whether a submission is drawn for replay.
 
-    The draw is uniform and follows from the receipt and from a block that is later than both signatures.
+    The draw is uniform. It depends on the receipt and on a block that is later than both signatures.
     """
     draw = int.from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash))[:8], "big")
     return draw < rate * 2**64
 
 
 def compute_turn_order(receipt_hash: Hash, block_hash: Hash, validators: Sequence[Address]) -> list[Address]:
-    """Return the validators in the order in which they are asked to judge.
+    """Return the validators in the order in which they are asked to judge a submission.
 
-    They are sorted by keccak(receipt, block, validator), lowest first.
+    They are sorted by keccak(receipt, block, validator) in ascending order.
     """
 
     def compute_rank(validator: Address) -> bytes:
@@ -76,7 +77,7 @@ def _encode_shared(domain: SlotDomain) -> bytes:
 
 
 def _encode(*words: int) -> bytes:
-    """Encode values of one word each, as Solidity's abi.encode does."""
+    """Encode integers as 32-byte words, as Solidity's abi.encode does."""
     return b"".join(word.to_bytes(32, "big") for word in words)
 
 

@@ -1,7 +1,7 @@
-"""Limits of the distances between a claim and its replay. They are part of a pool's parameters.
+"""Limits on the differences between a submission and its replay. They are part of a pool's parameters.
 
-Calibration writes them, and they hold for one number format and one pair of engines. The defaults are for float32
-arithmetic on both sides, with any engines and batch shapes.
+Calibration writes them. They are valid for one number format and one pair of engines. The defaults are for
+float32 arithmetic on both sides, with any engines and batch shapes.
 """
 
 import math
@@ -13,25 +13,27 @@ Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Pooled(BaseModel):
-    """Distribution of one statistic of honest work, from which the limit of its sum over a submission follows.
+    """Distribution of one statistic in honest submissions. It gives the limit on its sum over a submission.
 
     Example: Pooled(mean=0.4, variance=0.01, largest=0.3).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mean: Limit
-    """Mean of one item, which is a window or a token."""
+    """Mean of the statistic per item. An item is a window or a token."""
     variance: Limit = 0.0
-    """Variance of the sum over a completion, divided by its items. The sum is used because the items of one completion
-    are correlated."""
+    """Variance of the statistic's sum over a completion, divided by the number of items. The sum is used because
+    the items of one completion are correlated.
+    """
     largest: Limit = 0.0
     """Largest amount by which one item exceeded the mean."""
 
     def compute_limit(self, count: int, false_reject_rate: float) -> float:
-        """Return the largest honest sum over `count` items, by Bernstein's inequality for bounded, independent items.
+        """Return the limit on the sum over `count` items, by Bernstein's inequality for bounded, independent items.
 
-        Let n = `count`, b = `largest`, v = `variance` and L = ln(1 / `false_reject_rate`). An excess over the mean of
-        more than t = bL/3 + sqrt((bL/3)^2 + 2nvL) has at most the probability `false_reject_rate`.
+        Let n = `count`, b = `largest`, v = `variance` and L = ln(1 / `false_reject_rate`). The limit is the mean of
+        the sum plus t = bL/3 + sqrt((bL/3)^2 + 2nvL). An honest sum exceeds it with a probability of at most
+        `false_reject_rate`.
         """
         scale = -math.log(false_reject_rate)
         linear = self.largest * scale / 3
@@ -39,34 +41,43 @@ class Pooled(BaseModel):
 
 
 class Thresholds(BaseModel):
-    """Largest distances of honest work: for a single window or token, and summed over a submission.
+    """Maximum differences between an honest submission and its replay, per window or token and in sum.
 
-    The defaults were measured on models of a million parameters, with Hugging Face or vLLM against Hugging Face. Every
-    token matched, at most 2 of 128 exponents differed, and log-probabilities differed by 1e-6 on average. With many
-    layers and steep distributions, honest log-probabilities come near these limits. Calibrate for such models even in
-    float32.
+    The defaults were measured on models of a million parameters, with Hugging Face or vLLM against Hugging Face.
+    Every token matched, at most 2 of 128 exponents differed, and log-probabilities differed by 1e-6 on average.
+    In models with many layers and peaked distributions, honest log-probabilities come close to these limits.
+    Calibrate for such models even in float32.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     exponent_max: int = Field(default=3, ge=0, lt=1 << 16)
-    """Largest number of sign or exponent mismatches among the values of one window, of which there are at most 128."""
+    """Maximum number of mismatches in sign or exponent among the values of one window. A window has at most 128
+    values.
+    """
     mantissa_mean_max: Limit = 0.0125
-    """Largest mean difference of the 7-bit mantissas of one window, over values whose sign and exponent agree. The
-    largest difference is left out. The default allows two of 128 values of float32 work to be rounded differently."""
+    """Maximum mean difference of the 7-bit mantissas in one window, over values whose sign and exponent match. The
+    largest difference is not counted. The default allows two of 128 float32 values to be rounded differently.
+    """
     margin_max: Limit = 1e-4
-    """Largest margin by which one token may lose to the seeded argmax."""
+    """Maximum margin by which a sampled token may fall short of the seeded argmax."""
     logprob_max: Limit = 1e-3
-    """Largest absolute difference between the claimed and the replayed log-probability of one token."""
+    """Maximum absolute difference between the claimed and the replayed log-probability of one token."""
     false_reject_rate: float = Field(default=1e-6, gt=0, lt=1)
-    """Probability with which each sum over an honest submission may exceed its limit."""
+    """Maximum probability with which a sum over an honest submission exceeds its limit. It applies to each sum
+    separately.
+    """
     exponent: Pooled | None = None
-    """Distribution that limits the sum of mismatches over all windows of a submission. None: it is not checked."""
+    """Distribution of exponent mismatches per window, which limits their sum over a submission. None: it is not
+    checked.
+    """
     mantissa: Pooled | None = None
-    """Distribution that limits the sum of mantissa differences over all windows of a submission. None: it is not
-    checked."""
+    """Distribution of mantissa differences per window, which limits their sum over a submission. None: it is not
+    checked.
+    """
     lost: Pooled | None = None
-    """Distribution that limits the number of tokens of a submission that lost to the seeded argmax. None: it is not
-    checked."""
+    """Distribution of tokens that differ from the seeded argmax, which limits their number in a submission. None:
+    it is not checked.
+    """
     margin: Pooled | None = None
     """Distribution that limits the sum of margins over all tokens of a submission. None: it is not checked."""
     logprob: Pooled | None = Pooled(mean=2e-5, largest=1e-5)

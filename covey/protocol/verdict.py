@@ -1,4 +1,4 @@
-"""Decision, reason and severity of a judgement. The numbers are signed and on chain, so they never change."""
+"""Decision, reason and severity of a judgement. Their numbers are signed and on chain and must not change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ class Decision(IntEnum):
     ACCEPT = 1
     REJECT = 2
     UNKNOWN = 3
-    """The validator could not check the submission. This neither pays nor slashes."""
+    """The validator could not check the submission. Its verdict causes neither payment nor slashing."""
 
 
 class Severity(IntEnum):
@@ -21,11 +21,11 @@ class Severity(IntEnum):
     SOFT = 1
     """The submission is void, and the contributor gets a strike."""
     HARD = 2
-    """A case is opened. Stake is locked, then slashed."""
+    """A case is opened. The stake is locked, and later slashed."""
 
 
 class Reason(IntEnum):
-    """Reason of a rejection. Reasons 1 to 31 are hard, and reasons from 32 are soft."""
+    """Reason for a rejection. Reasons 1 to 31 are hard, and reasons from 32 upwards are soft."""
 
     NONE = 0
     WRONG_POLICY_VERSION = 1
@@ -48,10 +48,11 @@ class Reason(IntEnum):
     DUPLICATE = 40
     UNDECIDED = 41
     INEXACT = 42
-    """In a pool of the exact mode, the replay is not bitwise equal, but the difference is within the thresholds."""
+    """The pool's exact mode requires a bitwise equal replay. This replay differs, but within the thresholds."""
     CANARY = 43
-    """The submission is the operator's own work with a known verdict. It is void whatever its verdicts are. Validators
-    never give this reason."""
+    """The submission is a canary, whose correct verdict the operator knows. It is void whatever its verdicts are.
+    Validators never give this reason.
+    """
 
     @property
     def severity(self) -> Severity:
@@ -62,19 +63,19 @@ class Reason(IntEnum):
 
 
 HARD_REASONS = frozenset(reason for reason in Reason if reason.severity is Severity.HARD)
-"""Reasons of rejections that cost stake."""
+"""Reasons for a rejection that can cost the contributor its stake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The unsigned content of a verdict. Example: Judgement.reject(Reason.PROOF, window=3, exponent=40)."""
+    """Content of a verdict before it is signed. Example: Judgement.reject(Reason.PROOF, window=3, exponent=40)."""
 
     decision: Decision
     reason: Reason = Reason.NONE
     units: int = 0
-    """Number of completion tokens of the accepted rollouts."""
+    """Work units: the number of completion tokens in accepted rollouts."""
     details: Mapping[str, float | int | str] = field(default_factory=dict)
-    """Row, window and statistics, as a short form of the evidence."""
+    """Short form of the evidence: row, window and statistics."""
 
     @classmethod
     def accept(cls, units: int, **details: float | int | str) -> "Judgement":

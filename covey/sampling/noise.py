@@ -1,8 +1,8 @@
 """The noise of the seeded sampler: Gumbel values from a counter-based generator.
 
-Every word is a function of (seed, position, token) alone, so worker and validator agree whatever the batch.
-Words are bit-equal everywhere. Gumbel values are float64 rounded to float32 and may differ in the last place between
-implementations. One word may differ by a few units: the one nearest to 2**32 / e, where the noise is 1e-10.
+Every word is a function of (seed, position, token) alone, so worker and validator agree for any batch. Words are equal
+bit for bit everywhere. Gumbel values are float64 rounded to float32. Implementations may differ in the last place, and
+by a few units for the word nearest to 2**32 / e, where the noise is 1e-10.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from covey.sampling.philox import LOW, MULTIPLIER_0, MULTIPLIER_1, ROUNDS, WEYL_
 
 
 def philox_words(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int) -> NDArray[np.uint32]:
-    """Return uint32[n, vocabulary], the random words of each row.
+    """Return the random words of each row, uint32[n, vocabulary].
 
     Entry [r, v] is word v & 3 of Philox 4x32-10 with key (low half, high half of seeds[r]) and counter
-    (v >> 2, positions[r], 0, 0). This is the readable version. `gumbel` uses a compiled one that is bit-equal.
+    (v >> 2, positions[r], 0, 0). This is the readable version. `gumbel` uses a compiled one that returns the same bits.
     """
     n, blocks = len(seeds), (vocabulary + 3) // 4
     low, shift = np.uint64(LOW), np.uint64(32)
@@ -34,7 +34,7 @@ def philox_words(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocab
 
 
 def gumbel(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int) -> NDArray[np.float32]:
-    """Return float32[n, vocabulary], -log(-log(u)) with u = (word + 0.5) / 2**32. Values are between -3.14 and 22.9.
+    """Return the noise -log(-log(u)) with u = (word + 0.5) / 2**32, float32[n, vocabulary]. Its range is -3.14 to 22.9.
 
     `seeds` is uint64[n], the slots' seeds. `positions` is uint32[n], 0 at the first completion token.
     """

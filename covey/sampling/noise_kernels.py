@@ -1,7 +1,7 @@
-"""The seeded noise compiled for one core, and the search for the winning token that computes only a little noise.
+"""The seeded noise compiled for one core, and a search for the sampled token that computes only a little noise.
 
-Words equal those of `noise.philox_words`. The logarithm is written out, so all kernels compute the same float32 for
-a Gumbel value. Kernels release the GIL.
+Words equal those of `noise.philox_words`. The logarithm is implemented here, so that all kernels compute the same
+float32 for a Gumbel value. Kernels release the GIL.
 """
 
 import functools
@@ -22,9 +22,9 @@ Longs = NDArray[np.int64]
 _MOST_NOISE = 23.0
 """Upper bound of the noise. The largest word, 2**32 - 1, has a noise of 22.87."""
 _WIDTH = 4 * philox.BLOCKS
-"""Tokens per chunk."""
+"""Number of tokens per chunk."""
 _SMALL = 1024
-"""Largest vocabulary for which all noise is computed."""
+"""Maximum vocabulary size for which all noise is computed."""
 # Constants of log(x) in FreeBSD's msun (e_log.c): x = 2**k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). The error is
 # below one unit in the last place.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -37,7 +37,7 @@ _FRACTION_BITS = 0x000FFFFFFFFFFFFF
 
 
 class Compiled(NamedTuple):
-    """The compiled functions. The Python function of the same name, with an underscore, documents each of them."""
+    """The compiled functions. Each is documented by the Python function with the same name and a leading underscore."""
 
     fill_words: Callable[[Seeds, Words, Words], None]
     fill_gumbel: Callable[[Seeds, Words, Floats], None]
@@ -89,10 +89,10 @@ def _fill_gumbel(seeds: Seeds, positions: Words, out: Floats) -> None:
 def _race(
     logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, winners: Longs, scores: Floats
 ) -> None:
-    """Write argmax and maximum of logits / T plus noise of each row. Ties go to the lower index, and NaN wins.
+    """Write argmax and maximum of logits / T plus noise for each row. Ties go to the lower index, and NaN wins.
 
-    The token with the largest logit is scored first. A chunk whose largest logit cannot reach the best score so far
-    with any word is skipped. In the other chunks a token is scored only if its word would lift the chunk's largest
+    The token with the largest logit is scored first. A chunk is skipped if its largest logit cannot reach the best
+    score so far with any word. In the other chunks a token is scored only if its word would lift the chunk's largest
     logit to the best score.
     """
     n, vocabulary = logits.shape
@@ -122,9 +122,9 @@ def _race(
 
 
 def _find_peaks(patterns: NDArray[np.int32], peaks: NDArray[np.int32]) -> tuple[int, bool]:
-    """Write the largest of each chunk in the order of `_order`. Return the place of the largest and whether any is NaN.
+    """Write each chunk's maximum in the order of `_order`. Return the index of the largest one, and whether any is NaN.
 
-    The bit patterns are compared as integers, because only the maximum of integers compiles to a vector instruction.
+    The bit patterns are compared as integers, because only an integer maximum compiles to a vector instruction.
     """
     largest, top = np.int32(0), 0
     for c in range(len(peaks)):
@@ -171,7 +171,10 @@ def _run(
 def _run_all(
     line: Floats, temperature: np.float32, seed: np.uint64, position: np.uint32, planes: Words, noise: Floats
 ) -> tuple[np.float32, int]:
-    """Return the best score and its token of a small vocabulary. All noise is computed, because skipping costs more."""
+    """Return the best score and its token in a small vocabulary.
+
+    All noise is computed, because skipping would cost more.
+    """
     best, winner = np.float32(-np.inf), 0
     for first in range(0, len(line), _WIDTH):
         chunk = line[first : first + _WIDTH]
@@ -196,7 +199,7 @@ def _fill_chunk(seed: np.uint64, position: np.uint32, first: int, count: int, pl
 def _score_tokens(
     logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, tokens: Longs, scores: Floats
 ) -> None:
-    """Write logits / T plus noise of row r's token to `scores`[r]."""
+    """Write logits / T plus noise of each row's token to `scores`."""
     planes = np.empty((4, philox.BLOCKS), np.uint32)
     for row in range(len(tokens)):
         word = _compute_word(seeds[row], positions[row], tokens[row], planes)
@@ -209,12 +212,14 @@ def _compute_word(seed: np.uint64, position: np.uint32, token: int, planes: Word
 
 
 def _order(pattern: np.int32) -> np.int32:
-    """Map float32 bits to integers that have the order of the floats. The function is its own inverse."""
+    """Map float32 bits to integers with the same order as the floats. The function is its own inverse."""
     return np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF))
 
 
 def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_nan: bool) -> int:
-    """Return the place of the first NaN. Without a NaN, return the first scaled logit that equals the infinite peak."""
+    """Return the index of the first NaN. Without a NaN, return the index of the first scaled logit that equals the
+    peak, which is infinite.
+    """
     for v in range(len(line)):
         if np.isnan(line[v]) or (not has_nan and np.float32(line[v] / temperature) == peak):
             return v
@@ -222,9 +227,9 @@ def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_n
 
 
 def _find_threshold(need: float) -> np.uint32:
-    """Return a word such that every smaller word has noise below `need`.
+    """Return a word for which every smaller word has noise below `need`.
 
-    It is that of u = exp(-exp(-need)), less two words for the rounding.
+    It is the word of u = exp(-exp(-need)), minus two for rounding.
     """
     word = math.exp(-math.exp(-need)) * 4294967296.0 - 2.5 if need > -4.0 else 0.0
     return np.uint32(max(word, 0.0))
@@ -236,7 +241,10 @@ def _gumbel(word: np.uint32) -> np.float32:
 
 
 def _log(x: np.float64) -> np.float64:
-    """Return the logarithm of a positive normal number. There are no branches, so the loop over words vectorizes."""
+    """Return the logarithm of a positive normal number.
+
+    It has no branches, so that the loop over words is vectorised.
+    """
     bits = np.float64(x).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
     k = np.float64((bits >> 52) - 1023)
     f = np.int64((bits & _FRACTION_BITS) + _ROOT_HALF_BITS).view(np.float64) - 1.0

@@ -1,8 +1,8 @@
-"""Philox 4x32-10 for compilation, a chunk of blocks at a time. `noise_kernels` compiles it into all kernels.
+"""Philox 4x32-10 in a form that compiles, one chunk of blocks at a time. `noise_kernels` compiles it into all kernels.
 
 The generator is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
-A change of this file requires a touch of `noise_kernels.py`, because numba's cache on disk only checks the
-modification time of that file.
+After a change of this file, touch `noise_kernels.py`: numba's disk cache checks only the modification time of that
+file.
 """
 
 import numpy as np
@@ -16,14 +16,14 @@ WEYL_1 = 0xBB67AE85
 LOW = 0xFFFFFFFF
 
 BLOCKS = 64
-"""Counters per chunk, which give 256 words."""
+"""Number of counters per chunk. A chunk has 256 words."""
 
 
 def fill_planes(seed: np.uint64, position: np.uint32, first: int, count: int, planes: NDArray[np.uint32]) -> None:
     """Write word i of the block with counter (first + b, position, 0, 0) to `planes`[i, b], for each b below `count`.
 
-    `planes` is uint32[4, BLOCKS]. The function only runs compiled. Every operand is cast to 64 bits by hand, because
-    numba widens mixed operands to floats.
+    `planes` is uint32[4, BLOCKS]. The function only works compiled. Every operand is cast to 64 bits explicitly,
+    because numba converts mixed operands to floats.
     """
     low, shift = np.uint64(LOW), np.uint64(32)
     multiplier_0, multiplier_1 = np.uint64(MULTIPLIER_0), np.uint64(MULTIPLIER_1)

@@ -1,4 +1,4 @@
-"""The seeded sampler, which gives one right token for each slot and position. Worker and validator share it.
+"""The seeded sampler. It determines one valid token for each slot and position, for worker and validator alike.
 
 Engines call `sample` to generate and `score` to replay. By the Gumbel-max trick, the argmax of logits / T plus Gumbel
 noise is a sample of softmax(logits / T).
@@ -12,18 +12,18 @@ from covey.sampling.noise_kernels import compile_all
 from covey.sampling.torch_sampler import gumbel_tensor
 
 MIN_TEMPERATURE = 0.01
-"""Smallest temperature other than 0. Below it logits / T may overflow float32, and every margin would be NaN."""
+"""Minimum temperature other than 0. Below it logits / T can overflow float32, and every margin would be NaN."""
 
 Seeds = NDArray[np.uint64]
 Positions = NDArray[np.uint32]
 
 
 def sample(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float) -> torch.Tensor:
-    """Return int64[n], the sampled token of each row. Ties go to the lower index, and the first NaN wins.
+    """Return the sampled token of each row, int64[n]. Ties go to the lower index, and the first NaN wins.
 
     `logits` is float32[n, V], `seeds` is uint64[n], and `positions` is uint32[n], 0 at the first completion token.
-    A `temperature` of 0 means the limit, a plain argmax without noise. Raises ValueError if the numbers of rows differ
-    or the temperature is out of range.
+    A `temperature` of 0 selects the argmax without noise. Raises ValueError if the numbers of rows differ or the
+    temperature is out of range.
     """
     _require(logits, seeds, positions, temperature)
     if temperature == 0:
@@ -36,10 +36,10 @@ def sample(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature
 def score(
     logits: torch.Tensor, tokens: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float
 ) -> torch.Tensor:
-    """Return float32[n], at least 0: the margin by which each claimed token lost to the argmax, or 0 if it won.
+    """Return the margin by which each claimed token lost to the argmax, float32[n]. 0 if it is the argmax.
 
-    `tokens` is int64[n]. Raises ValueError if a token is not below V. The other arguments are those of `sample`. The
-    unit of a margin is that of logits / T. A margin is NaN if the logits are NaN, so test "not margin <= limit".
+    `tokens` is int64[n]. Raises ValueError if a token is not below V. The other arguments are those of `sample`.
+    Margins have the unit of logits / T. A margin is NaN if the logits are NaN, so test "not margin <= limit".
     """
     _require(logits, seeds, positions, temperature)
     if tokens.shape != logits.shape[:1] or bool(((tokens < 0) | (tokens >= logits.shape[1])).any()):
@@ -56,9 +56,9 @@ def score(
 
 
 def load_kernels(device: str | torch.device) -> None:
-    """Load the kernels that sampling on a CPU needs, once per process. On other devices do nothing.
+    """Load the kernels for sampling on a CPU, once per process. Does nothing on other devices.
 
-    The first time on a machine this compiles the kernels, which takes several seconds. No request should wait for it.
+    The first call on a machine compiles them, which takes several seconds. Call it before the first request.
     """
     if torch.device(device).type == "cpu":
         score(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32), 1.0)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from covey.sampling.philox import LOW, MULTIPLIER_0, MULTIPLIER_1, ROUNDS, WEYL_0, WEYL_1
 
 _TOGETHER = 1 << 23
-"""Largest number of words computed at a time. About ten int64 per word are alive at once, which take 670 MB."""
+"""Maximum number of words that are computed at once. About ten int64 values per word exist at a time, in all 670 MB."""
 
 
 def philox_words_tensor(
     seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int, device: torch.device | str
 ) -> torch.Tensor:
-    """Return int64[n, vocabulary], the words of `noise.philox_words`, each below 2**32."""
+    """Return the words of `noise.philox_words`, int64[n, vocabulary], each below 2**32."""
     n, blocks = len(seeds), (vocabulary + 3) // 4
     halves = np.stack([seeds & np.uint64(LOW), seeds >> np.uint64(32), positions.astype(np.uint64)]).astype(np.int64)
     k0, k1, position = torch.from_numpy(halves).to(device)[:, :, None]
@@ -34,7 +34,7 @@ def philox_words_tensor(
 def gumbel_tensor(
     seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int, device: torch.device | str
 ) -> torch.Tensor:
-    """Return float32[n, vocabulary], the noise of `noise.gumbel`, computed in float64 and rounded once."""
+    """Return the noise of `noise.gumbel`, float32[n, vocabulary], computed in float64 and rounded once."""
     out = torch.empty(len(seeds), vocabulary, dtype=torch.float32, device=device)
     rows = max(1, _TOGETHER // vocabulary)
     for start in range(0, len(seeds), rows):
@@ -46,9 +46,9 @@ def gumbel_tensor(
 
 
 def _multiply(words: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the high and low 32 bits of the product.
+    """Return the high and low 32 bits of a product of two 32-bit words.
 
-    It is computed from 16-bit halves, because a product of two 32-bit words does not fit in int64.
+    It is computed from 16-bit halves, because the product does not fit in int64.
     """
     upper, lower = (words >> 16) * multiplier, (words & 0xFFFF) * multiplier
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & LOW

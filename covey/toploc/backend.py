@@ -1,4 +1,4 @@
-"""The one place that chooses the proof arithmetic: compiled kernels, or numpy where numba is not installed."""
+"""Chooses the proof arithmetic: compiled kernels, or numpy if numba is not installed."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ Doubles = NDArray[np.float64]
 
 
 class Arithmetic(NamedTuple):
-    """Three functions over n windows of one size. `reference` documents each of them."""
+    """Three functions over n windows of one size. `reference` documents them."""
 
     find_top: Callable[[Bits, int], tuple[Longs, Bits]]
     solve: Callable[[Longs, Bits], Bits]

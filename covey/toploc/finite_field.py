@@ -1,4 +1,4 @@
-"""Batched interpolation and evaluation of polynomials over the field of 65497 elements.
+"""Batched interpolation and evaluation of polynomials over the field with 65497 elements.
 
 Elements are int64 in 0 .. 65496. Matrix products run in float64 and are exact, because a sum of at most 2**20
 products of two elements stays below 2**53.
@@ -14,7 +14,7 @@ Longs = NDArray[np.int64]
 
 
 def evaluate(coefficients: Longs, points: Longs) -> Longs:
-    """Return int64[k], the values of the polynomial at `points`.
+    """Return the values of the polynomial at `points`, int64[k].
 
     `coefficients` (in ascending order) and `points` are int64[k].
     """
@@ -23,10 +23,10 @@ def evaluate(coefficients: Longs, points: Longs) -> Longs:
 
 
 def interpolate(points: Longs, values: Longs) -> Longs:
-    """Return int64[n, k], the ascending coefficients of n polynomials of degree below k.
+    """Return the ascending coefficients of n polynomials of degree below k, int64[n, k].
 
-    Row i passes through the k pairs of row i of `points` and `values`, both [n, k]. The points of a row are distinct.
-
+    Polynomial i passes through the k pairs in row i of `points` and `values`, both [n, k]. The points of a row are
+    distinct.
     With M the product of all (x - x_i) and w_i = y_i / M'(x_i), Lagrange's sum is sum_i w_i M(x) / (x - x_i).
     Dividing M by (x - x_i) gives coefficient t as sum_p M_{t+1+p} s_p, with the power sums s_p = sum_i w_i x_i^p.
     """
@@ -43,7 +43,7 @@ def interpolate(points: Longs, values: Longs) -> Longs:
 
 
 def compute_master(points: Longs) -> Longs:
-    """Return int64[n, k + 1], the ascending coefficients of the product of (x - x_i) over each row of `points`."""
+    """Return the ascending coefficients of the product of (x - x_i) over each row of `points`, int64[n, k + 1]."""
     n, k = points.shape
     master = np.zeros((n, k + 1), np.int64)
     master[:, 0] = 1
@@ -70,7 +70,7 @@ def compute_powers(points: Longs, count: int) -> Longs:
 
 
 def invert(elements: Longs) -> Longs:
-    """Return the multiplicative inverses by Fermat's little theorem, x ** (PRIME - 2). Zero gives zero."""
+    """Return the multiplicative inverses by Fermat's little theorem, x ** (PRIME - 2). The inverse of zero is zero."""
     result, square = np.ones_like(elements), elements
     exponent = PRIME - 2
     while exponent:

@@ -1,6 +1,6 @@
 """The arithmetic of `reference`, compiled for one core with bit-identical results.
 
-`backend` chooses it where numba is installed. Every kernel takes many windows in one call and releases the GIL.
+`backend` selects it if numba is installed. Every kernel processes many windows in one call and releases the GIL.
 """
 
 import functools
@@ -19,11 +19,11 @@ Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
 _MOST = 1024
-"""Largest number of values in a proof for which the sums stay in 32 bits. Larger proofs use `reference`."""
+"""Maximum number of values in a proof for which the sums fit in 32 bits. Larger proofs use `reference`."""
 
 
 def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
-    """Do the same as `reference.find_top`."""
+    """Compiled `reference.find_top`."""
     n = len(windows)
     indices, values = np.empty((n, k), np.int64), np.empty((n, k), np.uint16)
     _compile().find_top(windows, indices, values)
@@ -31,7 +31,7 @@ def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
 
 
 def solve(indices: Longs, values: Bits) -> Bits:
-    """Do the same as `reference.solve`."""
+    """Compiled `reference.solve`."""
     n, k = indices.shape
     if k > _MOST:
         return reference.solve(indices, values)
@@ -42,7 +42,7 @@ def solve(indices: Longs, values: Bits) -> Bits:
 
 
 def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
-    """Do the same as `reference.measure`."""
+    """Compiled `reference.measure`."""
     n = len(words)
     mismatches, means, medians, rests = np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n)
     _compile().measure(words, indices, values, mismatches, means, medians, rests)
@@ -105,10 +105,10 @@ def _multiply_add(into: Words, factors: Words, term: np.uint32) -> None:
 
 
 def _find_points(indices: Longs, points: Words, occupied: NDArray[np.uint64]) -> int:
-    """Return the largest modulus that keeps the indices distinct, or 0 if there is none.
+    """Return the largest modulus for which the indices are distinct. 0 if there is none.
 
-    `points` receives the indices modulo the result. `occupied` has one bit for each field element; all are 0 before
-    and after the call.
+    `points` receives the indices modulo the result. `occupied` has one bit for each field element. All bits are 0
+    before and after the call.
     """
     k = len(indices)
     for modulus in range(PRIME, k - 1, -1):
@@ -206,7 +206,10 @@ def _solve(indices: Longs, values: Bits, words: Bits) -> int:
 def _measure(
     words: Bits, indices: Longs, values: Bits, mismatches: Longs, means: Doubles, medians: Doubles, rests: Doubles
 ) -> None:
-    """Write the four distances of every window. Differences are counted by size, which gives the median."""
+    """Write the four distances of every window.
+
+    Differences are counted in a histogram, from which the median follows.
+    """
     n, k = indices.shape
     points, claims, counts = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(128, np.int64)
     for w in range(n):
@@ -233,7 +236,7 @@ def _measure(
 
 
 def _median(counts: Longs, n: int) -> float:
-    """Return the median of n differences that are counted by size, or infinity if n is 0.
+    """Return the median of n differences in a histogram. Infinite if n is 0.
 
     For an even n this is the mean of the two in the middle.
     """

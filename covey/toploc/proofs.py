@@ -1,7 +1,8 @@
 """TOPLOC (arXiv 2501.16007): the largest activations of a window of tokens as a polynomial over a small field.
 
-A worker passes the top values that its engine found to `build_many`. A validator passes those of its own replay to
-`compare_many`. `build`, `compare` and `compare_all` take whole hidden states, which studies and calibration have.
+A worker passes the top values from its engine to `build_many`. A validator passes the top values of its own replay to
+`compare_many`. `build`, `compare` and `compare_all` take whole hidden states, which calibration and studies have.
+
 Proof bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input. Ties go to the lower index.
 """
 
@@ -18,19 +19,19 @@ from covey.toploc.finite_field import PRIME
 from covey.toploc.topk import Capture, Top
 
 WINDOW = 32
-"""Tokens per proof. The last window of a completion may be shorter."""
+"""Number of tokens per proof. The last window of a completion may be shorter."""
 TOP_K = 128
-"""Largest number of values per proof. A window with fewer values has all of them in its proof."""
+"""Maximum number of values per proof. The proof of a window with fewer values contains all of them."""
 
 WHOLE = 4.0
-"""Divisor of the distance `mantissa_rest` of a window whose values are all in the proof.
+"""Divisor of the distance `mantissa_rest` for a window whose values are all in the proof.
 
-Such windows are noisier than others. Among honest bfloat16 windows the farthest was one of these (one token of 128
-values), and was twice as far as any other.
+Such windows are noisier. Among honest bfloat16 windows the farthest was one of these (one token of 128 values), at
+twice the distance of any other.
 """
 
 MODULUS_STEPS = 256
-"""Largest distance of an honest modulus below the field's size. Each step down has a chance of about 1 in 10."""
+"""Maximum distance of an honest modulus below the field's size. Each step down has a probability of about 1 in 10."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
@@ -38,17 +39,17 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ProofPolynomial:
-    """A parsed proof: the polynomial whose value at x = i mod `modulus` is the bit pattern of index i."""
+    """A parsed proof: the polynomial whose value at x = i mod `modulus` is the bit pattern of the value at index i."""
 
     modulus: int
-    """Number that indices are reduced by, k .. 65497."""
+    """Modulus of the indices, k .. 65497."""
     coefficients: Longs
-    """Coefficients of ascending powers, int64[k], each below 65497."""
+    """Coefficients in ascending order, int64[k], each below 65497."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distances:
-    """Distances of the verifier's top values from those in the proof. Equal input gives zeros."""
+    """Distances between the verifier's top values and those in the proof. All are zero if the values are equal."""
 
     sign_exponent_mismatches: int
     """Number of values whose sign or exponent bits differ.
@@ -56,14 +57,16 @@ class Distances:
     Plain TOPLOC ignores the sign, and constant forgeries pass it.
     """
     mantissa_mean: float
-    """Mean absolute difference of the 7-bit mantissas of the values whose sign and exponent agree. Infinite if no value
-    agrees."""
+    """Mean absolute difference of the 7-bit mantissas, over values whose sign and exponent agree.
+
+    Infinite if none agree.
+    """
     mantissa_median: float
     """Median absolute difference of the same mantissas. Infinite if there are none."""
     mantissa_rest: float
-    """Mean absolute difference of the same mantissas without the largest difference. Infinite if none is left.
+    """Mean absolute difference of the same mantissas without the largest difference. Infinite if none remain.
 
-    The largest is left out because its sign and exponent may agree by chance (see `compare`). The mean is divided by
+    The largest is omitted because its sign and exponent may agree by chance (see `compare`). The mean is divided by
     `WHOLE` if every value of the window is in the proof, because values near zero are mostly rounding error.
     """
 
@@ -76,7 +79,7 @@ def compute_k(rows: int, hidden: int, top_k: int = TOP_K) -> int:
 def find_tops(completions: Sequence[Bits], capture: Capture) -> list[tuple[Top, ...]]:
     """Return the top values of every window of each completion.
 
-    A completion is uint16[rows, hidden], the bfloat16 bits of its last hidden states.
+    A completion is uint16[rows, hidden]: the bfloat16 bits of its last hidden states.
     """
     find_top, tops_of_all = choose().find_top, []
     for bits in completions:
@@ -95,8 +98,8 @@ def find_tops(completions: Sequence[Bits], capture: Capture) -> list[tuple[Top, 
 def build(hidden_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[bytes]:
     """Return one proof per window.
 
-    `hidden_bits` is uint16[rows, hidden], the bfloat16 bits of the last hidden states. Raises ValueError for another
-    type or shape, or if there are no rows.
+    `hidden_bits` is uint16[rows, hidden], the bfloat16 bits of the last hidden states. Raises ValueError for a
+    different type or shape, or if there are no rows.
     """
     if hidden_bits.dtype != np.uint16 or hidden_bits.ndim != 2 or hidden_bits.size == 0:
         shape = f"{hidden_bits.dtype}{hidden_bits.shape}"
@@ -108,7 +111,7 @@ def build_many(completions: Sequence[tuple[Top, ...]]) -> list[list[bytes]]:
     """Return one proof per window of each completion. All windows with the same k are solved together.
 
     A proof is the modulus followed by k coefficients in ascending order, each as a big-endian u16.
-    Raises ValueError if the top values have another type or shape, a negative index or a repeated index.
+    Raises ValueError if the top values have the wrong type or shape, or a negative or repeated index.
     """
     proofs = [[b""] * len(tops) for tops in completions]
     for group in _group(completions):
@@ -119,30 +122,30 @@ def build_many(completions: Sequence[tuple[Top, ...]]) -> list[list[bytes]]:
 
 
 def parse(proof: bytes, k: int) -> ProofPolynomial:
-    """Parse a proof of k values that comes from an untrusted peer.
+    """Parse a proof of k values from an untrusted peer.
 
     Raises ProtocolError("malformed_proof") if the length is not exactly 2 + 2k, if the modulus is outside k .. 65497,
-    or if a coefficient is not an element of the field. A modulus below k cannot keep k indices distinct.
+    or if a coefficient is not an element of the field. With a modulus below k, k indices cannot stay distinct.
     """
     words = _parse_all([proof], k)[0].astype(np.int64)
     return ProofPolynomial(modulus=int(words[0]), coefficients=words[1:])
 
 
 def is_lawful_modulus(modulus: int, size: int) -> bool:
-    """Return whether an honest prover may have chosen this modulus for a window of `size` values.
+    """Return whether an honest prover can have chosen this modulus for a window of `size` values.
 
-    An honest prover chooses the largest modulus that keeps its k indices distinct. A free choice would allow the hidden
-    size, which reduces an index to its channel. A forger could then build a proof from the usual values of a few
-    channels without a forward pass.
+    An honest prover chooses the largest modulus for which its k indices are distinct. If the choice were free, a forger
+    could choose the hidden size, which reduces an index to its channel. It could then build a proof from the usual
+    values of a few channels without a forward pass.
     """
     return modulus == PRIME if size <= PRIME else PRIME - MODULUS_STEPS <= modulus <= PRIME
 
 
 def find_malformed(proofs: Sequence[bytes], sizes: Sequence[int], top_k: int = TOP_K) -> tuple[int, str] | None:
-    """Return the index of the first proof that no honest prover sends, and the reason; None if there is no such proof.
+    """Return the index of the first malformed proof, with the reason. None if there is none.
 
-    The rules are those of `parse` and `is_lawful_modulus`. `sizes` has the number of values of each window. All proofs
-    with the same k are parsed together. If one of them fails, each is parsed again alone.
+    The rules are those of `parse` and `is_lawful_modulus`. `sizes` contains the number of values of each window. All
+    proofs with the same k are parsed together. If one of them fails, each is parsed again separately.
     """
     indices_by_k: dict[int, list[int]] = {}
     for i, size in enumerate(sizes):
@@ -169,8 +172,8 @@ def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
     """Return the distances of one window. `replayed_bits` is uint16[rows in the window, hidden].
 
     The polynomial is evaluated at the verifier's own top values. At an index that the prover did not have, its value is
-    arbitrary and counts as a mismatch 511 times in 512. Otherwise the mantissa is arbitrary, and alone it moves the
-    mean further than honest work may be. Raises the errors of `parse`.
+    arbitrary and counts as a mismatch 511 times in 512. Otherwise the mantissa is arbitrary, and a single one moves the
+    mean beyond the limit for honest work. Raises the errors of `parse`.
     """
     values = np.ascontiguousarray(replayed_bits).reshape(1, -1)
     k = min(top_k, values.size)
@@ -204,9 +207,9 @@ def compare_many(proofs: Sequence[Sequence[bytes]], replayed: Sequence[tuple[Top
 
 
 def compute_top(values: Bits, k: int) -> Longs:
-    """Return int64[k], the ascending indices of the k largest absolute values. Ties go to the lower index.
+    """Return the ascending indices of the k largest absolute values, int64[k]. Ties go to the lower index.
 
-    For bfloat16 the order of absolute values is that of the bits without the sign.
+    For bfloat16 the order of absolute values is the order of the bits without the sign.
     """
     indices, _ = choose().find_top(np.ascontiguousarray(values).reshape(1, -1), k)
     return indices.reshape(k)
@@ -218,7 +221,7 @@ class _Group(NamedTuple):
     k: int
     """Number of values in each proof."""
     places: list[tuple[int, int]]
-    """Index of the completion and index of the window within it, for each of the n windows."""
+    """For each of the n windows, the index of its completion and its index in the completion."""
     indices: Longs
     """Indices of the top values, int64[n, k], in the order of `places`."""
     values: Bits
@@ -240,7 +243,7 @@ def _group(completions: Sequence[tuple[Top, ...]]) -> list[_Group]:
 
 
 def _parse_all(proofs: list[bytes], k: int) -> Bits:
-    """Return uint16[n, k + 1], the modulus and coefficients of each proof. Sizes are checked before parsing."""
+    """Return the modulus and coefficients of each proof, uint16[n, k + 1]. Sizes are checked before parsing."""
     for proof in proofs:
         if len(proof) != 2 + 2 * k:
             raise ProtocolError(

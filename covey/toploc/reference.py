@@ -1,7 +1,7 @@
 """The arithmetic of `proofs` in plain numpy.
 
-It runs where numba is not installed, and `proof_kernels` must equal it to the bit. Every function takes n windows of
-one size, whose bits are bfloat16 patterns.
+It is used if numba is not installed, and `proof_kernels` must equal it bit for bit. Every function takes n windows of
+one size, as bfloat16 bits.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _MAGNITUDE = 0x7FFF
 _SIGN_EXPONENT = 0xFF80
 _MANTISSA = 0x7F
 _SOLVED_TOGETHER = 16
-"""Windows per interpolation. 16 matrices of 128 x 128 take 2 MiB, which fits in a core's cache."""
+"""Number of windows per interpolation. 16 matrices of 128 x 128 take 2 MiB, which fits in a core's cache."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
@@ -37,9 +37,9 @@ def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
 
 
 def solve(indices: Longs, values: Bits) -> Bits:
-    """Return uint16[n, k + 1], the modulus and ascending coefficients of each proof.
+    """Return the modulus and ascending coefficients of each proof, uint16[n, k + 1].
 
-    `indices` and `values` are [n, k]. Raises ValueError if no modulus keeps the indices distinct, because they repeat.
+    `indices` and `values` are [n, k]. Raises ValueError if an index occurs twice, because then no modulus exists.
     """
     words = np.empty((len(indices), indices.shape[1] + 1), np.uint16)
     for start in range(0, len(indices), _SOLVED_TOGETHER):
@@ -53,12 +53,12 @@ def solve(indices: Longs, values: Bits) -> Bits:
 
 
 def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
-    """Return how far each proof is from the verifier's own top values.
+    """Return the distance of each proof from the verifier's own top values.
 
     The result is the number of sign or exponent mismatches, int64[n], and three statistics of the other values'
-    mantissa differences, float64[n]: mean, median, and mean without the largest. A statistic of nothing is infinite.
-
-    `words` is uint16[n, k + 1], the parsed proofs. `indices` and `values` are the verifier's top values, [n, k].
+    mantissa differences, float64[n]: mean, median, and mean without the largest. A statistic without values is
+    infinite. `words` is uint16[n, k + 1], the parsed proofs. `indices` and `values` are the verifier's top values, [n,
+    k].
     """
     n = len(words)
     mismatches = np.empty(n, np.int64)
@@ -78,7 +78,7 @@ def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, 
 
 
 def _compute_moduli(indices: Longs) -> Longs:
-    """Return int64[n], the largest modulus up to 65497 that keeps the k indices of each window distinct."""
+    """Return the largest modulus up to 65497 for which the k indices of each window are distinct, int64[n]."""
     moduli = np.full(len(indices), finite_field.PRIME, np.int64)
     for n, row in enumerate(indices):
         while np.unique(row % moduli[n]).size < row.size:

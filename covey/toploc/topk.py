@@ -1,7 +1,6 @@
-"""The part of a completion's last hidden states that a proof needs: the largest values of each window.
+"""The top values of hidden states that a proof needs: the largest values of each window.
 
-Engines find these values on the device that holds the states. `proofs` builds proofs from them and compares proofs
-with them.
+Engines find these values on the device of the states. `proofs` builds proofs from them and compares proofs with them.
 """
 
 from dataclasses import dataclass
@@ -16,13 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """The values that an engine keeps of the hidden states. Example: Capture(window=32, top_k=128), the paper's
-    (section 3)."""
+    """Which hidden-state values an engine keeps.
+
+    Example: Capture(window=32, top_k=128), as in the paper (section 3).
+    """
 
     window: int
-    """Tokens per proof, at least 1. The last window of a completion may be shorter."""
+    """Number of tokens per proof, at least 1. The last window of a completion may be shorter."""
     top_k: int
-    """Largest number of values per proof, at least 1."""
+    """Maximum number of values per proof, at least 1."""
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.top_k < 1:
@@ -30,17 +31,17 @@ class Capture:
 
 
 EVERYTHING = Capture(window=1, top_k=1 << 31)
-"""Every value of every state, for calibration and for studies of cheats. `join` restores the states."""
+"""Captures every value of every state, for calibration and for studies of cheats. `join` restores the states."""
 
 
 def build_capture(rules: "VerificationParams") -> Capture:
-    """Return the capture that a pool's proofs need."""
+    """Return the capture for a pool's proofs."""
     return Capture(window=rules.proof_window, top_k=rules.proof_top_k)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Top:
-    """The k values of largest magnitude of one window. Ties go to the lower index. `proofs.compute_k` gives k."""
+    """The k values of largest magnitude in one window. Ties go to the lower index. `proofs.compute_k` returns k."""
 
     indices: NDArray[np.int64]
     """Indices of the values, int64[k], ascending. An index is (row in the window) x hidden + channel."""
@@ -49,5 +50,5 @@ class Top:
 
 
 def join(tops: tuple[Top, ...]) -> NDArray[np.uint16]:
-    """Return uint16[tokens, hidden], the states of a completion that was captured with `EVERYTHING`."""
+    """Return the states of a completion that was captured with `EVERYTHING`, uint16[tokens, hidden]."""
     return np.stack([top.bits for top in tops])

@@ -1,6 +1,6 @@
-"""The search for the k values of largest magnitude of a window, with the same result as `reference.find_top`.
+"""Searches the k values of largest magnitude in a window, with the same result as `reference.find_top`.
 
-`proof_kernels` compiles it. A level that at least k block maxima reach bounds the k-th largest value from below.
+`proof_kernels` compiles it. If at least k block maxima reach a level, the k-th largest value reaches it too.
 Therefore only the blocks that reach the level are read again, four values per word.
 """
 
@@ -11,7 +11,7 @@ Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
 
 _BLOCK = 64
-"""Values per block. The maximum of a block takes few vector instructions."""
+"""Number of values per block, whose maximum takes few vector instructions."""
 _LOW = 0x7FFF
 """Mask that removes the sign from a bit pattern."""
 _LANES = 0x0001_0001_0001_0001
@@ -69,7 +69,7 @@ def _find_maxima(row: Bits, maxima: Bits) -> None:
 
 
 def _find_level(magnitudes: Bits, k: int, enough: int, guess: int) -> int:
-    """Return a level that k to `enough` of the magnitudes reach, or else the largest that at least k reach.
+    """Return a level that k to `enough` of the magnitudes reach, or else the largest level that at least k reach.
 
     The search starts at the guess with steps that double, and continues by bisection.
     """
@@ -91,9 +91,9 @@ def _find_level(magnitudes: Bits, k: int, enough: int, guess: int) -> int:
 
 
 def _collect(row: Bits, block: int, maxima: Bits, level: int, k: int, places: Longs, kept: Bits) -> int:
-    """Write the places and magnitudes of the values that reach the level, and return their number.
+    """Write the indices and magnitudes of the values that reach the level, and return their number.
 
-    Of the values equal to the level only the first k are kept.
+    Of the values equal to the level, only the first k are kept.
     """
     size, limit = len(row), np.uint16(level)
     low_lanes, high_lanes = np.uint64(_LANES * _LOW), np.uint64(_LANES * (_LOW + 1))

@@ -1,4 +1,4 @@
-"""The search for the top values on the device that holds the hidden states, so only k values per window leave a GPU.
+"""Searches the top values on the device of the hidden states, so that only k values per window leave a GPU.
 
 `proofs.build_many` and `proofs.compare_many` take the results. They equal the canonical top values of
 `proofs.compute_top`.
@@ -19,8 +19,8 @@ _LOW = 0x7FFF
 def find_tops(states: torch.Tensor, lengths: Sequence[int], capture: Capture) -> list[tuple[Top, ...]]:
     """Return the top values of every window of each completion.
 
-    The completions follow each other in `states`, [rows, hidden], and `lengths` has the number of rows of each.
-    States are rounded to bfloat16. On a CPU the compiled search is used, because it is faster.
+    `states`, [rows, hidden], contains the completions in sequence, and `lengths` the number of rows of each. States are
+    rounded to bfloat16. On a CPU the compiled search is used, because it is faster.
     """
     if states.device.type != "cpu":
         return compute_tops_tensor(states, lengths, capture)
@@ -30,7 +30,10 @@ def find_tops(states: torch.Tensor, lengths: Sequence[int], capture: Capture) ->
 
 
 def compute_tops_tensor(states: torch.Tensor, lengths: Sequence[int], capture: Capture) -> list[tuple[Top, ...]]:
-    """Do the same as `find_tops` with torch alone, on any device. Windows of equal size are searched together."""
+    """Compute the same result as `find_tops` with torch alone, on any device.
+
+    Windows of equal size are searched together.
+    """
     states, places = states.to(torch.bfloat16), dict[int, list[tuple[int, int]]]()
     for c, (n, end) in enumerate(zip(lengths, np.cumsum(lengths, dtype=int).tolist(), strict=True)):
         for start in range(end - n, end, capture.window):
@@ -47,10 +50,10 @@ def compute_tops_tensor(states: torch.Tensor, lengths: Sequence[int], capture: C
 
 
 def compute_top_tensor(windows: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude of each window.
+    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude in each window.
 
     `windows` is bfloat16[n, values of a window], on any device. Indices ascend in each row, and ties go to the lower
-    index. Raises ValueError for another type, or if k is not 1 .. values of a window.
+    index. Raises ValueError for a different type, or if k is not 1 .. values of a window.
     """
     if windows.dtype != torch.bfloat16 or windows.ndim != 2 or not 1 <= k <= windows.shape[1]:
         raise ValueError(f"windows must be bfloat16[n, at least {k}], not {windows.dtype}{tuple(windows.shape)}")

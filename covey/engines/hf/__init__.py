@@ -1,1 +1,1 @@
-"""The reference engine, on Hugging Face transformers."""
+"""The reference engine on Hugging Face transformers."""

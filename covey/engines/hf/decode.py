@@ -1,7 +1,7 @@
-"""Decoding of a ragged batch with a transformers model: each prompt once, then token by token.
+"""Decodes a batch of sequences of different lengths with a transformers model: each prompt once, then token by token.
 
-Siblings share a prompt and often the first tokens after it. An equal prefix is computed once, with one KV cache. Rows
-are right-aligned (padded on the left), so the last column always predicts the next token.
+Siblings share a prompt and often their first tokens. An equal prefix is computed once, with one KV cache. Rows are
+right-aligned (padded on the left), so the last column always predicts the next token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 from covey.model.policy_files import get_head
 
 Places = NDArray[np.int64]
-"""Integers with one entry per row of the batch."""
+"""Indices into a `Prefix`, one per row of the batch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -36,14 +36,14 @@ class Prefix:
     """Logits of the next token of each sequence, float32[distinct, V]."""
 
     def select(self, places: torch.Tensor) -> None:
-        """Keep the sequences at `places`, int64[m], in this order. A sequence may be named more than once."""
+        """Keep the sequences at `places`, int64[m], in this order. An index may occur more than once."""
         self.cache.reorder_cache(cast(torch.LongTensor, places))  # also reorders the states of recurrent layers
         self.mask = None if self.mask is None else self.mask[places]
         self.lengths = self.lengths[places]
 
 
 def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[Prefix, Places]:
-    """Compute each distinct prompt once. Also return the index in the prefix of each row's prompt."""
+    """Prefill each distinct prompt once. Return the prefix and the index of each row's prompt in it."""
     distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
     tokens, mask = _align([*distinct], model.device)
     cache = DynamicCache(config=model.config)
@@ -57,8 +57,8 @@ def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> 
 def append(model: PreTrainedModel, prefix: Prefix, places: Places, tokens: Places) -> Places:
     """Append one token to each row, and return the new index of each row in the prefix.
 
-    `places`, int64[n], has the index of each row so far, and `tokens`, int64[n], its next token. Rows that still agree
-    are computed once, because they differ only in their sampling noise.
+    `places`, int64[n], contains the current index of each row, and `tokens`, int64[n], its next token. Rows with equal
+    sequences are computed once, because they differ only in their sampling noise.
     """
     if not np.array_equal(places, np.arange(len(prefix.logits))):
         pairs = [*zip(places.tolist(), tokens.tolist(), strict=True)]
@@ -78,7 +78,7 @@ def append(model: PreTrainedModel, prefix: Prefix, places: Places, tokens: Place
 
 
 def compute_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return float32[n], log p of each token, int64[n], under its row of `logits`, float32[n, V]."""
+    """Return float32[n]: log p of each token in `tokens`, int64[n], under its row of `logits`, float32[n, V]."""
     return logits.log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
@@ -92,9 +92,11 @@ def _align(rows: Sequence[tuple[int, ...]], device: torch.device) -> tuple[torch
 
 @contextmanager
 def catch_states(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
-    """Collect the inputs of the language-model head, one tensor per pass: the last hidden states after the final norm.
+    """Collect the inputs of the language-model head, one tensor per pass. They are the last hidden states after the
+    final norm.
 
-    Changes that the model makes to its logits afterwards (scaling, soft caps) are in the logits and not in the proof.
+    If the model changes its logits afterwards (scaling, soft caps), the logits include the change but the proof does
+    not.
     """
     states: list[torch.Tensor] = []
     handle = get_head(model).register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))

@@ -1,7 +1,6 @@
-"""The reference engine, on Hugging Face transformers. It decodes in batches with a KV cache and replays by prefill.
+"""The reference engine on Hugging Face transformers. It decodes in batches with a KV cache, and replays by prefill.
 
-Its float32 results agree with each other within a pool's default limits, whatever the batch. The caller sets the
-thread count.
+Its float32 results for different batches agree within a pool's default limits. The caller sets the number of threads.
 """
 
 import threading
@@ -37,14 +36,18 @@ from covey.toploc.topk import Capture
 from covey.toploc.topk_torch import find_tops
 
 MAX_LOGITS = 1 << 26
-"""Largest number of logits that a replay computes at a time, 256 MiB in float32. Also bounds the tokens of a replay
-pass: a pass with several completions has at most this number divided by the vocabulary size."""
+"""Maximum number of logits that a replay computes at once, 256 MiB in float32.
+
+It also limits the tokens of a replay pass with several completions: their number is at most this divided by the
+vocabulary size.
+"""
 
 
 class HuggingFaceEngine:
     """An `Engine` on transformers.
 
-    `base` names the model whose weights policies replace. None: the folder of every policy is complete.
+    `base` is the name of the model whose weights the policies replace. None means that every policy's folder is
+    complete.
     """
 
     def __init__(
@@ -62,14 +65,15 @@ class HuggingFaceEngine:
         self._version: int | None = None
         self._turn = threading.RLock()
         self._described: Mapping[str, str] | None = None
-        """Digests of all files except the weights that model and tokenizer were built from. None if they were not built
-        from a policy's folder."""
+        """Digests of the files, except the weights, from which model and tokenizer were built. None if they were not
+        built from a policy's folder.
+        """
 
     @classmethod
     def from_model(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, version: int = 0, max_batch: int = 64
     ) -> Self:
-        """Return an engine around a model that is already in memory. The caller shares it and may keep training it."""
+        """Build an engine around a model in memory. The caller shares the model and may continue to train it."""
         load_kernels(model.device)
         engine = cls(max_batch=max_batch, device=str(model.device))
         engine._model, engine._tokenizer, engine._version = model, tokenizer, version
@@ -78,7 +82,7 @@ class HuggingFaceEngine:
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the loaded policy. None before the first."""
+        """Version of the loaded policy. None before the first one."""
         return self._version
 
     @property
@@ -109,7 +113,6 @@ class HuggingFaceEngine:
 
         Without a base, model and tokenizer are built again if the other files of `folder` have changed. Otherwise the
         results of a policy would depend on which policy this process loaded first.
-
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the new one does not fit. If reading fails
         after weights were changed, no policy is loaded.
         """
@@ -148,10 +151,10 @@ class HuggingFaceEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request, as `Engine` defines.
+        """Sample a completion for each request; see `Engine`.
 
-        Raises ValueError if a request has an empty prompt or a limit below one token, which is a caller's mistake.
-        Raises OperatorError("engine_out_of_memory") if memory runs out.
+        Raises ValueError for an empty prompt or a limit below one token, which is a bug of the caller.
+        Raises OperatorError("engine_out_of_memory") if memory is exhausted.
         """
         if any(not each.prompt or each.max_tokens < 1 for each in requests):
             raise ValueError("a request requires a prompt and a limit of at least one token")
@@ -172,7 +175,7 @@ class HuggingFaceEngine:
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Score each claimed completion by prefill, each prompt once per pass, as `Engine` defines."""
+        """Score each claimed completion by prefill; see `Engine`. Each prompt is computed once per pass."""
         _require_tokens(sequences, self.vocabulary_size)
         with self._evaluating() as model, packed(model):
             return [
@@ -243,7 +246,7 @@ class HuggingFaceEngine:
         ]
 
     def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
-        """Yield the sequences of each replay pass. The numbers of completions and of tokens of a pass are bounded."""
+        """Yield the requests of each replay pass. The number of completions and of tokens per pass is limited."""
         room = MAX_LOGITS // self.vocabulary_size
         if torch.device(self._device).type == "cpu":
             room = min(room, REPLAY_TOKENS)
@@ -263,7 +266,10 @@ class HuggingFaceEngine:
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
-        """Yield the model in evaluation mode. A model that is shared with a trainer gets its mode back afterwards."""
+        """Yield the model in evaluation mode.
+
+        The previous mode is restored on exit, because a trainer may share the model.
+        """
         with self._turn:
             model = self._require_model()
             if not model.training:  # the mode is not set again, because layers may have modes of their own
@@ -296,9 +302,9 @@ def _no_policy() -> OperatorError:
 
 
 def prepare_process(*, threads: int) -> None:
-    """Configure the torch threads and the memory of a process that runs an engine.
+    """Set the number of torch threads and the memory behaviour of a process that runs an engine.
 
-    More than one thread per process slows all others if several processes share a machine.
+    If several processes share a machine, more than one thread per process slows the others down.
     """
     torch.set_num_threads(threads)
     keep_memory()

@@ -1,7 +1,7 @@
 """Sequence packing for the replay of `hf`: one forward pass over many completions without padding.
 
-All tokens are in one row, each distinct prompt once and then the completions. A completion attends to its prompt and to
-itself. All layers except attention see a plain list of tokens.
+All tokens are in one row: each distinct prompt once, then the completions. A completion attends to its prompt and to
+itself. All layers except attention process the row as a plain list of tokens.
 """
 
 import math
@@ -23,20 +23,20 @@ from covey.errors import OperatorError
 NAME = "covey_packed"
 """Name under which the packed attention is registered with transformers."""
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
-"""Kinds of rotary position embeddings whose frequencies change with the length of the row."""
+"""Types of rotary position embeddings whose frequencies depend on the length of the row."""
 LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers that `_attend` supports. Recurrent and convolutional layers would carry state across completions."""
+"""Types of layers that `_attend` supports. Recurrent and convolutional layers would carry state across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
-"""Arguments that a model may pass to its attention and that `_attend` does not support."""
+"""Arguments of a model's attention that `_attend` does not support."""
 
 
 class Span(NamedTuple):
-    """A run of tokens of the row, which begins where the previous span ends. Example: Span(tokens=3, prompt=0)."""
+    """Consecutive tokens of the row, starting where the previous span ends. Example: Span(tokens=3, prompt=0)."""
 
     tokens: int
     """Number of tokens."""
     prompt: int | None = None
-    """Index of the span with the prompt that this completion follows. None if this span is a prompt."""
+    """Index of the prompt's span if this span is a completion. None if this span is a prompt."""
 
 
 def read_completions(
@@ -90,9 +90,9 @@ def _read_head(model: PreTrainedModel, output: ModelOutput) -> tuple[torch.Tenso
 def _lay_out(
     prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
 ) -> tuple[list[Span], list[Sequence[int]], list[Sequence[int]]]:
-    """Return the spans (distinct prompts, then one per completion) with the tokens and position ids of each.
+    """Return the spans (distinct prompts, then one per completion), and the tokens and position ids of each span.
 
-    The last token of a completion is left out, because nothing that it predicts is needed.
+    The last token of a completion is not fed to the model, because nothing that it predicts is needed.
     """
     tokens: list[Sequence[int]] = list(dict.fromkeys(prompts))
     places = {prompt: i for i, prompt in enumerate(tokens)}
@@ -107,7 +107,7 @@ def _lay_out(
 
 
 def _join(parts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Return all parts as one int64 tensor. It is built with numpy, because torch reads lists of integers slowly."""
+    """Concatenate all parts into one int64 tensor. numpy does this, because torch converts lists of integers slowly."""
     return torch.from_numpy(np.concatenate([np.asarray(part, np.int64) for part in parts]))
 
 
@@ -123,10 +123,10 @@ def _attend(
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute what transformers' own attention computes, span by span.
+    """Compute the same result as transformers' own attention, span by span.
 
     The input is [1, heads, tokens, width] and the result [1, tokens, heads, width]. Raises
-    OperatorError("unsupported_model") if the model passes no spans or an argument of `UNSERVED`.
+    OperatorError("unsupported_model") if the model passes no spans or an argument in `UNSERVED`.
     """
     if spans is None or any(rest.get(name) is not None for name in UNSERVED):
         raise _unsupported(f"packed replay does not support the attention of {type(module).__name__}")
@@ -161,7 +161,7 @@ def _attend(
 def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
     """Return the attention mask [length, length], as booleans or as 0 and -inf.
 
-    None if attention is plainly causal and a mask would cost more than it saves.
+    Returns None if the attention is plainly causal and a mask would cost more than it saves.
     """
     is_short, is_plain = length <= MASKED_TOKENS and like.device.type == "cpu", window is None or window >= length
     if is_plain and not is_short:
@@ -176,9 +176,9 @@ def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Te
 
 @contextmanager
 def packed(model: PreTrainedModel) -> Iterator[None]:
-    """Run the model with `_attend` and, on a CPU, with its feed-forward networks in blocks. Undo both afterwards.
+    """Make the model use `_attend` and, on a CPU, feed-forward networks in blocks. Undo both on exit.
 
-    Raises OperatorError("unsupported_model") if `_attend` would not compute what the model's own attention computes.
+    Raises OperatorError("unsupported_model") if `_attend` would compute something other than the model's own attention.
     """
     before = model.config._attn_implementation
     _require_attention(model, "sdpa")
@@ -192,9 +192,9 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _require_attention(model: PreTrainedModel, implementation: str) -> None:
-    """Raise OperatorError("unsupported_model") if `_attend` would not compute what the model's own code computes.
+    """Raise OperatorError("unsupported_model") if `_attend` would compute something other than the model's own code.
 
-    A model that transformers does not run with SDPA has more in its attention, such as soft caps, sinks or biases.
+    If transformers does not run a model with SDPA, its attention has extras such as soft caps, sinks or biases.
     """
     kind = type(model).__name__
     config = model.config.get_text_config()

@@ -1,4 +1,4 @@
-"""Collects the hidden states of a decoding batch by window. A full window is reduced to its top values."""
+"""Collects the hidden states of a decoding batch in windows. A full window is reduced to its top values."""
 
 import numpy as np
 import torch
@@ -9,16 +9,16 @@ from covey.toploc.topk_torch import find_tops
 
 
 class Windows:
-    """The current window of every request and the top values of earlier windows.
+    """The current window of every request, and the top values of earlier windows.
 
-    The window takes requests x window x hidden bfloat16 values on the device of the states.
+    The windows take requests x window x hidden bfloat16 values on the device of the states.
     """
 
     def __init__(self, requests: int, longest: int, capture: Capture | None) -> None:
         self._capture = capture
         self._room = min(longest, capture.window if capture else 0)
         self._rows = 0
-        """Number of rows in the current window. All requests start together, so their windows fill together."""
+        """Number of rows in the current windows. All requests start together, so their windows fill together."""
         self._states: torch.Tensor | None = None
         self._tops: list[list[Top]] = [[] for _ in range(requests)]
 
@@ -27,8 +27,9 @@ class Windows:
     ) -> None:
         """Add the states of one token per running request.
 
-        `states` is [distinct, hidden]. `live`, int64[n], has the indices of the running requests, `places`, int64[n],
-        the row of each request in `states`, and `stays`, bool[n], whether it continues after this token.
+        `states` is [distinct, hidden]. `live`, int64[n], contains the indices of the running requests. `places`,
+        int64[n], contains the row of each request in `states`, and `stays`, bool[n], whether it continues after this
+        token.
         """
         if self._capture is None:
             return

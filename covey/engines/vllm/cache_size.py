@@ -1,4 +1,4 @@
-"""Default size of the KV cache on a CPU, computed from the pool's lengths."""
+"""Computes the default size of the KV cache on a CPU from the pool's sequence lengths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ BLOCK = 32
 
 
 def compute_cache_bytes(values: Mapping[str, Any]) -> int:
-    """Return the bytes of keys and values of a whole batch of the longest sequences on one device.
+    """Return the size in bytes of the KV cache of a full batch of the longest sequences, per device.
 
-    The result is at most the device's share of half of the memory. `values` are those of the question "start".
+    The result is at most the device's share of half of the memory. `values` are the values of the request "start".
     """
     config = AutoConfig.from_pretrained(values["folder"])
     longest = values["max_model_len"] or config.max_position_embeddings

@@ -1,7 +1,7 @@
-"""The vLLM engine as its callers see it: an `Engine` whose work is done by a subprocess.
+"""The vLLM engine for callers: an `Engine` that delegates all work to a subprocess.
 
-If the subprocess dies, the call that notices this raises an error, and the next call starts the subprocess again with
-the last policy.
+If the subprocess dies, the call that notices this raises an error, and the next call restarts the subprocess with the
+last policy.
 """
 
 import importlib.util
@@ -32,15 +32,15 @@ _STARTED_WITH = (
     "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "tensor_parallel_size",
     "max_num_batched_tokens", "enable_prefix_caching", "block_size", "enforce_eager",
 )  # fmt: skip
-"""Options that the subprocess gets with the question "start"."""
+"""Options that are sent to the subprocess with the request "start"."""
 _OF_A_POLICY = {"model_unavailable", "model_too_large", "model_too_short", "engine_start"}
-"""Error codes that mean that a policy cannot be served. The death of a process does not say this of its policy."""
+"""Error codes which mean that a policy cannot be served. The death of a process is not one of them."""
 
 
 class VllmEngine:
     """An `Engine` on vLLM. Use it as a context manager, or call `close`.
 
-    The folder of every policy is complete: config, tokenizer and weights.
+    The folder of every policy must be complete: config, tokenizer and weights.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class VllmEngine:
         threads: int = 1,
         options: VllmOptions = _DEFAULTS,
     ) -> None:
-        """Create an engine without a process, which the first policy starts.
+        """Create an engine without a subprocess. Loading the first policy starts the subprocess.
 
-        `max_batch` is the largest number of completions that run together. `threads` is the number of threads of the
+        `max_batch` is the maximum number of completions that run together. `threads` is the number of threads of the
         subprocess on a CPU. Raises OperatorError("bad_batch") or OperatorError("no_vllm").
         """
         if max_batch < 1:
@@ -64,30 +64,34 @@ class VllmEngine:
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
         self._threads, self._options = threads, options
         self._turn, self._swap = threading.RLock(), threading.Lock()
-        """Locks. `_turn` is held while a policy is loaded or a process is started, but generations run concurrently.
-        `_swap` guards the change of `_process`."""
+        """Locks. `_turn` is held while a policy is loaded or a process is started; generations run concurrently.
+
+        `_swap` protects `_process` while it is replaced.
+        """
         self._process: EngineProcess | None = None
         self._is_closed = False
         self._folder: Path | None = None
         self._described: dict[str, str] = {}
-        """Digests of all files except the weights that the process started with."""
+        """Digests of the files, except the weights, with which the process started."""
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._end_tokens = frozenset[int]()
         self._version: int | None = None
         self._sizes: tuple[int, ...] = (0, 0, 0)
-        """Width of the hidden states, size of the vocabulary and length of the longest sequence."""
+        """Width of the hidden states, size of the vocabulary, and maximum sequence length."""
         self.preemptions = 0
-        """Number of times that requests were computed again because the KV cache was full. If it grows, raise
-        `kv_cache_memory_bytes`."""
+        """Number of requests that were preempted and computed again because the KV cache was full.
+
+        If it grows, increase `kv_cache_memory_bytes`.
+        """
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the loaded policy. None before the first."""
+        """Version of the loaded policy. None before the first one."""
         return self._version
 
     @property
     def process_id(self) -> int | None:
-        """Id of the running subprocess, for measurements. None if no subprocess runs."""
+        """Process id of the running subprocess, for measurements. None if it is not running."""
         return self._process.process_id if self._process is not None and self._process.is_alive else None
 
     @property
@@ -118,11 +122,10 @@ class VllmEngine:
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place, or start a new process if other files of the folder have changed.
 
-        The files are read and checked while generations run. The generations end before anything changes.
-
-        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder does not contain a model, or
-        contains one that does not run here while the last one did. Raises TransientError if the process died while it
-        loaded. Raises OperatorError if the first policy cannot be loaded.
+        The files are read and checked while generations run. Running generations finish before anything changes. Raises
+        ProtocolError("policy_mismatch") and keeps the old policy if the folder does not contain a model. Also raises it
+        if the model does not run here but the previous one did. Raises TransientError if the process died during the
+        load. Raises OperatorError if the first policy cannot be loaded.
         """
         try:
             self._load(folder, version)
@@ -156,11 +159,11 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request, as `Engine` defines.
+        """Sample a completion for each request; see `Engine`.
 
-        Raises ValueError if a request has an empty or impossible prompt or a limit below one token, which is a caller's
-        mistake. Raises OperatorError("sequence_too_long") if a request may exceed the longest sequence that vLLM
-        serves, and TransientError("engine_broke_off") if vLLM ended a completion too early.
+        Raises ValueError for an empty or invalid prompt or a limit below one token, which is a bug of the caller.
+        Raises OperatorError("sequence_too_long") if a request can exceed the maximum sequence length of vLLM. Raises
+        TransientError("engine_broke_off") if vLLM ended a completion too early.
         """
         for request in requests:
             if not request.prompt or request.max_tokens < 1:
@@ -204,9 +207,9 @@ class VllmEngine:
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Score each claimed completion by prefill, as `Engine` defines.
+        """Score each claimed completion by prefill; see `Engine`.
 
-        Raises TransientError if the engine cannot check the sequences now, for example because memory runs out.
+        Raises TransientError if the engine cannot check the completions now, for example because memory is exhausted.
         """
         for sequence in sequences:
             if not sequence.prompt or not sequence.tokens:
@@ -318,7 +321,10 @@ class VllmEngine:
     def _start_again(
         self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
     ) -> EngineProcess:
-        """Start a model that ran before. Raises TransientError if it does not start, because it may start later."""
+        """Restart a model that has run before.
+
+        Raises TransientError if it does not start, because it may start later.
+        """
         try:
             return self._start(folder, version, tokenizer, end_tokens)
         except OperatorError as error:
@@ -342,7 +348,7 @@ class VllmEngine:
 
 
 def _cut_tops(results: Arrays, lengths: list[int], capture: Capture | None, hidden: int) -> Iterator[tuple[Top, ...]]:
-    """Yield the top values of each completion. All windows follow each other in `results`."""
+    """Yield the top values of each completion. `results` contains the windows of all completions in sequence."""
     start = 0
     for length in lengths:
         tops = []

@@ -1,6 +1,6 @@
-"""The subprocess of vLLM, which answers the questions of `engine_process` until the connection ends.
+"""The vLLM subprocess. It serves the requests of `engine_process` until the connection ends.
 
-Generations run together, whenever they arrive. Any other question waits until nothing runs. The process is started as
+Generations run concurrently as they arrive. Any other request waits until nothing runs. The process is started with
 `python -m covey.engines.vllm.engine_child DESCRIPTOR`. An unexpected error ends it, and the parent quotes its log.
 """
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def serve(descriptor: int) -> None:
-    """Answer questions until the parent closes the connection.
+    """Serve requests until the parent closes the connection.
 
-    Stop signals are ignored. A stop of the whole service reaches this process too, but the parent drains first.
+    Stop signals are ignored. When the whole service is stopped, this process gets the signal too, but the parent
+    finishes its work first.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -78,7 +79,7 @@ def _get(questions: "queue.SimpleQueue[Frame]", *, wait: bool) -> Frame | None:
 
 
 def _read(connection: socket.socket, questions: "queue.SimpleQueue[Frame]") -> None:
-    """Read questions in a separate thread, so that the process ends with its parent even in the middle of an answer."""
+    """Read requests in a separate thread, so that the process ends with its parent even while it computes."""
     try:
         while True:
             questions.put(receive(connection))

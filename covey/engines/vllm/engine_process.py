@@ -1,4 +1,4 @@
-"""The subprocess as `engine` sees it: it is started, asked by any number of threads, and ended.
+"""Starts the vLLM subprocess, sends it requests from any number of threads, and ends it.
 
 The subprocess ends when the connection closes, so it never outlives this process. Errors quote its last log lines.
 """
@@ -24,14 +24,16 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 TAIL = 12
 """Number of log lines that an error quotes."""
 _WIDTH = 400
-"""Largest number of characters of a quoted line."""
+"""Maximum number of characters of a quoted line."""
 _MEMORY = re.compile(r"\b\w*MemoryError\b.*|\b\w+Error: .*memory.*", re.IGNORECASE)
-"""Last line of a traceback whose exception is about memory. vLLM reports such an error of a worker only in the log."""
+"""Matches the last line of a traceback about memory. vLLM reports such an error of a worker only in the log."""
 _LAST_WORDS = 5.0
-"""Time in seconds for a process to exit after its connection has ended. Later it is killed."""
+"""Seconds that a process may take to exit after its connection has ended. Then it is killed."""
 _SEND_SECONDS = 60
-"""Socket send timeout in seconds. The subprocess reads all the time, even while it computes, so a longer wait means
-that it hangs."""
+"""Send timeout of the socket in seconds.
+
+The subprocess reads even while it computes, so a longer wait means that it hangs.
+"""
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -42,15 +44,14 @@ _ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder distinguishes successive requests by their names
 }
-"""Environment of every subprocess."""
+"""Environment variables of every subprocess."""
 
 
 def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict[str, str]:
     """Return the environment of the subprocess.
 
-    It is that of this process, without Covey's settings, which may be secret, and with the settings for vLLM. vLLM
-    uses the first GPUs that it sees. GPUs before the one that `device` names, for example "cuda:1", are therefore
-    hidden.
+    It is this process's environment with the settings for vLLM, but without Covey's settings, which may be secret. vLLM
+    uses the first GPUs that it sees, so GPUs before the one in `device`, for example "cuda:1", are hidden.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
     compiler = {"TORCH_COMPILE_DISABLE": "1"} if enforce_eager else {}
@@ -63,7 +64,7 @@ def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict
 
 
 class EngineProcess:
-    """One subprocess, which is not started again after it has died.
+    """One subprocess. It is not restarted after it has died.
 
     Example: `EngineProcess("python3", environment).ask(Frame("start"), 60)`.
     """
@@ -93,12 +94,14 @@ class EngineProcess:
         self._sending, self._closing = threading.Lock(), threading.Lock()
         self._calls = count(1)
         self._waiting: dict[int, Future[Frame]] = {}
-        """Futures of the expected answers, by number of the question."""
+        """Futures of the expected responses, by request number."""
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._memory_line: str | None = None
         self.was_killed = False
-        """Whether another process or the kernel killed the subprocess, for example because memory ran out. False if
-        `close` did."""
+        """Whether the kernel or a different process killed the subprocess, for example because memory ran out.
+
+        False if `close` killed it.
+        """
         self._threads = [
             threading.Thread(target=read, name=f"vllm-{name}", daemon=True)
             for name, read in (("log", self._read_log), ("answers", self._read_answers))
@@ -108,24 +111,24 @@ class EngineProcess:
 
     @property
     def process_id(self) -> int:
-        """Id of the subprocess, whether or not it runs."""
+        """Process id of the subprocess, which may have ended."""
         return self._child.pid
 
     @property
     def memory_line(self) -> str | None:
-        """Last logged error of the subprocess that is about memory. None if there is none."""
+        """The subprocess's last logged error about memory. None if there is none."""
         return self._memory_line
 
     @property
     def is_alive(self) -> bool:
-        """Whether the subprocess runs and can be asked."""
+        """Whether the subprocess runs and accepts requests."""
         return self._child.poll() is None
 
     def ask(self, frame: Frame, seconds: float) -> Frame:
-        """Send a question and return its answer, for which the call waits up to `seconds`.
+        """Send a request and wait up to `seconds` for the response.
 
-        Raises the error that the subprocess answers with. Raises TransientError("engine_died") or
-        TransientError("engine_timeout") if there is no answer. Then the subprocess has been ended.
+        Raises the error in the response. Raises TransientError("engine_died") or TransientError("engine_timeout") if
+        there is no response. The subprocess has then been ended.
         """
         call, answer = next(self._calls), None
         future = self._waiting[call] = Future[Frame]()
@@ -148,7 +151,7 @@ class EngineProcess:
         return answer
 
     def close(self) -> None:
-        """End the subprocess and all processes that it started. Waiting calls raise TransientError("engine_died")."""
+        """End the subprocess and all its child processes. Waiting calls raise TransientError("engine_died")."""
         with self._closing:
             with suppress(OSError):  # the connection is closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -193,7 +196,7 @@ class EngineProcess:
 
 
 def build_too_large(reason: str) -> OperatorError:
-    """Return the error for a model that ran out of memory at its start."""
+    """Return the error for a model that ran out of memory while it started."""
     return OperatorError(
         "model_too_large",
         f"the model does not fit: {reason}",

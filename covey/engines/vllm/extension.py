@@ -1,6 +1,6 @@
-"""Methods that a vLLM worker gains and that `collective_rpc` calls. Their names all begin with `covey_`.
+"""Methods added to vLLM's workers and called with `collective_rpc`. Their names begin with `covey_`.
 
-vLLM makes the class a base of its own worker class, so the class has no constructor and no state before
+vLLM adds the class as a base of its own worker class. The class therefore has no constructor, and no state before
 `covey_install`.
 """
 
@@ -32,7 +32,7 @@ class CoveyWorker:
     covey_recorder: Recorder
 
     def covey_install(self) -> None:
-        """Prepare the worker, once after its start."""
+        """Prepare the worker. Called once after its start."""
         for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, but the parent finishes its work first
             signal.signal(number, signal.SIG_IGN)
         self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
@@ -40,10 +40,10 @@ class CoveyWorker:
     def covey_begin(
         self, window: int, top_k: int, temperature: float, claims: list[tuple[int, list[int], int]]
     ) -> None:
-        """Prepare for requests, while nothing runs.
+        """Prepare for new requests while nothing runs.
 
-        A `window` of 0 captures nothing. `claims` has the fields of a `ReplayClaim` for each request of a replay, and
-        is empty for generations.
+        A `window` of 0 captures nothing. `claims` contains the fields of a `ReplayClaim` for each request of a replay.
+        It is empty for generations.
         """
         capture = Capture(window=window, top_k=top_k) if window else None
         self.covey_recorder.begin(capture, temperature, [ReplayClaim(*each) for each in claims])
@@ -51,7 +51,7 @@ class CoveyWorker:
     def covey_take(self, first: int, count: int) -> bytes:
         """Return the arrays of `Recorder.take` for finished requests, as safetensors.
 
-        Only the first worker returns them. The others return nothing.
+        Only the first worker returns them. All other workers return nothing.
         """
         return save(dict(self.covey_recorder.take(first, count))) if get_tensor_model_parallel_rank() == 0 else b""
 
@@ -60,7 +60,7 @@ class CoveyWorker:
         return self.covey_recorder.take_missed()
 
     def covey_reload(self, folder: str) -> None:
-        """Replace the weights in place by those of a policy that fits, as the parent has checked."""
+        """Replace the weights in place. The parent has checked that they fit."""
         self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE))
         for module in self.model_runner.get_model().modules():
             # On a CPU the head has a packed copy of its weights. A reload packs only the weights that it loads. A head

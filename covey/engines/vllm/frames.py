@@ -1,4 +1,4 @@
-"""Messages between parent and child: a JSON header and safetensors arrays, each preceded by its length.
+"""Messages between parent and subprocess: a JSON header and safetensors arrays, each preceded by its length.
 
 Nothing is unpickled, and the sizes of a frame are checked before it is read.
 """
@@ -17,24 +17,24 @@ from safetensors.numpy import load, save
 Value = str | int | float | bool | None
 Arrays = Mapping[str, NDArray[Any]]
 MAX_HEADER = 1 << 20
-"""Largest size of a header in bytes."""
+"""Maximum size of a header in bytes."""
 MAX_PAYLOAD = 4 << 30
-"""Largest size of the arrays in bytes. The largest payload is every state of a batch, which a calibration captures."""
+"""Maximum size of the arrays in bytes. The largest are all states of a batch, which a calibration captures."""
 _SIZES = struct.Struct(">IQ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A question or its answer. Example: Frame("reload", {"folder": "policies/7"})."""
+    """A request or its response. Example: Frame("reload", {"folder": "policies/7"})."""
 
     kind: str
-    """Name of the question or answer, for example "generate"."""
+    """Name of the request or response, for example "generate"."""
     values: Mapping[str, Value] = field(default_factory=dict)
     """Scalar values by name, sent as JSON."""
     arrays: Arrays = field(default_factory=dict)
     """Arrays by name, sent as safetensors."""
     call: int = 0
-    """Number of the question. The answer has the same number, because answers arrive in any order."""
+    """Number of the request. The response has the same number, because responses arrive in any order."""
 
 
 def send(connection: socket.socket, frame: Frame) -> None:
@@ -47,7 +47,7 @@ def send(connection: socket.socket, frame: Frame) -> None:
 
 
 def receive(connection: socket.socket) -> Frame:
-    """Read one frame. Raises EOFError if the other side has closed, and ValueError if the frame is invalid."""
+    """Read one frame. Raises EOFError if the peer has closed the connection, and ValueError if the frame is invalid."""
     header_size, payload_size = _SIZES.unpack(_read(connection, _SIZES.size))
     _require_sizes(header_size, payload_size)
     header, payload = _read(connection, header_size), _read(connection, payload_size)

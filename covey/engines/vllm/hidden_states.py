@@ -1,4 +1,4 @@
-"""The last hidden states of the running requests, at most one window of each. A full window is reduced to its top."""
+"""The last hidden states of running requests, at most one window each. A full window is reduced to its top values."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from covey.toploc.topk_torch import find_tops
 
 
 class States:
-    """Windows of hidden states and the top values of full windows, by request.
+    """Windows of hidden states, and the top values of full windows, by request.
 
     The first state allocates room for `requests` windows. More room is allocated only if preempted requests keep
     unfinished windows.
@@ -21,19 +21,22 @@ class States:
         self._capture, self._requests = capture, requests
         self._room = min(capture.window, longest)
         self._held: torch.Tensor | None = None
-        """Unfinished windows, bfloat16[places, window, hidden], on the device of the states. None before the first."""
+        """Unfinished windows, bfloat16[places, window, hidden], on the device of the states.
+
+        None before the first state.
+        """
         self._free: list[int] = []
-        """Unused places."""
+        """Unused indices into the first dimension of `_held`."""
         self._places: dict[int, int] = {}
-        """Place of each request's window, by key."""
+        """Index of each request's window in `_held`, by key."""
         self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
-        """Number of rows of the unfinished window in each place, below `Capture.window`."""
+        """Number of rows in each unfinished window, below `Capture.window`."""
         self._tops: dict[int, list[Top]] = {}
         """Top values of the finished windows, by key."""
         self._batch: list[int] = []
-        """Keys of the last `add_each`."""
+        """Keys of the previous call of `add_each`."""
         self._at: NDArray[np.int64] = np.zeros(0, np.int64)
-        """Places of the keys in `_batch`. They are kept because the next batch mostly has the same keys."""
+        """Indices of the windows of `_batch`. They are cached, because the next batch usually has the same keys."""
 
     def add_each(self, keys: Sequence[int], states: torch.Tensor) -> None:
         """Add the next state of each of `keys`. `states` is [n, hidden]."""
@@ -63,7 +66,7 @@ class States:
         self._rows[place] = filled + len(states)
 
     def finish(self, key: int) -> None:
-        """Close the last window of a request, which gets no more states."""
+        """Close the last window of a request that gets no more states."""
         place = self._places.get(key)
         if place is not None and self._rows[place]:
             assert self._held is not None
@@ -75,14 +78,14 @@ class States:
             self._tops[key] = tops
 
     def drop(self, key: int) -> None:
-        """Forget the states and top values of a request."""
+        """Remove the states and top values of a request."""
         self._batch = []
         self._tops.pop(key, None)
         if key in self._places:
             self._free.append(self._places.pop(key))
 
     def pop_tops(self, key: int) -> list[Top]:
-        """Return the top values of a finished request, one `Top` per window, and forget them."""
+        """Remove and return the top values of a finished request, one `Top` per window."""
         return self._tops.pop(key, [])
 
     def _close(self, keys: Sequence[int], states: torch.Tensor, lengths: list[int]) -> None:

@@ -1,7 +1,7 @@
-"""The seeded sampler as a vLLM logits processor. Greedy decoding then takes the token that Covey's noise chose.
+"""The seeded sampler as a vLLM logits processor. Greedy decoding then selects the token that Covey's noise determines.
 
-vLLM creates one processor per worker. A request has its seed and temperature in `SamplingParams.extra_args`. A request
-without them is not changed.
+vLLM creates one processor per worker. A request has its seed and temperature in `SamplingParams.extra_args`. Requests
+without them are unchanged.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class _Slot:
     seed: int
     temperature: float
     tokens: list[int]
-    """Tokens generated so far. This is vLLM's own list, which grows, so its length is the next token's position."""
+    """Tokens generated so far. This is vLLM's own list, which grows. Its length is the position of the next token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Group:
-    """All rows of the batch that have one temperature."""
+    """All rows of the batch with the same temperature."""
 
     temperature: float
     rows: torch.Tensor
@@ -39,10 +39,10 @@ class _Group:
 
 
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be installed where types are checked
-    """A logits processor that sets the logit of each request's token to infinity.
+    """A logits processor that sets the logit of each request's sampled token to infinity.
 
-    The sampler computes only a little of the noise, so there are no noisy logits to return. Log-probabilities are taken
-    from the logits before this change; see `recorder`.
+    The sampler computes only a little of the noise, so there are no noisy logits to return. Log-probabilities are
+    computed from the logits before this change; see `recorder`.
     """
 
     @classmethod
@@ -83,7 +83,7 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
         self._groups = [self._build_group(each) for each in {slot.temperature for slot in self._slots.values()}]
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set the winner's logit of each row to infinity. `logits` is float32[rows, V] and is changed in place."""
+        """Set the sampled token's logit in each row to infinity. `logits`, float32[rows, V], is changed in place."""
         for group in self._groups:
             positions = np.array([len(each) for each in group.tokens], np.uint32)
             chosen = logits if len(positions) == len(logits) else logits[group.rows]

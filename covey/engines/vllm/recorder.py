@@ -1,8 +1,8 @@
 """Records the states, log-probabilities and margins of each request in a vLLM worker, by position.
 
-vLLM runs a step in two halves. `execute_model` leaves the states and logits of the batch, and `sample_tokens` uses them
-and returns which rows gave a token. A part of a prompt gives none. The recorder wraps the second half, so it sees no
-padding. A request that was preempted and computed again counts each position once.
+vLLM runs a step in two halves. `execute_model` computes the states and logits of the batch. `sample_tokens` uses them
+and returns the rows that produced a token; a row with a part of a prompt produces none. The recorder wraps the second
+half, so it sees no padding. If a request was preempted and computed again, each position counts once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,23 +20,25 @@ from covey.sampling.sampler import score
 from covey.toploc.topk import Capture
 
 KEY = "covey_key"
-"""Name in `SamplingParams.extra_args` of a request's number. For a replay this is the index of its claim."""
+"""Key of the request's number in `SamplingParams.extra_args`. For a replay this is the index of its claim."""
 MAX_LOGITS = 1 << 24
-"""Largest number of logits of a replay that are computed at a time, 64 MiB in float32. Several copies and the noise
-exist at the same time, in memory that vLLM does not count."""
+"""Maximum number of replay logits that are computed at once, 64 MiB in float32.
+
+Several copies and the noise exist at the same time, in memory that vLLM does not count.
+"""
 
 
 def count_rows(device: str, vocabulary: int) -> int:
-    """Return how many rows of a replay get their logits at a time."""
+    """Return the number of replay rows whose logits are computed at once."""
     return max(1, (VLLM_LOGITS if device == "cpu" else MAX_LOGITS) // vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayClaim:
-    """A claim that a replay scores. Example: ReplayClaim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
+    """A claimed completion that a replay scores. Example: ReplayClaim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
 
     first: int
-    """Row that predicts the first token, which is the row of the prompt's last token."""
+    """Row that predicts the first token: the row of the prompt's last token."""
     tokens: list[int]
     """Claimed tokens."""
     seed: int
@@ -45,17 +47,17 @@ class ReplayClaim:
 
 @dataclass(slots=True)
 class _Record:
-    """The values recorded for one request."""
+    """Recorded values of one request."""
 
     rows: int = 0
-    """Number of rows recorded so far. Workers that do not answer record nothing else."""
+    """Number of rows recorded so far. Workers other than the first record nothing else."""
     logprobs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The rows of a step that predict claimed tokens `first` .. `first` + `count` - 1 of a replay."""
+    """Rows of a step that predict the claimed tokens `first` .. `first` + `count` - 1 of a replay."""
 
     key: int
     """Number of the request."""
@@ -70,8 +72,7 @@ class _Run:
 class Recorder:
     """The recorder of one worker.
 
-    `is_first` marks the worker that answers. The others compute the same logits, because all workers compute them
-    together.
+    `is_first` is True for the worker that returns the results. The others only take part in computing the logits.
     """
 
     def __init__(self, runner: Any, is_first: bool) -> None:
@@ -81,12 +82,12 @@ class Recorder:
         self.begin(None, 0.0)
 
     def begin(self, capture: Capture | None, temperature: float, claims: Sequence[ReplayClaim] = ()) -> None:
-        """Forget everything recorded. If there are `claims`, the following requests are replays of them, by key."""
+        """Clear everything recorded. If there are `claims`, the following requests are replays of them, by key."""
         self._temperature, self._claims = temperature, claims
         self._keys: dict[str, int] = {}
         self._names: list[str] = []
         self._ours: list[tuple[int, str]] = []
-        """Row and name of Covey's requests in the batch `_names`, which seldom changes."""
+        """Row and name of each Covey request in the batch `_names`. It is cached, because the batch seldom changes."""
         self._records: dict[int, _Record] = {}
         self._missed: set[int] = set()
         self._preempted = 0
@@ -94,7 +95,7 @@ class Recorder:
         self._states = None if capture is None else States(capture, runner.max_num_reqs, runner.max_model_len)
 
     def take(self, first: int, count: int) -> Arrays:
-        """Return the arrays of the finished requests `first` .. `first` + `count` - 1, in order, and forget them.
+        """Remove and return the arrays of the finished requests `first` .. `first` + `count` - 1, in order.
 
         The arrays are "logprobs" and "margins" in float32, "indices" and "bits" of the top values, and "preempted", the
         number of preemptions since the last call.
@@ -117,7 +118,7 @@ class Recorder:
         return arrays
 
     def take_missed(self) -> list[int]:
-        """Return and forget the keys of replays that must run again, because vLLM read needed rows from its cache."""
+        """Remove and return the keys of replays that must run again, because vLLM took needed rows from its cache."""
         missed, self._missed = sorted(self._missed), set()
         return missed
 
@@ -174,7 +175,8 @@ class Recorder:
     def _find_run(self, row: int, name: str, step: Any) -> _Run:
         """Return the new rows of a replay that this step computed.
 
-        A step may compute only a part of a long sequence, or rows that are known from before a preemption.
+        A step can compute only a part of a long sequence. After a preemption it can also compute rows that are already
+        recorded.
         """
         key = self._keys[name]
         computed = int(self._runner.input_batch.num_computed_tokens_cpu[row])
@@ -218,7 +220,7 @@ class Recorder:
             offset += run.count
 
     def _finish(self, names: Iterable[str]) -> None:
-        """Finish the requests with these names and release their places."""
+        """Finish the requests with these names and free their windows."""
         for name in names:
             key = self._keys.pop(name, None)
             if key is not None and self._states is not None:

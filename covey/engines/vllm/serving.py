@@ -1,6 +1,7 @@
-"""vLLM's engine in the subprocess. Generations of several calls run together, and everything else runs alone.
+"""Runs vLLM's engine in the subprocess. Generations of several calls run together, and everything else runs alone.
 
-A policy is loaded while nothing runs, so it never changes within a completion. Each answer has the policy's version.
+A policy is loaded while nothing runs, so it never changes within a completion. Each response contains the policy's
+version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,41 +29,41 @@ Longs = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Call:
-    """A running generation, whose requests have the numbers `first` .. `first` + `count` - 1."""
+    """A running generation. Its requests have the numbers `first` .. `first` + `count` - 1."""
 
     number: int
-    """Number of the question."""
+    """Number of the parent's request, as in `Frame.call`."""
     first: int
-    """Number of the first request."""
+    """Number of the first vLLM request."""
     count: int
-    """Number of requests."""
+    """Number of vLLM requests."""
     left: int
-    """Number of requests that are not finished."""
+    """Number of unfinished vLLM requests."""
 
 
 class Serving:
-    """One engine of vLLM and the calls that it runs."""
+    """One vLLM engine and its running calls."""
 
     def __init__(self, engine: LLMEngine, version: int) -> None:
         self._engine, self._version, self._replays = engine, version, 0
         self._running: list[_Call] = []
         self._capture: tuple[int, int] | None = None
-        """Window and top_k of all running calls. None before the first."""
+        """Window and top_k of all running calls. None before the first call."""
         self._next_key = 0
         self._tokens: dict[int, list[int]] = {}
-        """Tokens of finished requests whose call is not finished, by number of the request."""
+        """Tokens of finished vLLM requests in unfinished calls, by request number."""
         engine.collective_rpc("covey_install")
 
     @property
     def calls(self) -> tuple[int, ...]:
-        """Numbers of the questions whose generations run."""
+        """Numbers of the parent's requests whose generations are running."""
         return tuple(call.number for call in self._running)
 
     def try_out(self) -> None:
-        """Generate two tokens of a whole batch and replay the largest piece, with Covey's sampler and recorder.
+        """Generate two tokens of a full batch, and replay the largest piece, with Covey's sampler and recorder.
 
-        Work that the kernels do not support, or that does not fit in memory next to vLLM's own, then fails at the start
-        and not during a lease.
+        If the kernels do not support the work, or memory does not suffice, this fails at the start and not during a
+        lease.
         """
         config, limits = self._engine.model_config, self._engine.vllm_config.scheduler_config
         vocabulary, batch = config.get_vocab_size(), limits.max_num_seqs
@@ -79,7 +80,7 @@ class Serving:
         self._engine.reset_prefix_cache()
 
     def describe(self, question: Frame) -> Frame:
-        """Return the answer to the question "start"."""
+        """Return the response to the request "start"."""
         config = self._engine.model_config
         return Frame(
             "started",
@@ -92,11 +93,14 @@ class Serving:
         )
 
     def can_join(self, question: Frame) -> bool:
-        """Return whether a question may be answered while the questions of `calls` run."""
+        """Return whether a request can run together with the running `calls`."""
         return not self._running or (question.kind == "generate" and _get_capture(question.values) == self._capture)
 
     def answer(self, question: Frame) -> list[Frame]:
-        """Answer a "wait", "reload" or "replay". A "generate" is only added; a later `step` returns its answer."""
+        """Serve a "wait", "reload" or "replay".
+
+        A "generate" is only queued, and a later `step` returns its response.
+        """
         values, call = question.values, question.call
         if question.kind == "generate":
             self._add(question)
@@ -110,7 +114,10 @@ class Serving:
         return [Frame("replayed", {"version": self._version}, self._replay(values, question.arrays), call)]
 
     def step(self) -> list[Frame]:
-        """Compute one token of each running request, or a part of its prompt. Return the answers of finished calls."""
+        """Compute one token of each running request, or a part of its prompt.
+
+        Return the responses of finished calls.
+        """
         for output in self._engine.step():
             if output.finished:
                 key = int(output.request_id)
@@ -178,7 +185,7 @@ class Serving:
         return load(self._engine.collective_rpc("covey_take", args=(first, count))[0])
 
     def _run(self, requests: Iterable[tuple[int, Any, SamplingParams]]) -> None:
-        """Run these requests alone until all are finished."""
+        """Run these vLLM requests alone until all are finished."""
         for key, prompt, params in requests:
             self._engine.add_request(str(key), prompt, params)
         while self._engine.has_unfinished_requests():
@@ -186,14 +193,14 @@ class Serving:
 
 
 _REFUSALS = (ValueError, RuntimeError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError)
-"""Errors that vLLM raises if a model does not run here."""
+"""Errors that vLLM raises if it cannot run a model here."""
 _COMMON = {
     "temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY,
 }  # fmt: skip
 
 
 def start(question: Frame) -> Serving:
-    """Load the policy of the question "start", whose files the parent has checked.
+    """Start an engine with the policy in the request "start". The parent has checked its files.
 
     Raises OperatorError with the code "model_too_large", "model_too_short", "bad_device" or "engine_start".
     """
@@ -215,7 +222,7 @@ def start(question: Frame) -> Serving:
 
 
 def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
-    """Return vLLM's arguments from the values of the question "start"."""
+    """Build vLLM's arguments from the values of the request "start"."""
     on_cpu = current_platform.is_cpu()
     return EngineArgs(
         model=str(values["folder"]),
@@ -261,7 +268,7 @@ def _explain(error: Exception) -> OperatorError:
 
 
 def _build_prompts(count: int, vocabulary: int) -> Arrays:
-    """Return prompts of one token each, with as many different tokens as possible, so that they share no cache."""
+    """Return prompts of one token each. Their tokens differ as far as possible, so that they share no cache."""
     numbers = np.arange(count)
     return {"prompts": numbers % vocabulary, "prompt_lengths": np.ones_like(numbers), "seeds": numbers}
 

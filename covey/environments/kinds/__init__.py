@@ -1,1 +1,1 @@
-"""Kinds of environment. Each kind has one `TaskSource`, and modules next to it that it needs for grading."""
+"""Kinds of environment. Each kind has one `TaskSource`, and the modules that its grading needs."""

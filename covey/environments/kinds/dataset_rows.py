@@ -1,7 +1,8 @@
-"""The part that all kinds share whose tasks are rows of a data set: `RowSource`.
+"""`RowSource`, the base class of all kinds whose tasks are rows of a data set.
 
-The hash of a draw selects a row of the training split. Worker and validator read the same row, because the pool's
-parameters contain the digest of the data set. The data set is opened at the first draw, never in the constructor.
+The hash of a drawn integer selects a row of the training split. Worker and validator read the same row,
+because the pool's parameters contain the digest of the data set. The data set is opened at the first draw,
+never in the constructor.
 """
 
 from abc import abstractmethod
@@ -26,7 +27,7 @@ class RowOptions(BaseModel):
 
 
 class RowSource(TaskSource):
-    """Tasks that are the rows of one task type of a data set."""
+    """Task source whose tasks are the rows of one task type of a data set."""
 
     task_type: ClassVar[str]
     """Task type of the rows, which is also the name of the kind."""
@@ -43,8 +44,8 @@ class RowSource(TaskSource):
     def draw(self, number: int) -> Task:
         """Return the task of the row that a drawn integer selects.
 
-        Raises TransientError if the row cannot be fetched now, and OperatorError("no_dataset") if the data set is in no
-        folder and there are no relays.
+        Raises TransientError if the row cannot be fetched now. Raises OperatorError("no_dataset") if no folder
+        contains the data set and there are no relays.
         """
         return self.build_task(self._open().read("train", self.task_type, self._find_index(number)))
 
@@ -65,9 +66,9 @@ class RowSource(TaskSource):
     def build_task(self, row: DatasetRow) -> Task:
         """Build the task of a row.
 
-        Kinds that only compare texts grade in this process, so they check the row first and raise
-        OperatorError("bad_environment") if it is malformed. Other kinds meet a malformed row in a grading process,
-        which may end with it.
+        Kinds that only compare strings grade in this process, so they check the row first and raise
+        OperatorError("bad_environment") if it is malformed. For other kinds a malformed row fails in a grading
+        process, which it may crash.
         """
         info = row.verification_info
         try:
@@ -83,7 +84,7 @@ class RowSource(TaskSource):
     @classmethod
     @abstractmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Check the `verification_info` of a row. Raises ValueError that says what is missing or wrong."""
+        """Check the `verification_info` of a row. Raises ValueError, which says what is missing or wrong."""
 
     def _open(self) -> DatasetRows:
         if self._rows is None:
@@ -98,10 +99,10 @@ class RowSource(TaskSource):
 
 
 def read_texts(raw: JsonObject, *names: str) -> list[str]:
-    """Return the texts under the first of `names` that a row's `verification_info` has.
+    """Return the strings in a row's `verification_info` under the first of `names` that it contains.
 
-    A single text counts as a list of one, and numbers become texts. Raises ValueError unless there is at least one text
-    and none is blank.
+    A single string counts as a list of one, and numbers become strings. Raises ValueError if there is no string
+    or if one is blank.
     """
     name = next((name for name in names if name in raw), None)
     if name is None:

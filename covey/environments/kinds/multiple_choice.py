@@ -1,7 +1,8 @@
-"""Grader for multiple choice: an answer is the letter of the right choice, its exact text, or both together.
+"""Grader for multiple choice: an answer is right if it is the right choice's letter, its exact text, or both.
 
-Main name: `is_right`. Letters take precedence over texts: the answer "B" means the second choice even if another choice
-reads "B". If two choices have the same text, only letters count. Several letters are wrong.
+Main name: `is_right`. Letters take precedence over text: the answer "B" means the second choice even if the
+text of another choice is "B". If two choices have the same text, only letters count. Several letters are
+wrong.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from covey.environments.kinds.short_answer import LENGTH_FACTOR, LENGTH_MARGIN, normalise
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-"""Letters of choices in normalised answers, in order."""
+"""Letters of the choices, in order and in lower case, as in normalised answers."""
 
 _LETTER = re.compile(
     r"(?:(?:(?:correct|right|final|best) )?(?:option|choice|answer)(?: is)?:? ?)?"
@@ -22,7 +23,7 @@ _LETTER_AND_TEXT = re.compile(
 
 
 def is_right(answer: str, *, choices: Sequence[str], right: int) -> bool:
-    """Return whether an answer names the choice with index `right`, counted from 0, and no other.
+    """Return whether an answer selects the choice with index `right`, counted from 0, and no other.
 
     Raises ValueError if there is no such choice or there are more than 26 choices.
     """
@@ -36,7 +37,7 @@ def is_right(answer: str, *, choices: Sequence[str], right: int) -> bool:
 
 
 def _find_named(form: str, texts: list[str]) -> int | None:
-    """Return the index of the choice that a normalised answer names, or None if it names none or several."""
+    """Return the index of the choice that a normalised answer selects, or None unless it selects exactly one."""
     letter = _LETTER.fullmatch(form)
     if letter:
         return _find_index(letter.groups(), len(texts))

@@ -1,6 +1,7 @@
-"""Kinds whose tasks are rows of a data set and whose answers are texts: mathematics, short answers, multiple choice.
+"""Kinds whose tasks are rows and whose answers are strings: mathematics, short answer, multiple choice.
 
-Graders are imported when the first answer is graded, because mathematics loads sympy, which is slow.
+The rows come from a data set. Graders are imported when the first answer is graded, because mathematics loads
+sympy, which is slow.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from covey.environments.base import JsonObject
 from covey.environments.kinds.dataset_rows import RowSource, read_texts
 
 MOST_CHARACTERS = 2048
-"""Longest answer or choice of a row, in characters, for kinds that only compare texts."""
+"""Maximum length of a row's answer or choice in characters, for kinds that only compare strings."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Letters of choices, in order. A row has at most one choice per letter."""
 
@@ -23,7 +24,7 @@ class MathSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Read {"ground_truth": "5"} or {"ground_truth": ["5", "five"]} into {"ground_truth": ["5", ...]}."""
+        """Convert {"ground_truth": "5"} or {"ground_truth": ["5", "five"]} to {"ground_truth": ["5", ...]}."""
         return {"ground_truth": [*read_texts(raw, "ground_truth")]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
@@ -46,7 +47,7 @@ class MathSource(RowSource):
 
 
 class ShortAnswerSource(RowSource):
-    """Short answers: an answer is right if it equals a truth after normalisation."""
+    """Short answers: an answer is right if it equals one of the row's answers after normalisation."""
 
     task_type: ClassVar[str] = "short_answer"
     extraction: ClassVar[str] = "answer_tag"
@@ -54,22 +55,22 @@ class ShortAnswerSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Read {"answers": ["Paris", ...]}, or the same list under "ground_truth", into {"answers": [...]}."""
+        """Convert {"answers": ["Paris", ...]}, or the same list under "ground_truth", to {"answers": [...]}."""
         return {"answers": [*_require_short(read_texts(raw, "answers", "ground_truth"))]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """Return 1 if the answer equals one of the truths after normalisation, else 0."""
+        """Return 1 if the answer equals one of the row's answers after normalisation, else 0."""
         from covey.environments.kinds import short_answer
 
         return float(short_answer.is_right(answer, cast(list[str], verification["answers"])))
 
     def warm_up(self) -> None:
-        """Load the grader, and grade one answer whose spelling differs from the truth."""
+        """Load the grader, and grade one answer that needs normalisation."""
         self.grade({"answers": ["1,000 caf\u00e9s"]}, "**1000 CAFES**.")
 
 
 class MultipleChoiceSource(RowSource):
-    """Multiple choice: an answer is right if it names the right choice by letter or by text."""
+    """Multiple choice: an answer is right if it gives the letter or the text of the right choice."""
 
     task_type: ClassVar[str] = "multiple_choice"
     extraction: ClassVar[str] = "answer_tag"
@@ -77,7 +78,7 @@ class MultipleChoiceSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Read {"choices": [...], "answer": "B" or 1 or the choice's text} into {"choices": [...], "right": 1}."""
+        """Convert {"choices": [...], "answer": "B" or 1 or the choice's text} to {"choices": [...], "right": 1}."""
         choices = _require_short(read_texts(raw, "choices"))
         if not 2 <= len(choices) <= len(LETTERS):
             raise ValueError(f"choices has {len(choices)} entries, but 2 to {len(LETTERS)} are allowed")
@@ -104,9 +105,9 @@ class MultipleChoiceSource(RowSource):
 
 
 def _require_short(texts: list[str]) -> list[str]:
-    """Return the texts. Raises ValueError if one is too long.
+    """Return the strings unchanged. Raises ValueError if one exceeds `MOST_CHARACTERS`.
 
-    Long texts take long to normalise, and kinds that only compare texts grade without a time limit.
+    Normalising long strings is slow, and kinds that only compare strings grade without a time limit.
     """
     longest = max(map(len, texts))
     if longest > MOST_CHARACTERS:
@@ -115,7 +116,10 @@ def _require_short(texts: list[str]) -> list[str]:
 
 
 def _find_right(name: str, value: object, choices: list[str]) -> int:
-    """Return the index of the right choice. Raises ValueError if `value` does not name exactly one."""
+    """Return the index of the right choice, which `value` gives as an index, a letter or a text.
+
+    Raises ValueError if `value` does not identify exactly one choice.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < len(choices):
             return value

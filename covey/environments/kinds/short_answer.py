@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from covey.environments.kinds.mathematics.latex import find_closing
 
 LENGTH_FACTOR = 4
-"""Multiple of the longest truth's length in the bound on the length of an answer."""
+"""Maximum length of an answer, as a multiple of the longest reference answer. `LENGTH_MARGIN` is added."""
 LENGTH_MARGIN = 100
-"""Number of characters in the bound on the length of an answer, in addition to `LENGTH_FACTOR` times the longest truth.
-A longer answer is wrong without being read."""
+"""Characters that an answer may have in addition to `LENGTH_FACTOR` times the longest reference answer. A
+longer answer is wrong and is not normalised.
+"""
 
 _PLAIN = str.maketrans(
     {"\u2044": "/"}
@@ -44,7 +45,7 @@ def is_right(answer: str, truths: Sequence[str]) -> bool:
 
 
 def normalise(text: str) -> str:
-    """Return the form of a text that exact match compares. It may be empty."""
+    """Return the normalised form of a string, which may be empty. Answers are compared in this form."""
     text = unicodedata.normalize("NFKC", _spell_compatible(text)).casefold()
     text = " ".join(unicodedata.normalize("NFKC", text).translate(_PLAIN).split())
     text = _strip_enclosing(text)
@@ -53,7 +54,10 @@ def normalise(text: str) -> str:
 
 
 def _spell_compatible(text: str) -> str:
-    """Prepare superscripts and fractions for NFKC, which alone would turn ten squared into 102."""
+    """Insert "^" before superscripts and a space before fractions.
+
+    Without this, NFKC would turn ten squared into 102.
+    """
     if text.isascii():
         return text
     pieces: list[str] = []
@@ -67,7 +71,7 @@ def _spell_compatible(text: str) -> str:
 
 
 def _strip_enclosing(text: str) -> str:
-    """Remove marks around the whole text, from outside to inside, and one full stop at the end."""
+    """Remove marks around the whole string, from the outside in, and one full stop at the end."""
     has_stop = False
     for _ in range(len(_ENCLOSING)):
         before = text

@@ -1,1 +1,1 @@
-"""Bodies of the coordinator's HTTP API, one module per kind of caller."""
+"""Request and response bodies of the coordinator's HTTP API, one module per kind of caller."""

@@ -1,7 +1,7 @@
-"""The parts that the bodies of the coordinator's HTTP API share. Client and server use the same classes.
+"""Types that the bodies of the coordinator's HTTP API share. Client and server use the same classes.
 
-Numbers that may exceed 2**53 and all hashes have the same form as in the signed messages. Sizes are bounded here,
-before any use.
+All hashes, and numbers that may exceed 2**53, have the same form as in the signed messages. Fields have
+maximum sizes, so that a body is checked before it is used.
 """
 
 from typing import Annotated, Self
@@ -19,26 +19,26 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")]
 UINT64_FIELD = Field(ge=0, lt=1 << 63)
 UInt64 = Annotated[int, UINT64_FIELD]
 MAX_WAIT_SECONDS = 20.0
-"""Longest time in seconds that a long poll waits."""
+"""Maximum duration of a long poll, in seconds."""
 MAX_EVIDENCE_BYTES = 64 << 10
-"""Largest size of an evidence bundle, in bytes."""
+"""Maximum size of an evidence bundle, in bytes."""
 MAX_EPOCH_BYTES = 32 << 20
-"""Largest size in bytes of an epoch's file, which contains its leaves and rewards as JSON."""
+"""Maximum size in bytes of an epoch's file, which contains its leaves and rewards as JSON."""
 
 
 class Body(BaseModel):
-    """Base of all bodies. They are frozen and refuse unknown fields."""
+    """Base class of all bodies. Bodies are frozen and reject unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ErrorBody(Body):
-    """Body of every error. `code` is stable, and docs/reference/errors.md gives the remedy for each code."""
+    """Body of every error response. `code` is stable; docs/reference/errors.md lists the remedy for each code."""
 
     code: str
     message: str
     time: UInt64
-    """Time of the coordinator's clock in Unix seconds, by which a client corrects its own clock."""
+    """Time of the coordinator's clock in Unix seconds. A client uses it to correct its own clock."""
 
 
 class ReceiptBody(Body):
@@ -56,7 +56,7 @@ class ReceiptBody(Body):
     deadline: UInt64
 
     def to_message(self) -> messages.Receipt:
-        """Return the receipt as the message that is signed."""
+        """Return the receipt as the EIP-712 message that the node signs."""
         return messages.Receipt(**self.model_dump())
 
     @classmethod
@@ -66,7 +66,7 @@ class ReceiptBody(Body):
 
 
 class WaitRequest(Body):
-    """Base of the long polls, which wait for at most `wait_seconds`."""
+    """Base class of long-poll requests. The response comes after at most `wait_seconds`."""
 
     wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
 
@@ -86,7 +86,7 @@ class VerdictBody(Body):
     deadline: UInt64
 
     def to_message(self) -> messages.Verdict:
-        """Return the verdict as the message that is signed."""
+        """Return the verdict as the EIP-712 message that the validator signs."""
         return messages.Verdict(**self.model_dump())
 
     @classmethod

@@ -1,7 +1,7 @@
 """Bodies of the coordinator's public routes, which anyone may read without a signature.
 
-They contain hashes, states and sums. A completion can be read once its epoch is closed. A party with a stake checks all
-of it against the chain.
+They contain hashes, states and sums. A completion can be read once its epoch is closed. A party that has a
+stake checks all these values against the chain.
 """
 
 from pydantic import Field
@@ -11,43 +11,46 @@ from covey.protocol.ids import PoolId, Step, TaskId
 
 
 class Requirements(Body):
-    """Requirements of a worker's machine, as people read them. They follow from the pool's parameters."""
+    """What a worker's machine must have, in human-readable form. It is derived from the pool's parameters."""
 
     engine: str
-    """Engine that the thresholds were calibrated for. "any" in float32."""
+    """Engine that the thresholds were calibrated for. "any" means every engine, in float32."""
     compute_dtype: str
-    """Number format that the engine computes in."""
+    """Number format in which the engine computes, for example "bfloat16"."""
     hardware: str
-    """Class of accelerator as torch names it, "cpu" or "any"."""
+    """Accelerator's name as torch reports it, or "cpu". "any" means all hardware."""
     build: str
-    """Versions of the engine's libraries. "any" outside the exact mode."""
+    """Required versions of the engine's libraries. "any" means all versions. The exact mode forbids "any"."""
     max_tokens: int
-    """Largest number of tokens of a prompt together with its completion."""
+    """Maximum number of tokens of a prompt and its completion together."""
 
 
 class PoolView(Body):
-    """Everything that a newcomer needs to know about a pool. A party with a stake checks it against the chain."""
+    """Everything that a new participant needs to know about a pool.
+
+    A party that has a stake checks it against the chain.
+    """
 
     pool: PoolId
     params: str
     """Canonical JSON of `PoolParams`."""
     params_hash: HashText
-    """keccak256 of `params`, which the chain holds."""
+    """keccak256 of `params`. The same hash is on chain."""
     terms: dict[str, AddressText | HashText | bool | int]
-    """The contract's terms by their names in `PoolTerms`. Amounts are in the token's smallest unit."""
+    """The pool's terms in the contract, by field name of `PoolTerms`. Amounts are in the token's smallest unit."""
     requirements: Requirements
     operator: AddressText
     chain_id: int
     contracts: dict[str, AddressText]
     token: AddressText
     start_block: UInt64
-    """Block of the deployment, before which the contracts emitted no events."""
+    """Block in which the contracts were deployed. They emitted no events before it."""
     relays: tuple[str, ...]
-    """Base URLs of relays that the operator knows."""
+    """Base URLs of the relays that the operator has configured."""
 
 
 class RewardView(Body):
-    """The amount that a contributor has earned by the end of `epoch`, with the proof for EpochLedger.claim."""
+    """What a contributor had earned in total by the end of `epoch`, with the proof for EpochLedger.claim."""
 
     epoch: UInt64
     contributor: AddressText
@@ -56,7 +59,7 @@ class RewardView(Body):
 
 
 class EpochView(Body):
-    """An epoch: the fields of its header and, once it is posted, of its record (EpochLedger)."""
+    """An epoch: the fields of its header and, once it is posted, the fields of its record in EpochLedger."""
 
     epoch: UInt64
     work_root: HashText
@@ -80,22 +83,23 @@ class StepView(Body):
     step: Step
     state: str
     manifest_hash: HashText | None
-    """Manifest hash of the step's policy. None while the policy is not on chain, because the trainer learns ahead of
-    the chain."""
+    """Manifest hash of the step's policy. None until the policy is on chain. The trainer does not wait for that."""
     groups_accepted: int
-    """Number of accepted groups that were sampled by this step's policy."""
+    """Number of accepted groups that were generated with this step's policy."""
     groups_sampled: int
-    """Number of groups in this step's batch. While the step is open, the accepted groups that wait for a batch and are
-    fresh enough."""
+    """Number of groups in this step's batch. While the step is open, it counts the accepted groups that are fresh
+    enough and not yet in a batch.
+    """
     groups_live: int
-    """Number of the groups in `groups_sampled` that carry a gradient, as validators counted."""
+    """Number of live groups among `groups_sampled`, as reported by validators."""
     is_capped: bool
-    """Whether the online filter stopped at the cap: the batch has as many groups as it may sample, and too few of them
-    are live."""
+    """Whether the batch was closed by the cap of the online filter: it has the maximum number of groups, but too
+    few live ones.
+    """
 
 
 class SubmissionView(Body):
-    """A submission without its content, because completions are private until their epoch closes."""
+    """A submission without its completions, which are private until its epoch closes."""
 
     receipt_hash: HashText
     task: TaskId
@@ -111,55 +115,59 @@ class SubmissionView(Body):
     salt: HashText | None
     """Salt of the commitment. None until the submission is decided."""
     kind: int | None
-    """Kind as a `CanaryKind`: 0 ordinary, 1 a canary to be rejected, 2 one to be accepted. None until the submission is
-    decided."""
+    """A `CanaryKind`: 0 is ordinary, 1 is a canary to be rejected, 2 is a canary to be accepted. None until the
+    submission is decided.
+    """
     evidence_hashes: tuple[HashText, ...] = Field(max_length=256)
-    """Evidence hashes of all verdicts. Empty until the submission is decided. `covey validator audit` repeats the
-    judgement of each."""
+    """Evidence hashes of all verdicts, which `covey validator audit` uses to repeat each judgement. Empty until
+    the submission is decided.
+    """
 
 
 class SubmissionDetail(SubmissionView):
-    """Everything that is public about one submission. The fields below are empty until it is decided."""
+    """Everything public about one submission. The additional fields are None or empty until it is decided."""
 
     receipt: ReceiptBody | None
     verdicts: tuple[VerdictBody, ...] = Field(max_length=256)
     signatures: tuple[SignatureText, ...] = Field(max_length=256)
-    """The validators' signatures, in the order of `verdicts`."""
+    """Validators' signatures of the verdicts, in the order of `verdicts`."""
 
 
 class ValidatorView(Body):
-    """Statistics of a validator's judgements. Example: judged=40, canaries=3, missed=0."""
+    """Statistics of one validator's verdicts. Example: judged=40, canaries=3, missed=0."""
 
     judged: UInt64
-    """Number of verdicts on decided submissions."""
+    """Number of the validator's verdicts on submissions that are decided."""
     canaries: UInt64
-    """Number of the verdicts in `judged` that accepted or rejected a replayed canary."""
+    """Number of the verdicts in `judged` that accept or reject a canary that was replayed."""
     missed: UInt64
     """Number of the verdicts in `canaries` that were wrong."""
     lapsed: UInt64
     """Number of turns that the validator took and did not finish in time."""
     contradicted: UInt64
-    """Number of verdicts that were the opposite of a quorum's."""
+    """Number of the validator's verdicts for which a quorum decided the opposite."""
 
 
 class NodeView(Body):
-    """A node that has registered. Example: suspended="", accepted=12."""
+    """A registered node. Example: suspended="", accepted=12."""
 
     contributor: AddressText
     suspended: str = Field(max_length=32)
-    """Reason why the node gets no more tasks. "removed" if only its contributor removed it. Empty while it gets
-    tasks."""
+    """Why the node gets no tasks. "removed" if its contributor has removed it and it is not suspended. Empty if it
+    gets tasks.
+    """
     accepted: UInt64
-    """Number of the node's accepted submissions for this contributor since one of the contributor's nodes was last
-    caught cheating."""
+    """Number of the node's accepted submissions for this contributor. It is reset to 0 when any node of the
+    contributor is caught cheating.
+    """
 
 
 class StatusView(Body):
-    """Overview of a pool."""
+    """Summary of a pool's state."""
 
     pool: PoolId
     time: UInt64
-    """Time of the coordinator's clock in Unix seconds, with which signed requests are compared."""
+    """Time of the coordinator's clock in Unix seconds. The times in signed requests are compared with it."""
     block: UInt64
     ended: bool
     settled: bool
@@ -173,5 +181,5 @@ class StatusView(Body):
     nodes: dict[AddressText, NodeView]
     """Registered nodes, by address."""
     validators: dict[str, ValidatorView]
-    """Validators with a verdict on a decided submission, by address."""
+    """All validators that the coordinator has seen, by address."""
     epochs: tuple[EpochView, ...]

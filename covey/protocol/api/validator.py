@@ -1,4 +1,4 @@
-"""Bodies of the routes that validators call: turns, commitments, revealed verdicts, and cases for the court."""
+"""Bodies of the routes that validators call: turns, commitments, reveals, and cases for the court."""
 
 from typing import Annotated, Literal
 
@@ -17,45 +17,45 @@ from covey.protocol.api.common import (
 
 
 class TurnRequest(WaitRequest):
-    """A long poll of a validator. A newer one of the same validator ends it."""
+    """Long-poll request for a validator's next order. A newer request from the same validator ends it."""
 
     holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
-    """Turns that the validator is working on. Any other turn that it has taken is handed out again."""
+    """Ids of the turns that the validator is working on. Any other turn that it has taken is offered again."""
     free_turns: int = Field(default=1, ge=0, le=64)
-    """Number of turns that the validator would take in addition. With 0 it waits only for orders to reveal."""
+    """Number of additional turns that the validator can take. With 0 it gets no new turn."""
 
 
 class JudgeOrder(Body):
-    """Order to judge a submission and then commit."""
+    """Order to judge a submission and then to commit to the verdict."""
 
     kind: Literal["judge"] = "judge"
     judgement: int
     receipt: ReceiptBody
     signature: SignatureText
     url: str
-    """URL from which the file can be downloaded."""
+    """URL for downloading the submission's file."""
     manifest_hash: HashText
     full: bool
-    """Whether the submission must be replayed. Otherwise only the cheap checks are made."""
+    """Whether the submission must be replayed. If not, only the cheap checks are run."""
     seconds_left: float = Field(ge=0, allow_inf_nan=False)
-    """Seconds left for the commitment. It is a duration and not a deadline, because clocks of machines differ."""
+    """Seconds until the commitment is due. It is a duration, not a time, because the clocks of machines differ."""
 
 
 class RevealOrder(Body):
-    """Order to reveal a verdict, because all commitments are in."""
+    """Order to reveal a verdict. It is sent once all commitments have arrived."""
 
     kind: Literal["reveal"] = "reveal"
     judgement: int
 
 
 class ValidationOrder(Body):
-    """Answer to a TurnRequest."""
+    """Response to a TurnRequest."""
 
     order: Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")]
 
 
 class CommitRequest(Body):
-    """Commitment to a verdict, before other verdicts are known."""
+    """Request in which a validator commits to a verdict, before any other verdict is known."""
 
     judgement: UInt64
     commitment: HashText
@@ -63,18 +63,18 @@ class CommitRequest(Body):
 
 
 class RevealRequest(Body):
-    """A signed verdict with its salt and evidence, after all commitments are in."""
+    """Request that reveals a signed verdict with its salt and evidence, after all commitments have arrived."""
 
     judgement: UInt64
     verdict: VerdictBody
     signature: SignatureText
     salt: HashText
     evidence: str = Field(max_length=MAX_EVIDENCE_BYTES)
-    """Bundle (`covey.protocol.evidence`) as JSON, of which `evidence_hash` is the hash."""
+    """Evidence bundle (`covey.protocol.evidence`) as JSON. Its hash is the verdict's `evidence_hash`."""
 
 
 class HardCase(Body):
-    """Everything that a call of SlashingCourt.propose needs."""
+    """Arguments of one call of SlashingCourt.propose: a receipt and the hard verdicts on it, with signatures."""
 
     receipt: ReceiptBody
     signature: SignatureText
@@ -83,6 +83,6 @@ class HardCase(Body):
 
 
 class HardCases(Body):
-    """Cases that can be brought before SlashingCourt."""
+    """List of the cases that can be proposed to SlashingCourt."""
 
     cases: tuple[HardCase, ...]

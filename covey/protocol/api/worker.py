@@ -18,34 +18,40 @@ from covey.protocol.ids import LeaseId, Step, TaskId
 
 
 class RegistrationAnswer(Body):
-    """A node that has been registered, and its contributor."""
+    """Response to a registration: the node that was registered, and its contributor."""
 
     node: AddressText
     contributor: AddressText
 
 
 class Heartbeat(Body):
-    """State of a worker, which it reports regularly."""
+    """State that a worker reports at regular intervals."""
 
     instance: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Random name of the worker, which a restart keeps. It distinguishes two workers with the same node key."""
+    """Random id of the worker, which stays the same after a restart. It distinguishes workers that share a node
+    key.
+    """
     free_slots: int = Field(ge=0, le=4096)
-    """Largest number of leases that the node would hold at once, including those that it holds now."""
+    """Maximum number of leases that the node can hold at once, including those that it already holds."""
     cached_version: UInt64 | None = None
-    """Newest policy on the node's disk that its engine can load. Tasks are leased for this policy, so that the node
-    need not download another one while a lease runs. None: tasks are leased for any planned policy."""
+    """Newest policy version on the node's disk that its engine can load. Tasks are leased for this policy, so that
+    the node need not download another policy while the lease runs. None: tasks are leased for any planned
+    policy.
+    """
 
 
 class ClaimRequest(Heartbeat):
-    """A long poll for a task, which also reports that the worker is ready."""
+    """Long-poll request for a task. It is also a heartbeat, and reports that the worker is ready."""
 
     wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
     holding: tuple[UInt64, ...] = Field(default=(), max_length=4096)
-    """Leases that the node still works on or has given up. Any other lease of the node is handed out again."""
+    """Ids of the leases that the node is working on or has given up. Any other lease of the node is sent to it
+    again.
+    """
 
 
 class TaskOrder(Body):
-    """A lease. Example: task=7, lease=9, policy_version=3, groups=2."""
+    """A task that is leased to a node. Example: task=7, lease=9, policy_version=3, groups=2."""
 
     task: Annotated[TaskId, UINT64_FIELD]
     lease: Annotated[LeaseId, UINT64_FIELD]
@@ -57,14 +63,14 @@ class TaskOrder(Body):
 
 
 class ReturnRequest(Body):
-    """A lease that its node returns because it cannot serve it."""
+    """Request to end a lease because the node cannot complete the task."""
 
     task: UInt64
     lease: UInt64
 
 
 class UploadRequest(Body):
-    """Request for a link to upload the file of a lease."""
+    """Request for a URL to which the file of a lease can be uploaded."""
 
     task: UInt64
     lease: UInt64
@@ -74,26 +80,27 @@ class UploadRequest(Body):
 
 
 class UploadGrant(Body):
-    """Answer to an UploadRequest."""
+    """Response to an UploadRequest."""
 
     url: str | None
-    """URL to which the bytes are put, valid for a short time. None: the receipt is already recorded, and submitting it
-    again does not need the file."""
+    """URL for an HTTP PUT of the file, valid for a short time. None: the receipt is already recorded and can be
+    submitted again without the file.
+    """
 
 
 class SubmissionRequest(Body):
-    """A signed receipt, whose file has been uploaded."""
+    """Request to submit a signed receipt. Its file must have been uploaded."""
 
     receipt: ReceiptBody
     signature: SignatureText
 
 
 class SubmissionAnswer(Body):
-    """The countersignature: the operator's promise to settle the receipt by `latest_epoch`."""
+    """Response to a submission: a countersignature, which promises to settle the receipt by `latest_epoch`."""
 
     receipt_hash: HashText
     signed_at: UInt64
-    """Time of signing in Unix seconds. The draw takes place `draw_seconds` of the pool later."""
+    """Time of the countersignature in Unix seconds. The draw takes place the pool's `draw_seconds` later."""
     latest_epoch: UInt64
     """Last epoch that may include the receipt."""
     signature: SignatureText

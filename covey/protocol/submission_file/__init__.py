@@ -1,1 +1,1 @@
-"""The file of a submission: its rows, their Parquet encoding, and the decoding of files from strangers."""
+"""The file of a submission: its rows, their Parquet encoding, and the decoding of untrusted files."""

@@ -1,8 +1,8 @@
-"""Encodes the rows of a submission as Parquet, and decodes bytes from strangers.
+"""Encodes the rows of a submission as Parquet, and decodes untrusted bytes.
 
-`encode` is deterministic. `decode` checks sizes, schema and decoded size before it makes any row. It must run in a
-process that may die, so `covey.sandbox` runs `build_decoder`. Importing this module loads Parquet, which takes memory;
-`rows` and `sandbox_frames` do not need it.
+`encode` is deterministic. `decode` checks sizes, schema and decoded size before it creates any row. Hostile
+input may crash it, so `covey.sandbox` runs it in a separate process, through `build_decoder`. Importing this
+module loads pyarrow, which takes memory. `rows` and `sandbox_frames` do not need pyarrow.
 """
 
 import math
@@ -16,25 +16,25 @@ from covey.protocol.submission_file.sandbox_frames import pack_answer, unpack_ca
 
 
 def encode(rollouts: Iterable[Rollout]) -> bytes:
-    """Encode rows as Parquet, in order of (group, sibling). Equal rows give equal bytes."""
+    """Encode rows as Parquet, sorted by (group, sibling). The same rows always give the same bytes."""
     rows = sorted(rollouts, key=lambda r: (r.group, r.sibling))
     return parquet.write({name: [getattr(row, name) for row in rows] for name in NAMES})
 
 
 def decode(data: bytes, budget: Budget) -> list[Rollout]:
-    """Decode hostile bytes to rows. Raises ProtocolError with code "oversized", "malformed" or "schema"."""
+    """Decode untrusted bytes to rows. Raises ProtocolError with the code "oversized", "malformed" or "schema"."""
     if len(data) > budget.file_bytes:
         raise ProtocolError("oversized", f"the file has {len(data)} bytes, over {budget.file_bytes}")
     return [_to_rollout(row, budget) for row in parquet.read(data, budget)]
 
 
 def decode_framed(payload: bytes) -> bytes:
-    """Decode in a sandbox. `pack_call` packs the arguments, and `unpack_answer` reads the rows."""
+    """Decode a file inside a sandbox. The input comes from `pack_call`, and the output is for `unpack_answer`."""
     return pack_answer(decode(*unpack_call(payload)))
 
 
 def build_decoder(setup: bytes) -> Callable[[bytes], bytes]:
-    """Return `decode_framed` for a sandbox. `setup` is ignored."""
+    """Return `decode_framed`. This is the factory that a sandbox calls. `setup` is ignored."""
     return decode_framed
 
 

@@ -1,13 +1,13 @@
-"""Opens the sandbox in which the files of strangers are decoded."""
+"""Opens the sandbox in which untrusted files are decoded."""
 
 from covey.protocol.params import MAX_DECODED_BYTES
 from covey.sandbox import CallLimits, IsolationSetting, Sandbox
 
 
 def open_decoder(*, cpu_seconds: float, memory_bytes: int, isolation: IsolationSetting) -> Sandbox:
-    """Start a sandbox that runs `codec.decode_framed`; the caller closes it.
+    """Start a sandbox that runs `codec.decode_framed`. The caller must close it.
 
-    `cpu_seconds`, `memory_bytes`: limits of decoding one file.
+    `cpu_seconds` and `memory_bytes` limit the decoding of one file.
     """
     return Sandbox(
         "covey.protocol.submission_file.codec:build_decoder",

@@ -1,43 +1,47 @@
-"""Limits of what the pages of a Parquet column decode to, read from the page headers before anything is decoded.
+"""Computes from its page headers how large a Parquet column becomes when it is decoded.
 
-The footer cannot be trusted, and a run length can repeat one value a billion times. Source: PageHeader of the Parquet
-format, in Thrift's compact protocol.
+Nothing is decoded before this is known. The footer cannot be trusted, and a run length can repeat one value a
+billion times. Source: PageHeader of the Parquet format, in Thrift's compact protocol.
 """
 
 from dataclasses import dataclass
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-"""Types of pages, which are field 1 of a PageHeader."""
+"""Page types, which are the values of field 1 of a PageHeader."""
 _COUNT_FIELDS = {_DATA: (5, 1, 2), _DATA_V2: (8, 1, 4)}
-"""Numbers of three fields by type of page: the header's struct, and within it the count of values and the encoding."""
+"""Field numbers by page type: the type's header struct and, within that struct, the value count and the
+encoding.
+"""
 _MAX_FIELD = (1 << 15) - 1
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _MAX_DEPTH = 8
 _MAX_HEADER = 1 << 14
-"""Largest size of a page's header, in bytes. The header contains statistics."""
+"""Maximum size of a page header in bytes. The header includes statistics."""
 _SIZES = {1: 0, 2: 0, 3: 1, 7: 8}
-"""Size of a field in bytes, by its Thrift type: both booleans, which the type itself encodes, a byte and a double."""
+"""Size of a field in bytes by Thrift type, for two booleans, a byte and a double. A boolean is encoded in its
+type.
+"""
 _INT16, _INT32, _INT64, _BINARY, _LISTS, _STRUCT = 4, 5, 6, 8, (9, 10), 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Sums over the pages of one column chunk. Example: Pages(values=40, decoded_bytes=160)."""
+    """Totals over all pages of one column chunk. Example: Pages(values=40, decoded_bytes=160)."""
 
     values: int
-    """Number of values of all data pages, as their own headers give it."""
+    """Number of values in all data pages, according to the page headers."""
     decoded_bytes: int
-    """Upper bound of the size of the decoded values, in bytes."""
+    """Upper bound on the size of the decoded values, in bytes."""
 
 
 def measure(data: bytes, start: int, size: int, *, most: int, width: int | None) -> Pages:
-    """Sum up the pages in `data[start : start + size]`, which must contain at most `most` values.
+    """Return the totals of the pages in `data[start : start + size]`, which may contain at most `most` values.
 
-    `width` is the size of a value in bytes. None if each value has its own length. Without a dictionary, values of
-    their own length take the bytes of the page. With one, each value takes at most the bytes of the dictionary.
+    `width` is the size of a value in bytes, or None if values have different lengths. Such values take the bytes
+    of the page in plain encoding. With a dictionary, each takes at most the bytes of the whole dictionary.
 
-    Raises ValueError if the bytes are not a sequence of pages, if there are more values, or if an encoding is neither
-    plain nor refers to a dictionary.
+    Raises ValueError if the bytes are not a sequence of pages, if there are too many values, or if an encoding is
+    neither plain nor based on a dictionary.
     """
     if not 0 <= start <= start + size <= len(data):
         raise ValueError("a column lies outside the file")
@@ -74,10 +78,10 @@ def measure(data: bytes, start: int, size: int, *, most: int, width: int | None)
 
 
 class _Header:
-    """Reader of one Thrift struct, which keeps its 32-bit integers. `offset` moves to the end of the struct.
+    """Reads one Thrift struct and keeps its 32-bit integers. `offset` is then the end of the struct.
 
-    Input that different readers may interpret differently is refused: a repeated field, and a field number beyond 16
-    bits.
+    Input that readers could interpret in different ways is rejected: a repeated field, or a field number that
+    does not fit into 16 bits.
     """
 
     def __init__(self, data: bytes, offset: int, end: int) -> None:
@@ -85,7 +89,7 @@ class _Header:
         self._integers: dict[tuple[int, ...], int] = {}
 
     def read(self) -> dict[tuple[int, ...], int]:
-        """Read the struct. Returns its 32-bit integers by their path of field numbers."""
+        """Read the struct. Return its 32-bit integers, each under its path of field numbers."""
         self._read_struct(())
         return self._integers
 

@@ -1,4 +1,4 @@
-"""The columns of a submission's file: lists are written as Parquet, and hostile Parquet is read into lists."""
+"""Writes lists as the Parquet columns of a submission's file, and reads untrusted Parquet into lists."""
 
 import io
 import struct
@@ -31,21 +31,22 @@ _CODES = {pa.int32(): "i", pa.float32(): "f"}
 """Format characters of `struct` for the numbers in lists, by Arrow type."""
 
 DECODED_FACTOR = 4
-"""Factor by which the bound from page headers may exceed the largest valid size. That bound is larger because it counts
-8 bytes for every number, and levels as well."""
+"""Factor by which the decoded size according to page headers may exceed the largest valid size. The headers
+give a larger size because 8 bytes are counted for every number, and levels are included.
+"""
 
 
 def write(values: Mapping[str, Sequence[Any]]) -> bytes:
-    """Write values by column, all of the same length, as Parquet. Equal values give equal bytes."""
+    """Write columns of equal length as Parquet. The same values always give the same bytes."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pydict(dict(values), schema=SCHEMA), sink, compression="zstd", use_dictionary=False)
     return sink.getvalue()
 
 
 def read(data: bytes, budget: Budget) -> list[dict[str, Any]]:
-    """Read hostile bytes. Returns the values of each row by column.
+    """Read untrusted Parquet bytes. Return one dictionary per row, with the row's values by column name.
 
-    Raises ProtocolError with code "oversized", "malformed" or "schema".
+    Raises ProtocolError with the code "oversized", "malformed" or "schema".
     """
     try:
         file = pq.ParquetFile(io.BytesIO(data), memory_map=False)
@@ -70,7 +71,7 @@ def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
 
 
 def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
-    """Require that pages match the footer, do not overlap, and decode to no more than the budget allows."""
+    """Require that pages match the footer, do not overlap, and decode to no more bytes than the budget allows."""
     decoded = size = 0
     for i in range(file.metadata.num_row_groups):
         for j in range(file.metadata.num_columns):
@@ -106,9 +107,9 @@ def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
 
 
 def _to_list(column: pa.Array) -> list[Any]:
-    """Return the Python values of a column. Raises ProtocolError("malformed") if a list contains null.
+    """Return the values of a column as Python objects. Raises ProtocolError("malformed") if a list contains null.
 
-    The numbers of all lists are unpacked at once, which is far faster than one by one.
+    The numbers of all lists are unpacked in one call, which is much faster than one call per number.
     """
     if not pa.types.is_list(column.type):
         return list(column.to_pylist())

@@ -1,4 +1,4 @@
-"""Messages between a role and the sandbox that decodes its files: bytes with their budget, and rows."""
+"""Messages between a role and its decoding sandbox: a file with its budget, and the decoded rows."""
 
 import json
 import struct
@@ -22,10 +22,10 @@ def unpack_call(payload: bytes) -> tuple[bytes, Budget]:
 
 
 def pack_answer(rows: Sequence[Rollout]) -> bytes:
-    """Pack rows in a format that is exact and fast to read.
+    """Pack rows in a format that is lossless and fast to parse.
 
-    A 4-byte length comes first, then the values that are not lists and the sizes of the lists as JSON, then the lists
-    of all rows.
+    It consists of a 4-byte length, then JSON with the scalar values and the list lengths, then the lists of all
+    rows.
     """
     plain = [
         {name: getattr(row, name) for name in _PLAIN}

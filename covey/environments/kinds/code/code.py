@@ -1,4 +1,4 @@
-"""Programming tasks: the program in a completion must pass every test of the row."""
+"""Programming tasks: the program in a completion must pass every test of the data set's row."""
 
 import json
 from importlib import import_module
@@ -21,12 +21,12 @@ class CodeSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Read the tests of a row into {"inputs": [...], "outputs": [...], "fn_name": str or None}.
+        """Convert the tests of a row to {"inputs": [...], "outputs": [...], "fn_name": str or None}.
 
-        `raw` holds these three keys itself or under "test_cases". There they may also be a JSON text, or a list of
-        {"input", "output", "fn_name"}. A standard input or output may be a list of lines. The arguments of a function
-        are a list, or a text with one JSON value per line; in the latter case the output is JSON too.
-        Raises ValueError for anything else.
+        `raw` has these three keys at the top level or under "test_cases". The value of "test_cases" may also be a
+        JSON string, or a list of {"input", "output", "fn_name"}. A standard input or output may be a list of lines.
+        The arguments of a function are a list, or a string with one JSON value per line. In the latter case an output
+        that is a string must be JSON too. Raises ValueError for anything else.
         """
         language = raw.get("language", "python")
         if not isinstance(language, str) or language.lower() not in _LANGUAGES:
@@ -61,7 +61,7 @@ class CodeSource(RowSource):
         }
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """Return 1 if the program passes all tests, else 0. Raises GradeLimit."""
+        """Return 1 if the program passes all tests, else 0. Raises GradeLimit if the program reaches a limit."""
         from covey.environments.kinds.code.programs import ProgramLimits, ProgramTests, run_tests
 
         tests = ProgramTests(
@@ -72,12 +72,15 @@ class CodeSource(RowSource):
         return float(run_tests(answer, tests, ProgramLimits.read()))
 
     def warm_up(self) -> None:
-        """Load the module that runs programs and compares outputs. No program runs."""
+        """Load the module that runs programs and compares outputs. This does not run a program."""
         import_module("covey.environments.kinds.code.programs")
 
 
 def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
-    """Merge a list of tests into one object. Raises ValueError."""
+    """Merge a list of tests into one object of lists.
+
+    Raises ValueError if a test has no input or output, or if the tests name different functions.
+    """
     tests = [case for case in cases if isinstance(case, dict) and {"input", "output"} <= case.keys()]
     names = {json.dumps(test.get("fn_name") or None) for test in tests}
     if len(tests) != len(cases) or len(names) > 1:
@@ -90,7 +93,7 @@ def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
 
 
 def _read_text(name: str, value: JsonValue) -> str:
-    """Read a standard input or output, which is a text or a list of lines. Raises ValueError."""
+    """Read a standard input or output, which is a string or a list of lines. Raises ValueError if it is neither."""
     lines = value if isinstance(value, list) else [value]
     texts = [line for line in lines if isinstance(line, str)]
     if len(texts) != len(lines):
@@ -104,7 +107,7 @@ def _read_text(name: str, value: JsonValue) -> str:
 
 
 def _read_call(raw: JsonValue, expected: JsonValue) -> tuple[JsonValue, JsonValue]:
-    """Read the arguments of a call and its result. Raises ValueError."""
+    """Read the arguments and the expected result of a function call. Raises ValueError if they do not parse."""
     if isinstance(raw, list):
         return raw, expected
     if not isinstance(raw, str):

@@ -1,6 +1,6 @@
-"""Runs a program as a module in the process of a test, either to its end or to call one of its functions.
+"""Runs a program as a module inside the process of a test: either to its end, or to call one of its functions.
 
-The program runner loads this module, which therefore needs only the standard library.
+The program runner imports this module, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _USUAL = {
         "Union",
     ),
 }
-"""Names by module. Functions may use these names and modules without an import, as on the sites that their tasks come
-from. Those that a program uses are loaded once, before the first test."""
+"""Names, by module, that a called function may use without an import, as on the websites that the tasks come
+from. The module itself may also be used. Those that a program uses are imported once, before the first
+test.
+"""
 
 
 class Program:
@@ -51,7 +53,7 @@ class Program:
             import json  # noqa: F401
 
     def call(self, given: bytes) -> bytes:
-        """Call the function with arguments from JSON, and return its result as JSON."""
+        """Call the function with arguments given as a JSON list, and return its result as JSON."""
         import json
 
         arguments = json.loads(given)
@@ -85,7 +87,7 @@ class Program:
 
 
 def find_usual(code: CodeType) -> dict[str, object]:
-    """Return the values of those names in `_USUAL` that a program uses. Nothing else is imported."""
+    """Return the objects that a program uses under names in `_USUAL`, by name. No other module is imported."""
     used, left = set(code.co_names), [code]
     while left:
         nested = [value for value in left.pop().co_consts if isinstance(value, CodeType)]
@@ -100,9 +102,9 @@ def find_usual(code: CodeType) -> dict[str, object]:
 
 
 def convert_plain(value: object) -> object:
-    """Convert a value to exactly the types of JSON, with tuples as lists.
+    """Convert a value to plain JSON types. Tuples become lists.
 
-    Raises TypeError for any other type, including subclasses.
+    Raises TypeError for any other type, including subclasses of the JSON types.
     """
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:

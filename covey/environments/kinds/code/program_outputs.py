@@ -1,11 +1,13 @@
 """Compares the output of a program with the expected output.
 
-Texts are compared as in LiveCodeBench's testing_util.py (`grade_stdio`): line by line without surrounding whitespace,
-then token by token as exact decimals. There are two differences. A number with a leading zero is a text, because "011"
-and "11" are different bit strings. Two numbers with a decimal point may differ by rounding. TACO's testing_util.py
-allows that for all numbers (`numpy.allclose`), and therefore also for large integers.
+Text is compared as in LiveCodeBench's testing_util.py (`grade_stdio`): line by line without surrounding
+whitespace, then token by token as exact decimals. There are two differences. A number with a leading zero is
+compared as a string, because "011" and "11" are different bit strings. Two numbers with a decimal point may
+differ by rounding. TACO's testing_util.py allows that for all numbers (`numpy.allclose`), even for large
+integers.
 
-Results of functions are compared by type. As in TACO, a list of one expected value also matches that value itself.
+Results of functions are compared together with their types. As in TACO, an expected list with one element is
+also matched by that element itself.
 """
 
 import json
@@ -30,7 +32,7 @@ def is_same_text(written: str, expected: str) -> bool:
 
 
 def is_same_value(result: JsonValue, expected: JsonValue) -> bool:
-    """Return whether a function's result is the expected value, or the only value in the expected list."""
+    """Return whether a function's result equals the expected value, or the only element of an expected list."""
     if _is_equal(result, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _is_equal(result, expected[0])

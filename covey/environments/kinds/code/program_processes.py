@@ -1,7 +1,7 @@
-"""Processes of the program runner: what they may do, how they are limited, and how all of them are ended.
+"""Manages the processes of the program runner: drops rights, sets limits, kills what tests leave behind.
 
-This module needs only the standard library. It does without `signal`, because importing that takes longer than running
-a test.
+This module uses only the standard library. It does not import `signal`, because that takes longer than
+running a test.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 class ProcessLimits:
-    """Limits of all tests together, from the command line."""
+    """Limits that the program runner reads from its command line. All tests share the CPU seconds."""
 
     def __init__(self, cpu_seconds: float, memory_bytes: int, output_bytes: int, processes: int) -> None:
         self.cpu_seconds, self.memory_bytes = cpu_seconds, memory_bytes
         self.output_bytes, self.processes = output_bytes, processes
 
     def compute_left(self) -> float:
-        """Return the CPU seconds that are left of the limit."""
+        """Return the CPU seconds that the tests may still use."""
         return self.cpu_seconds - sum(
             used.ru_utime + used.ru_stime
             for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -48,9 +48,9 @@ def give_up_rights() -> None:
 
 
 def measure_address_space() -> int:
-    """Return the address space of this process in bytes, or 0 if Landlock closes /proc.
+    """Return the size of this process's address space in bytes, or 0 if Landlock denies access to /proc.
 
-    Limits on memory are a little wider in the latter case.
+    With 0, memory limits become slightly larger.
     """
     try:
         with open("/proc/self/statm", "rb") as statm:
@@ -73,7 +73,7 @@ def round_up(seconds: float) -> int:
 
 
 def bind(limits: ProcessLimits) -> None:
-    """Limit this process and, because they inherit its limits, the tests."""
+    """Set the memory and process limits of this process. The tests inherit them."""
     ceiling = measure_address_space() + limits.memory_bytes
     limit(resource.RLIMIT_AS, ceiling, ceiling)
     limit(resource.RLIMIT_CORE, 0, 0)
@@ -82,7 +82,7 @@ def bind(limits: ProcessLimits) -> None:
 
 
 def end_leftovers() -> bool:
-    """Kill and wait for every process that a test has left behind. Return whether none is left."""
+    """Kill and reap every process that a test has left behind. Return whether none was left at the timeout."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -99,7 +99,7 @@ def end_leftovers() -> bool:
 
 
 def _list_descendants() -> list[int]:
-    """Return the ids of all visible descendants of this process. There are none if Landlock closes /proc."""
+    """Return the ids of all visible descendants of this process. Empty if Landlock denies access to /proc."""
     children: dict[int, list[int]] = {}
     try:
         names = os.listdir("/proc")
@@ -121,7 +121,10 @@ def _list_descendants() -> list[int]:
 
 
 def kill(process: int, number: int) -> None:
-    """Send the signal `number` to a process, or to a process group if `process` is negative, if it still exists."""
+    """Send signal `number` to a process, or to a process group if `process` is negative.
+
+    A process that does not exist is ignored, and so is one that may not be signalled.
+    """
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):

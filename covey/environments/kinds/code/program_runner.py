@@ -1,13 +1,15 @@
 """The process that runs a program. The module `programs` starts `main` in a fresh interpreter.
 
-It receives the program and one input at a time, never an expected output, so nothing in its memory helps a program to
-pass a test. Each test runs in a fork. Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES. The CPU seconds are
-shared by all tests, and 0 processes means no limit.
+It receives the program and one input at a time, never an expected output, so nothing in its memory helps a
+program to pass a test. Each test runs in a fork. Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES.
+All tests share the CPU seconds, and 0 for PROCESSES means no limit.
 
-Standard input carries frames (8-byte length, bytes): the program, the name of the function or nothing, then one frame
-per input. Standard output carries one reply per input: a status byte, an 8-byte length, the output.
+Frames arrive on standard input (8-byte length, bytes): the program, the name of the function (empty if none
+is called), then one frame per input. One reply per input is written to standard output: a status byte, an
+8-byte length, the output.
 
-Each grade pays for the imports of this module, so it does not import `signal`, `typing` and `subprocess`.
+Every grading process waits for the imports of this module, so it does not import `signal`, `typing` or
+`subprocess`.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ WALL_SECONDS, WALL_FACTOR = 2.0, 5.0
 """Wall clock limit of a test: a constant in seconds, plus a multiple of the CPU seconds that are left."""
 
 _MEMORY_EXIT = 86
-"""Exit status of a program that a MemoryError has ended."""
+"""Exit status of a program that failed with a MemoryError."""
 _RESULT = 3
-"""Descriptor to which the result of a function is written. Its printed output is discarded."""
+"""Descriptor to which the result of a called function is written. What the function prints is discarded."""
 _SIGXCPU = 24
 _CHUNK = 1 << 16
 
 
 def main() -> NoReturn:
-    """Serve tests until the input ends."""
+    """Read the program from standard input, then run one test per input until standard input ends."""
     limits = ProcessLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
     sys.argv[:] = ["solution.py"]
     os.environ.clear()
@@ -84,7 +86,7 @@ def main() -> NoReturn:
 
 
 def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: str) -> tuple[int, bytes]:
-    """Run one test in a fork, in a folder of its own. Return its status, and what it wrote or returned."""
+    """Run one test in a fork, in its own folder. Return its status, and what it printed or returned."""
     left = limits.compute_left()
     if left <= 0:
         return OUT_OF_TIME, b""
@@ -113,7 +115,7 @@ def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: s
 
 
 class Transfer:
-    """Carries a test's input to it, and its output back."""
+    """Writes a test's input to its process, and reads its output."""
 
     def __init__(self, given: bytes, stdin: int, output: int) -> None:
         self._given, self._stdin, self._output = memoryview(given), stdin, output
@@ -123,7 +125,7 @@ class Transfer:
             os.set_blocking(descriptor, False)
 
     def carry(self, watched: int, limits: ProcessLimits, *, deadline: float) -> int | None:
-        """Continue until the process ends, and return None, or until it reaches a limit, and return its status."""
+        """Transfer data until the test's process ends or reaches a limit. Return None or the status for that limit."""
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
         waiting.register(self._output, select.POLLIN)
@@ -154,7 +156,7 @@ class Transfer:
         os.close(descriptor)
 
     def _give(self) -> bool:
-        """Write some of the input. Return whether there is more, and the test still reads it."""
+        """Write a chunk of the input. Return False if all of it is written or the test has closed its input."""
         try:
             self._given = self._given[os.write(self._stdin, self._given[:_CHUNK]) :]
         except BlockingIOError:
@@ -164,7 +166,7 @@ class Transfer:
         return bool(self._given)
 
     def _take(self, most: int, *, once: bool = True) -> bool:
-        """Read some of the output, or all that is available if not `once`. Return whether more can follow."""
+        """Read one chunk of the output, or all that is available if `once` is False. Return False at its end."""
         while len(self.written) <= most:
             try:
                 piece = os.read(self._output, _CHUNK)
@@ -196,7 +198,7 @@ def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: st
 
 
 def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) -> None:
-    """Turn this fork into the process of a test: its own session and limits, and only the descriptors it needs."""
+    """Turn this fork into a test's process, with its own session, a CPU limit, and only the descriptors needed."""
     os.setsid()
     if returns:
         os.dup2(output, _RESULT)  # descriptors 0 to 2 are /dev/null already
@@ -220,7 +222,10 @@ def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
 
 
 def _take_channels() -> tuple[int, int]:
-    """Move commands and replies to descriptors that no test inherits, and put /dev/null in their place."""
+    """Move the command and reply channels to new descriptors, and redirect descriptors 0 to 2 to /dev/null.
+
+    No test inherits the new descriptors.
+    """
     commands, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

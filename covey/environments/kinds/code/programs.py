@@ -1,8 +1,9 @@
 """Runs a program against the tests of a row, inside a grading process (`run_tests`).
 
-The grading process holds the expected outputs and must not trust the program. The program therefore runs in a fresh
-interpreter (`program_runner`), never in this process or a fork of it, and receives one input at a time. It returns
-data, which is compared here. So a program can forge nothing that it could not also print.
+The grading process knows the expected outputs and must not trust the program. The program therefore runs in a
+fresh interpreter (`program_runner`), never in this process or a fork of it, and receives one input at a time.
+It returns data, which is compared here. So a program that manipulates its own process gains nothing: it can
+only change its output.
 """
 
 import ctypes
@@ -29,11 +30,11 @@ from covey.environments.kinds.code.program_processes import measure_address_spac
 from covey.environments.kinds.code.program_runner import FRAME, REPLY
 
 OUTPUT_BYTES = 4 << 20
-"""Largest output of one test, in bytes."""
+"""Maximum output of one test, in bytes."""
 _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES = 10.0, 512 << 20
-"""Limits of a program if this process has none itself."""
+"""Default CPU and memory limits of a program, used if this process has no limits of its own."""
 _GRACE_SECONDS = 10.0
-"""Seconds that the runner has, after the wall clock limit of a test, to end the test's processes and to answer."""
+"""Seconds after the wall clock limit of a test in which the runner must end the test's processes and reply."""
 _START = f"""
 import sys
 from types import ModuleType
@@ -47,8 +48,9 @@ from {program_runner.__name__} import main
 
 main()
 """
-"""Code that starts the runner with only the runner's own folder, because this process may not be able to read the
-folder that contains Covey."""
+"""Code that starts the runner. It imports only from the runner's own folder, because the process may not be
+able to read the folder that contains Covey.
+"""
 _PR_SET_DUMPABLE = 4
 _LIMITS: dict[int, LimitCode] = {
     program_runner.OUT_OF_TIME: "sandbox_cpu",
@@ -68,13 +70,13 @@ class ProgramLimits:
     memory_bytes: int
     """Bytes that a process of the program may allocate, in addition to what a bare interpreter uses."""
     output_bytes: int = OUTPUT_BYTES
-    """Largest output of one test in bytes."""
+    """Maximum output of one test, in bytes."""
     processes: int | None = None
-    """Largest number of processes and threads of this user. None for as many as this process may have."""
+    """Maximum number of processes and threads of this user. None keeps the limit of this process."""
 
     @classmethod
     def read(cls) -> Self:
-        """Return what is left of the limits that a sandbox has set for this process (setrlimit)."""
+        """Return the CPU time and memory that remain of the limits that a sandbox set for this process (setrlimit)."""
         cpu_seconds, memory_bytes = _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES
         most = resource.getrlimit(resource.RLIMIT_CPU)[0]
         if most != resource.RLIM_INFINITY:
@@ -91,9 +93,9 @@ class ProgramTests:
     """Tests of one row. Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
 
     inputs: Sequence[JsonValue]
-    """Standard input (a text) of each test, or its list of arguments if a function is called."""
+    """Input of each test: standard input as a string, or a list of arguments if a function is called."""
     outputs: Sequence[JsonValue]
-    """Expected standard output (a text) of each test, or the expected result of the function."""
+    """Expected output of each test: standard output as a string, or the result if a function is called."""
     function: str
     """Name of the function that is called. Empty if the program reads standard input and prints."""
 
@@ -122,7 +124,7 @@ def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
 
 
 class _Runner:
-    """A process of `program_runner`. Every wait for it has a deadline."""
+    """A running `program_runner` process. Reads from it and writes to it time out."""
 
     def __init__(self, folder: str, limits: ProgramLimits) -> None:
         self._limits = limits
@@ -155,7 +157,7 @@ class _Runner:
             pass
 
     def passes(self, given: JsonValue, expected: JsonValue, *, returns: bool) -> bool:
-        """Run one test, and return whether its output is the expected one. Raises GradeLimit."""
+        """Run one test, and return whether its output is as expected. Raises GradeLimit if the test reaches a limit."""
         if self._has_reply():
             return False  # a reply before the question can only be forged
         self.send(json.dumps(given).encode() if returns else str(given).encode())
@@ -213,7 +215,10 @@ def _hide_memory() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove what the tests have left, as far as possible. The sandbox empties its scratch folder after the grade."""
+    """Delete the folder of the tests, as far as possible.
+
+    The sandbox empties its scratch folder after the grading.
+    """
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:

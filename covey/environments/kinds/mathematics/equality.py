@@ -1,7 +1,7 @@
-"""Compares the value of an answer with that of a truth, structure by structure, with exact numbers where possible.
+"""Compares an answer with the truth (a reference answer) by structure, using exact numbers where possible.
 
-Main name: `are_same`. The first argument is always the truth. An answer may add what the truth leaves out, such as a
-name ("x = 5" for 5) or a unit. The reverse is not allowed where it would let a guess count.
+Main name: `are_same`. The first argument is always the truth. An answer may add what the truth omits, such as
+a variable name ("x = 5" for 5) or a unit. The reverse is not allowed where it would let a guess count.
 """
 
 import re
@@ -24,14 +24,16 @@ from covey.environments.kinds.mathematics.values import (
 )
 
 SIGNIFICANT_DIGITS = 6
-"""Number of digits that a decimal needs before it is accepted as an approximation of a number that is not a decimal."""
+"""Minimum number of digits that a decimal needs to be accepted as an approximation of a number that is not a
+decimal.
+"""
 
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 def are_same(truth: Value, answer: Value) -> bool:
-    """Return whether two values are mathematically the same, in the form that the truth has."""
+    """Return whether an answer is mathematically the same as the truth. The truth decides the required form."""
     if isinstance(answer, Assignment) and not all(_is_same_side(answer.latex[1], step) for step in answer.steps):
         # "x = 2 = 3" gives two answers.
         return False
@@ -63,15 +65,18 @@ def are_same(truth: Value, answer: Value) -> bool:
 
 
 def _unwrap(value: Value) -> Value:
-    """Return the element of a set that has only one, because the solution set {5} means the solution 5."""
+    """Return the element of a set that has only one, because the solution set {5} means the solution 5.
+
+    Any other value is returned unchanged.
+    """
     is_single = isinstance(value, Group) and value.brackets == "{}" and len(value.items) == 1
     return value.items[0] if isinstance(value, Group) and is_single else value
 
 
 def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
-    """Return whether two numbers or expressions are the same, including percent signs and units.
+    """Return whether two numbers or expressions are the same, taking percent signs and units into account.
 
-    A unit on only one side is ignored. A percent sign on only one side may mean either number: 50% is both 50 and 0.5.
+    If only one side has a unit, it is ignored. If only one side has a percent sign, 50% matches both 50 and 0.5.
     """
     if (
         truth.unit
@@ -118,7 +123,7 @@ def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
 
 
 def _is_rounded(value: Fraction, decimal: Scalar) -> bool:
-    """Return whether a decimal is the rounded form of a value that is not itself a decimal.
+    """Return whether a decimal is the rounded form of a value that has no short decimal form itself.
 
     The decimal must have at least `SIGNIFICANT_DIGITS` digits.
     """
@@ -132,7 +137,7 @@ def _is_rounded(value: Fraction, decimal: Scalar) -> bool:
 
 
 def _has_few_digits(value: Fraction) -> bool:
-    """Return whether a value is a decimal that a person would write out."""
+    """Return whether a value has an exact decimal form that is short enough to write out."""
     return value.denominator.bit_length() < 64 and 10**20 % value.denominator == 0
 
 
@@ -188,7 +193,10 @@ def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _is_same_vector(truth: Value, answer: Value) -> bool:
-    """Return whether two values are the same vector. A matrix of one row or column is the tuple of its entries."""
+    """Return whether two values are the same vector.
+
+    A matrix with one row or one column counts as the tuple of its entries.
+    """
     lists = []
     for value in (truth, answer):
         if isinstance(value, Matrix) and (len(value.rows) == 1 or len(value.rows[0]) == 1):
@@ -211,10 +219,10 @@ def _equate(value: Assignment) -> Chain:
 
 
 def _are_same_relations(truth: Chain, answer: Chain) -> bool:
-    """Return whether two relations hold for the same values.
+    """Return whether two relations hold for the same values of their variables.
 
-    For relations with one operator, the differences of their sides must have a constant ratio. If the ratio is
-    negative, an inequality must be reversed.
+    For relations with one operator, left side minus right side is computed for both. The two differences must
+    have a constant ratio. If the ratio is negative, the inequality signs must be opposite.
     """
     if len(truth.operators) != len(answer.operators):
         return False
@@ -256,7 +264,7 @@ def _subtract(left: str, right: str) -> sympy.Expr | None:
 def _are_same_sets(truth: Value, answer: Value) -> bool:
     """Return whether both values are the same set of real numbers.
 
-    At least one of them must be a union, difference, relation or word, not only a list or a single bracket.
+    The result is False unless one of them is a union, difference, relation, list of relations, or word.
     """
     if not any(isinstance(value, Combination | Chain | Word) or _is_list_of_chains(value) for value in (truth, answer)):
         return False

@@ -1,20 +1,22 @@
-r"""Normal form of a mathematical answer as a string: bounds first, then one spelling of what LaTeX spells in many ways.
+r"""Converts a mathematical answer to a normal form: checks its size, then unifies the many spellings of LaTeX.
 
-Main names: `normalise`, `find_closing`. The normal form has neither layout commands nor dollar signs, and it has braces
-around every argument. The module `reading` finds its structure. Time is linear in the answer's length.
+Main names: `normalise`, `find_closing`. The normal form has neither layout commands nor dollar signs, and it
+has braces around every argument. The module `reading` parses its structure. Time is linear in the answer's
+length.
 """
 
 import re
 
 MAX_CHARACTERS = 2_000
-"""Longest answer that is read, in characters. Longer answers are wrong. A long truth raises this bound, so that it can
-still be answered."""
+"""Maximum length of an answer in characters. Longer answers are wrong. A long reference answer raises this
+limit, so that a correct answer fits.
+"""
 MAX_DIGITS = 1_000
-"""Most digits of one number in an answer."""
+"""Maximum number of digits of one number in an answer."""
 MAX_DEPTH = 16
-"""Deepest nesting of brackets of all kinds."""
+"""Maximum nesting depth of brackets of all kinds."""
 MAX_ROUND_DEPTH = 6
-"""Deepest nesting of round brackets, whose parsing time grows steeply."""
+"""Maximum nesting depth of round brackets, whose parsing time grows steeply with depth."""
 
 ROW_END = "\ue000"
 """Character that replaces the two backslashes at the end of a matrix row. No answer may contain it."""
@@ -56,9 +58,10 @@ _BRACKETS = re.compile(r"[({\[\])}]")
 
 
 def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
-    """Return the normal form of an answer, or None if it is empty or exceeds a bound.
+    """Return the normal form of an answer, or None if it is empty, exceeds a limit or contains a control character.
 
-    `limit` is the largest number of characters before Unicode symbols become commands. Afterwards it is twice as many.
+    `limit` is the maximum number of characters of `text`. Twice as many are allowed after Unicode symbols have
+    been replaced with commands.
     """
     if len(text) > limit or _LONG_NUMBER.search(text):
         return None
@@ -176,7 +179,7 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _read_token(text: str, position: int, *, is_root: bool) -> str | None:
-    """Return an argument that has no braces, or None if it has braces or there is no argument."""
+    """Return an argument that is written without braces, or None if it has braces or is missing."""
     rest = text[position:]
     if is_root:
         match = re.match(r"[0-9]+|\([^()]*\)|[a-zA-Z]|\\[a-zA-Z]+", rest)

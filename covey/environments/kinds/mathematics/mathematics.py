@@ -1,10 +1,13 @@
 """Grader for answers in mathematics: an answer is right if it is mathematically the same as one of the truths.
 
-Main names: `is_right`, `versions`. The two strings are compared first. Then both are read into numbers, lists, sets,
-matrices or relations (`reading`), whose expressions math-verify parses and compares (`scalars`). Decisions:
-- A decimal is exact. One with six digits or more may also be the rounded value of a truth that is not a decimal.
-- Several candidates are right only if the truth lists the same ones. A list has no order, but a tuple has one.
-- An interval is not one of its points, and an equation without information ("x = x") is not an answer.
+Main names: `is_right`, `versions`. The truths are the reference answers of the task. The two strings are
+compared first. Then both are parsed into numbers, lists, sets, matrices or relations (`reading`), whose
+expressions math-verify parses and compares (`scalars`). Decisions:
+- A decimal is exact. One with six digits or more may also be the rounded value of a truth that is not a
+  decimal.
+- An answer with several values is right only if the truth has the same ones. Lists are unordered, tuples
+  ordered.
+- An interval does not equal one of its points. An equation without information ("x = x") is not an answer.
 No answer makes the grader raise an exception, except MemoryError, which the sandbox reports as a limit.
 """
 
@@ -19,7 +22,7 @@ from covey.environments.kinds.mathematics.reading import read_value
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
 """Packages whose code affects grades."""
 MAX_TRUTH_CHARACTERS = 20_000
-"""Longest truth that is read."""
+"""Maximum length of a truth (a reference answer) in characters. A longer one matches no answer."""
 _TYPICAL = (
     ("41", "42"), (r"\frac{3}{4}", "0.75"), (r"-\frac{12}{5}", "-2.4"), (r"2\sqrt{3}", r"\sqrt{12}"),
     ("x^2+2x+1", "(x+1)^2"), (r"\sin(x)\cos(x)", r"\frac{\sin(2x)}{2}"), ("(1, 2)", "(1, 3)"),
@@ -27,7 +30,7 @@ _TYPICAL = (
     ("2x+3y=6", "y=2-2x/3"), ("x>7", "7<x"), ("12.5\\%", r"\frac{1}{8}"), (r"e^{2\pi i}", "1"), (r"\log_2 8", "3"),
     ("1,000", "1000"), (r"\infty", r"-\infty"), ("n!", r"\binom{n}{2}"), ("5 \\text{ cm}", "5"), ("$0.10", "1/10"),
 )  # fmt: skip
-"""Pairs of an answer and a truth, covering every form that is read in its own way."""
+"""Pairs of an answer and a reference answer for `warm_up`, one for each form that is parsed differently."""
 
 
 def is_right(answer: str, truths: Sequence[str]) -> bool:
@@ -59,5 +62,5 @@ def _is_same(truth: str, answer: str) -> bool:
 
 
 def _squeeze(form: str) -> str:
-    """Remove what never changes the meaning: the braces of words, and spaces that do not separate two digits."""
+    """Remove what never changes the meaning: text commands, and spaces that do not separate two digits."""
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", form))

@@ -22,9 +22,9 @@ def is_grouped(text: str) -> bool:
 
 
 def read_number(text: str) -> tuple[Fraction | None, int | None]:
-    """Return the value of a plain number, and the number of its decimal places if it is a decimal.
+    """Return the value of a plain number, and its number of decimal places, which is None if it is not a decimal.
 
-    A power of ten shifts the decimal places. The result is (None, None) if the text is not a plain number.
+    A power of ten shifts the decimal places. The result is (None, None) if the string is not a plain number.
     """
     spaced = _SPACED.fullmatch(text)
     text = text.replace(" ", "") if spaced else text

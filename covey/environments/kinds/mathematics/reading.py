@@ -1,7 +1,7 @@
-"""Reads the structure of a mathematical answer from its normal form (`latex.normalise`).
+"""Parses the structure of a mathematical answer in normal form (`latex.normalise`).
 
-Main names: `read_value`, `split_top`. This is not left to math-verify, because it guesses the structure: it takes
-(2, 1) for an empty interval and "1 2" for the number 3.
+Main names: `read_value`, `split_top`. math-verify is not used for this, because it guesses the structure: it
+parses (2, 1) as an empty interval and "1 2" as the number 3.
 """
 
 import re
@@ -21,7 +21,7 @@ from covey.environments.kinds.mathematics.values import (
 )
 
 MAX_ITEMS = 50
-"""Most items in a list, set or matrix row, and most rows in a matrix."""
+"""Maximum number of items in a list, set or matrix row, and of rows in a matrix."""
 
 _OPENING, _CLOSING = "([{", ")]}"
 _LIST_WORD = re.compile(
@@ -43,7 +43,7 @@ _BASED = re.compile(r"([0-9a-zA-Z]+)_\{?([0-9]{1,2})\}?")
 
 
 def read_value(text: str) -> Value | None:
-    """Return the value of a string in normal form, or None if its structure is unknown."""
+    """Parse a string in normal form into a value. Return None if its structure is not recognised."""
     text = text.strip()
     if not text or text in ("=", ",", "."):
         return None
@@ -106,9 +106,9 @@ def _read_group(brackets: str, parts: list[str]) -> Group | None:
 
 
 def _join_thousands(parts: list[str]) -> list[str]:
-    """Join parts that commas split within a number, as in "1,000, 2,000".
+    """Rejoin numbers that were split at thousands commas, as in "1,000, 2,000".
 
-    If some commas are followed by a space, those between digits group thousands.
+    This happens only if some comma is followed by a space. Commas without a space then group thousands.
     """
     if not any(part.startswith(" ") for part in parts[1:]):
         return parts
@@ -159,7 +159,10 @@ def _squeeze(text: str) -> str:
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Return whether an expression is the name or, if the name is one letter, contains it: "x = x" says nothing."""
+    """Return whether an expression is the given name or, if the name is one letter, contains it.
+
+    An equation such as "x = x" gives the name no value.
+    """
     return _squeeze(text) == _squeeze(name) or (
         len(name) == 1 and re.search(rf"(?<![a-zA-Z\\]){name}(?![a-zA-Z])", text) is not None
     )
@@ -193,7 +196,7 @@ def _is_balanced(text: str) -> bool:
 
 
 def _read_sign(text: str) -> Value | None:
-    """Read an expression, or the two expressions that a plus-minus sign means."""
+    """Parse an expression. A plus-minus sign gives a list of two expressions."""
     if text.count(r"\pm") == 1:
         signs = ("+", "-")
         items = [_read_scalar(text.replace(r"\pm", sign).strip().removeprefix("+").strip()) for sign in signs]
@@ -202,7 +205,10 @@ def _read_sign(text: str) -> Value | None:
 
 
 def _is_words(text: str) -> bool:
-    """Return whether a text consists of words, one of them with at least three letters, rather than of variables."""
+    """Return whether a string consists of words rather than variables: at least one word has three letters or more.
+
+    "yes" and "no" are words too.
+    """
     if text.casefold() in ("no", "yes"):
         return True
     return _WORDS.fullmatch(text) is not None and any(len(word) > 2 for word in re.split("[ '-]", text))

@@ -1,8 +1,9 @@
 """Mathematical expressions without relations or lists: parsed by math-verify, compared exactly where possible.
 
-Main names: `parse_expression`, `are_equal`, `find_ratio`. Expressions that would take long are refused before they are
-evaluated: `_evaluate` rebuilds the unevaluated tree from its leaves, and stops at the first number or power that is too
-large. math-verify's own timeouts use a signal and are switched off, because the grading process has its own limit.
+Main names: `parse_expression`, `are_equal`, `find_ratio`. Expressions that are slow to evaluate are rejected
+first: `_evaluate` rebuilds the unevaluated tree from its leaves, and stops at the first number or power that
+is too large. math-verify's own timeouts use a signal and are switched off, because the grading process has
+its own limit.
 """
 
 import functools
@@ -17,21 +18,23 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy.core.function import AppliedUndef
 
 MAX_LEAF = 400
-"""Longest expression that is parsed, in characters."""
+"""Maximum length of an expression to parse, in characters."""
 MAX_NODES = 400
-"""Most nodes of a parsed expression."""
+"""Maximum number of nodes in a parsed expression."""
 MAX_POWER = 16
-"""Largest exponent of a sum. Symbols may have exponents up to `MAX_DIGITS`."""
+"""Maximum exponent of a compound expression such as a sum. Symbols may have exponents up to `MAX_DIGITS`."""
 MAX_DIGITS = 1_000
-"""Most decimal digits of a number, and largest absolute value of an exponent."""
+"""Maximum number of decimal digits of a number, and maximum absolute value of an exponent."""
 MAX_FACTORIAL = 200
 """Largest number whose factorial is computed."""
 POINTS = 5
-"""Number of points at which two expressions with variables are compared before any symbolic work."""
+"""Number of points at which two expressions with variables are evaluated before they are compared
+symbolically.
+"""
 PRECISION = 60
-"""Number of digits to which constants are evaluated."""
+"""Number of significant digits to which constants are evaluated."""
 AGREEMENT = 50
-"""Number of digits to which two constants must agree to be equal."""
+"""Number of significant digits in which two constants must agree to count as equal."""
 
 logging.getLogger("math_verify").addHandler(logging.NullHandler())
 logging.getLogger("math_verify").propagate = False
@@ -70,7 +73,9 @@ _UNCLEAR = re.compile(
     r"[0-9}] +[0-9]|!\s*!|\)\s*!|(?:[+\-]\s*){4}"
     r"|\^\s*(?:[0-9a-zA-Z]+|\{[^{}]*\}|\\[a-zA-Z]+)\s*\^"
 )
-"""Pattern of text without a meaning in LaTeX, or that the parser misreads or reads slowly: "1 2", "5!!", "x^y^z"."""
+"""Pattern of expressions that are ambiguous, or that the parser misreads or parses slowly: "1 2", "5!!",
+"x^y^z".
+"""
 _NODES = (
     sympy.Add, sympy.Mul, sympy.Pow, sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec,
     sympy.csc, sympy.asin, sympy.acos, sympy.atan, sympy.acot, sympy.sinh, sympy.cosh, sympy.tanh, sympy.Abs,
@@ -81,7 +86,7 @@ _ATOMS = (sympy.Symbol, sympy.Number, sympy.NumberSymbol, sympy.core.numbers.Ima
 
 @functools.lru_cache(maxsize=256)
 def parse_expression(latex: str) -> sympy.Expr | None:
-    """Return the evaluated expression of a string in normal form, or None if it is not an expression or is too large.
+    """Parse and evaluate an expression in normal form. Return None if it is not one or is too large.
 
     Variables are real, and the letter i is the imaginary unit. Decimals become exact fractions.
     """
@@ -121,7 +126,10 @@ def are_equal(truth: sympy.Expr, answer: sympy.Expr) -> bool:
 
 
 def find_ratio(truth: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
-    """Return the constant c, not 0, with truth = c * answer, or None. Both must have the same variables."""
+    """Return the constant c, not 0, for which truth = c * answer, or None if there is none.
+
+    It is also None if the two have different variables or no variables.
+    """
     try:
         if truth.has(AppliedUndef) or not truth.free_symbols or truth.free_symbols != answer.free_symbols:
             return None
@@ -135,7 +143,7 @@ def find_ratio(truth: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
 
 
 def evaluate_real(expression: sympy.Expr) -> Fraction | None:
-    """Return a fraction that agrees with a constant to about `PRECISION` digits.
+    """Evaluate a constant to `PRECISION` digits, and return it as a fraction.
 
     The result is None if the constant is not real and finite.
     """
@@ -220,7 +228,7 @@ def _is_small_factorial(argument: sympy.Expr) -> bool:
 
 
 def _count_digits(atom: sympy.Basic) -> int:
-    """Estimate the number of decimal digits of a rational number. Every other atom counts as 1."""
+    """Estimate the number of decimal digits of a rational number. Any other atom counts as one digit."""
     if not isinstance(atom, sympy.Rational) or not atom.is_finite:
         return 1
     return max(1, abs(int(atom.p)).bit_length() * 3 // 10, int(atom.q).bit_length() * 3 // 10)
@@ -250,7 +258,7 @@ def _agree_at_points(truth: sympy.Expr, answer: sympy.Expr) -> bool:
 
 
 def _choose_point(symbols: set[sympy.Basic], number: int) -> Mapping[sympy.Basic, sympy.Rational]:
-    """Choose a value for each variable. Values differ between variables, have both signs, and never change."""
+    """Return the values of the variables at test point `number`. They are fixed, differ, and have both signs."""
     ordered = sorted(symbols, key=str)
     return {
         symbol: sympy.Rational((-1) ** (number * (index + 1)) * (17 + 23 * number + 7 * index), 13 + 4 * index + number)

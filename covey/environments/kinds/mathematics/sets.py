@@ -1,6 +1,6 @@
-"""Sets of real numbers in all the ways that an answer can write them: brackets, unions, inequalities in one variable.
+"""Sets of real numbers in every notation that answers use: brackets, unions, inequalities in one variable.
 
-Main name: `read_set`. sympy brings unions to one form, with exact end points.
+Main name: `read_set`. sympy brings unions to one normal form with exact end points.
 """
 
 import re
@@ -18,15 +18,15 @@ _NAMED = {"set:R": sympy.S.Reals, "set:emptyset": sympy.S.EmptySet}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RealSet:
-    """A set of real numbers, and the variable whose values it describes."""
+    """A set of real numbers, and the name of the variable that ranges over it."""
 
     members: sympy.Set
-    """Members of the set."""
+    """The set itself, as a sympy set."""
     variable: str
     """Name of the variable. Empty if none is named."""
 
     def is_same(self, other: "RealSet") -> bool:
-        """Return whether two sets have the same members and do not describe different variables."""
+        """Return whether two sets have the same members. Sets of two different named variables are not the same."""
         if self.variable and other.variable and self.variable != other.variable:
             return False
         try:
@@ -81,7 +81,10 @@ def _combine(operator: str, parts: tuple[Value, ...]) -> RealSet | None:
 
 
 def _read_inequality(chain: Chain) -> RealSet | None:
-    """Read x < b, a < x, a < x <= b, x != a or one of their flipped forms, where x is a variable."""
+    """Read x < b, a < x, a < x <= b, x != a or one of their reversed forms, where x is a variable.
+
+    Return None for any other chain of relations.
+    """
     operators, sides = chain.operators, chain.sides
     if operators[0] in (">", ">="):
         flipped = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "=", "!=": "!="}
@@ -108,7 +111,7 @@ def _read_inequality(chain: Chain) -> RealSet | None:
 
 
 def _read_end(value: Value | None) -> sympy.Expr | None:
-    """Return the real constant or infinity of an end point, or None if the value is neither."""
+    """Return an end point as a real constant or infinity, or None if the value is neither."""
     if not isinstance(value, Scalar) or value.unit is not None or value.is_percent:
         return None
     if value.exact is not None:

@@ -43,17 +43,17 @@ _PLAIN = re.compile(r"(?<=[0-9} )])\s*((?:(?:square|cubic|sq\.?|cu) )?[a-zA-Z]+(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureUnit:
-    """A unit, or a word that says what is counted.
+    """A unit of measurement, or a word that says what is counted, such as "apples".
 
     Example: square centimetres are MeasureUnit(dimension="length", power=2, factor=Fraction(1, 10000)).
     """
 
     dimension: str
-    """Dimension of the base unit, or "thing" for a word that is not a unit."""
+    """Dimension, for example "length", or "thing" for a word that is not a unit."""
     power: int
     """Exponent of the unit, for example 2 for an area."""
     factor: Fraction
-    """Size of the unit, in the dimension's base unit raised to `power`."""
+    """Size of the unit, as a multiple of the dimension's base unit raised to `power`."""
 
 
 def split_percent(latex: str) -> tuple[str, bool]:

@@ -1,6 +1,7 @@
-"""Values of mathematical answers: a number, a list, a tuple or interval, a set, a matrix, a relation or a word.
+"""Data types for mathematical answers: a number, list, tuple, interval, set, matrix, relation or word.
 
-Main name: `Value`. All classes are plain data. The module `reading` creates them, and `equality` compares them.
+Main name: `Value`. All classes are plain data. The module `reading` creates them, and `equality` compares
+them.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class Scalar:
     latex: str
     """Expression in LaTeX, without percent sign and unit."""
     exact: Fraction | None
-    """Value of a plain number. None for other expressions."""
+    """Exact value of a plain number. None for any other expression."""
     places: int | None
     """Digits after the decimal point, minus the power of ten in scientific notation. None if it is not a decimal."""
     is_percent: bool
@@ -30,7 +31,7 @@ class Scalar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Several values. Example: [0, 1) has the brackets "[)"."""
+    """A list, tuple, interval or set of values. Example: [0, 1) has the brackets "[)"."""
 
     brackets: str
     """Brackets of the group: "{}" for a set, "()", "[]", "(]" or "[)" for a tuple or interval. Empty for a list."""
@@ -43,7 +44,7 @@ class Combination:
     """Several sets joined by one operator, as a union or a difference."""
 
     operator: str
-    """Operator between the parts: "cup" or "setminus"."""
+    """Operator that joins the sets: "cup" for a union or "setminus" for a difference."""
     parts: "tuple[Value, ...]"
     """Sets that the operator joins, in order."""
 
@@ -57,9 +58,9 @@ class Assignment:
     value: "Value"
     """Value of the name."""
     latex: tuple[str, str]
-    """Name and value as the answer writes them. In a chain of equations the value is the last side."""
+    """Name and value in LaTeX, as the answer writes them. In a chain of equations the value is the last side."""
     steps: tuple[str, ...] = ()
-    """Sides between name and value: x = 2 + 3 = 5 has the step 2 + 3, which must equal the value."""
+    """Sides between name and value: x = 2 + 3 = 5 has the step 2 + 3. Each step must equal the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +70,7 @@ class Chain:
     operators: tuple[str, ...]
     """Operators between the sides, one fewer than there are sides."""
     sides: tuple[str, ...]
-    """Expressions in LaTeX."""
+    """Expressions that the operators join, in LaTeX and in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A text or symbol that is compared as a string, for example "odd", "set:R" for the real numbers, or "204_5"."""
+    """A word or symbol that is compared as a string, such as "odd", "set:R" for the real numbers, or "204_5"."""
 
     text: str
     """Text in lower case, or the name of a symbol."""

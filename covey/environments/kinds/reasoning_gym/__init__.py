@@ -1,1 +1,1 @@
-"""Environments of kind `reasoning_gym`: generators of the package reasoning-gym."""
+"""Environments of kind `reasoning_gym`: tasks from generators of the package reasoning-gym."""

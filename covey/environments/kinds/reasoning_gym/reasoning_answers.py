@@ -1,8 +1,8 @@
 """Decides which answers may reach the scoring functions of reasoning-gym.
 
-The scoring functions of some generators evaluate an answer as Python, either with `eval` or with sympy's `parse_expr`,
-which calls it. Such an answer could replace its own grader. It is scored only if it can neither call a function that is
-not listed here nor name an attribute.
+Some generators' scoring functions evaluate an answer as Python, with `eval` or with sympy's `parse_expr`,
+which calls `eval`. Such an answer could replace its own grader. It is therefore scored only if it calls no
+function that is not listed here and accesses no attribute.
 """
 
 import re
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _LITERALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_- \n")
-"""Characters of words and numbers. Without brackets, points and quotes, an expression of them has no effect."""
+"""Letters, digits and a few other characters. An expression without brackets, points and quotes has no side
+effects.
+"""
 _ARITHMETIC = frozenset("0123456789+-*/(). \n")
 _ALGEBRA = _ARITHMETIC | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz,")
 CHARACTERS = {
@@ -24,19 +26,22 @@ CHARACTERS = {
     "polynomial_multiplication": _ALGEBRA,
     "simple_integration": _ALGEBRA,
 }
-"""Characters that an answer may contain, by name of each generator that evaluates answers."""
+"""Characters that an answer may contain, by generator. Generators that do not evaluate answers have none."""
 FUNCTIONS = frozenset({
     "Abs", "acos", "asin", "atan", "cos", "cosh", "cot", "csc", "exp", "ln", "log", "pi", "sec", "sin", "sinh", "sqrt",
     "tan", "tanh",
 })  # fmt: skip
-"""Words of more than one letter that an algebraic expression may contain. A single letter is a variable."""
+"""Names of two or more letters that an algebraic expression may contain. A single letter is a variable."""
 _WORD = re.compile("[A-Za-z]{2,}")
 _NUMBER = re.compile("[0-9]{1,9}")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z]")
 
 
 def uses_given_numbers(generator: str, answer: str, metadata: Mapping[str, Any]) -> bool:
-    """Return whether an answer uses exactly the numbers of its item, which the score of puzzle24 does not check."""
+    """Return whether an answer to a puzzle24 item uses exactly the given numbers, which its scoring does not check.
+
+    The result is True for every other generator.
+    """
     return generator != "puzzle24" or sorted(map(int, _NUMBER.findall(answer))) == sorted(metadata["numbers"])
 
 

@@ -1,7 +1,8 @@
 """Tasks from generators of the package reasoning-gym: one generator, or a weighted composite of several.
 
-Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items. An index therefore cannot split them,
-and the split follows from a hash of the question. There is no partial credit, because training finds and exploits it.
+Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items. Therefore a hash of the
+question, not the index, decides the split. There is no partial credit, because training finds and exploits
+it.
 """
 
 from collections.abc import Mapping
@@ -25,25 +26,28 @@ from covey.environments.kinds.reasoning_gym.reasoning_items import (
 from covey.environments.task_draws import draw_below, is_held_out
 
 ITEMS = 9_000_000
-"""Number of items of a generator: more than any pool draws, and small enough for every generator's arithmetic."""
+"""Number of items of a generator. It exceeds what any pool draws, and every generator's arithmetic can handle
+it.
+"""
 FEW_ITEMS: Mapping[str, int] = {"acre": 10_000, "word_ladder": 20_000}
-"""Number of items, by name of each generator that makes all items when it is created or refuses more of them."""
+"""Number of items by generator, for generators that build all items at once or do not allow `ITEMS` items."""
 MAX_DRAWS = 200
-"""Number of draws after which a generator counts as having no training question. The probability that such a finding is
-wrong is 8**-200."""
+"""Maximum draws for one training task. If all give held-out questions, the generator is taken to have no
+training question, which is wrong with probability 8**-200.
+"""
 MAX_SCAN = 100
-"""Number of items examined per requested held-out question before the generator counts as too small."""
+"""Maximum number of items examined per requested held-out question. A generator with too few of them fails."""
 PLAIN = frozenset({"spell_backward"})
-"""Generators whose own scoring function only compares texts."""
+"""Generators that have their own scoring function, which only compares strings."""
 
 
 class ReasoningGymSource(TaskSource):
-    """Tasks of one generator or of a composite of generators."""
+    """Task source for one generator or a composite of generators."""
 
     extraction: ClassVar[str] = "whole"
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
-        """Open the generator. Raises OperatorError("bad_environment") if the generator or its config is refused."""
+        """Open the generator. Raises OperatorError("bad_environment") if the generator or its config is rejected."""
         try:
             self._options = ReasoningGymOptions.model_validate(dict(options))
         except ValidationError as error:
@@ -54,9 +58,9 @@ class ReasoningGymSource(TaskSource):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the generator only compares texts. Many generators parse an answer instead, and some evaluate it.
+        """Whether the generator only compares strings. Many generators parse an answer instead, and some evaluate it.
 
-        The items of generators in `HASHED` are made in a sandbox process, so their answers are graded in one too.
+        Generators in `HASHED` create their items in a sandbox process, so their answers are graded in one too.
         """
         from reasoning_gym.dataset import ProceduralDataset
 
@@ -66,7 +70,10 @@ class ReasoningGymSource(TaskSource):
         return self._options.name in PLAIN or not has_own_score
 
     def draw(self, number: int) -> Task:
-        """Return the training task of a drawn integer. While the question is held out, the same integer draws again."""
+        """Return the training task for a drawn integer. Items with held-out questions are skipped.
+
+        Raises OperatorError("bad_environment") if `MAX_DRAWS` items in a row are held out.
+        """
         for attempt in range(MAX_DRAWS):
             task = self._build_task(draw_below("item", number, self._items, attempt=attempt))
             if not is_held_out(task.question):
@@ -74,7 +81,7 @@ class ReasoningGymSource(TaskSource):
         raise build_refusal(f"{self._options.name} has no training question")
 
     def held_out(self, n: int) -> list[Task]:
-        """Return the tasks of the first `n` different held-out questions, in the order of their index."""
+        """Return the tasks of the first `n` distinct held-out questions, in order of their index."""
         tasks: dict[str, Task] = {}
         for item in range(min(self._items, n * MAX_SCAN)):
             if len(tasks) == n:
@@ -87,7 +94,10 @@ class ReasoningGymSource(TaskSource):
         return list(tasks.values())
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """Return 1 if the generator's own score is exactly 1, else 0. An answer that it must not evaluate earns 0."""
+        """Return 1 if the generator scores the answer as exactly 1, else 0.
+
+        An answer that is unsafe to evaluate earns 0.
+        """
         entry = self._dataset[cast(int, verification["item"])]
         name, metadata = self._options.name, entry.get("metadata", {})
         if name == COMPOSITE:
@@ -100,17 +110,17 @@ class ReasoningGymSource(TaskSource):
             return 0.0
 
     def warm_up(self) -> None:
-        """Make one item and score one answer, which loads what the generator needs.
+        """Create one item and score one answer, which loads what the generator needs.
 
-        Generators in `HASHED` are left out. They must grade in the state in which they make an item, without any
-        earlier item.
+        Generators in `HASHED` are skipped. They must grade in the state in which they create an item, which no
+        earlier item has changed.
         """
         if not HASHED.intersection(list_generators(self._options)):
             with suppress(*UNGRADABLE):
                 self._dataset.score_answer("0", self._dataset[0])
 
     def list_versions(self) -> Mapping[str, str]:
-        """Return the versions of reasoning-gym, and of sympy, with which some generators grade."""
+        """Return the versions of reasoning-gym and of sympy, which some generators use to grade."""
         return {name: version(name) for name in ("reasoning-gym", "sympy")}
 
     def find_answer(self, task: Task) -> str:

@@ -1,8 +1,9 @@
 """Items of reasoning-gym's generators, which are the same in every process.
 
-For most generators `open_items` makes items in this process. Items of the generators in `HASHED` depend on the order of
-sets of strings, and so on the interpreter's hash seed. They are made in a sandbox process, where that seed is 0 and no
-earlier item has changed any state. `REFUSED` names the generators whose items cannot be reproduced at all.
+For most generators `open_items` creates items in this process. Items of the generators in `HASHED` depend on
+the order of sets of strings, and so on the interpreter's hash seed. They are created in a sandbox process,
+where that seed is 0 and no earlier item has changed any state. `REFUSED` lists the generators whose items
+cannot be reproduced at all.
 """
 
 import json
@@ -30,7 +31,7 @@ HASHED = frozenset(
 )
 """Generators whose items depend on the interpreter's hash seed."""
 REFUSED: Mapping[str, str] = {"codeio": "it runs programs that draw random numbers without a seed"}
-"""Reasons for refusal, by name of each generator whose items differ between runs."""
+"""Generators that are rejected because their items differ between runs, with the reason for each."""
 # Exceptions that graders raise when they parse free text. Any other exception is a defect and must stay visible.
 UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 _FACTORY = "covey.environments.kinds.reasoning_gym.reasoning_items:build_items"
@@ -46,29 +47,29 @@ class ReasoningGymOptions(BaseModel):
     """Name of the generator. The generator "composite" mixes several, and its config is {"datasets": [{"name",
     "weight", "config"}, ...]}."""
     config: dict[str, JsonValue] = {}
-    """Settings of the generator. Settings that are not named have the generator's own defaults."""
+    """Settings of the generator. The generator's defaults apply to all others."""
     seed: int = 0
-    """Seed of the generator's items."""
+    """Seed from which the generator's items are created."""
 
 
 Entry = Mapping[str, Any]
-"""One item as the package makes it: "question", "answer" (None if the generator knows none) and "metadata"."""
+"""One item as the generator returns it: "question", "answer" (None if it has none) and "metadata"."""
 
 
 class Items(Protocol):
-    """Items of one generator by index."""
+    """The items of one generator, accessed by index."""
 
     def __getitem__(self, item: int) -> Entry:
-        """Return the item with an index."""
+        """Return the item with index `item`."""
 
     def score_answer(self, answer: str, entry: Entry) -> float:
-        """Return the generator's own score of an answer to an item, from 0 to 1."""
+        """Return the generator's own score for an answer to an item, from 0 to 1."""
 
 
 def open_items(options: ReasoningGymOptions, count: int) -> Items:
     """Open the first `count` items of a generator.
 
-    Raises OperatorError("bad_environment") if this module or the package refuses the generator or its config.
+    Raises OperatorError("bad_environment") if this module or the package rejects the generator or its config.
     """
     items = _create(options, count)
     if is_inside() or not HASHED.intersection(list_generators(options)):
@@ -77,17 +78,17 @@ def open_items(options: ReasoningGymOptions, count: int) -> Items:
 
 
 def list_generators(options: ReasoningGymOptions) -> set[str]:
-    """Return the names of all generators involved: the named one, and the parts of a composite."""
+    """Return the names of all generators involved: the configured one and, if it is a composite, its components."""
     parts = options.config.get("datasets") if options.name == COMPOSITE else None
     listed = parts if isinstance(parts, list) else []
     return {options.name} | {str(part.get("name")) for part in listed if isinstance(part, dict)}
 
 
 class SandboxedItems:
-    """Items that a sandbox process makes, each in a fork of its own.
+    """Items that are created in a sandbox process, each in its own fork.
 
-    The process starts at the first item and ends with this object. An item contains its index instead of its metadata,
-    because not every generator's metadata has a JSON form.
+    The process starts when the first item is requested and ends with this object. An item contains its index
+    instead of its metadata, because not every generator's metadata can be written as JSON.
     """
 
     def __init__(self, options: ReasoningGymOptions, count: int) -> None:
@@ -97,11 +98,14 @@ class SandboxedItems:
         weakref.finalize(self, self._sandbox.close)
 
     def __getitem__(self, item: int) -> Entry:
-        """Return the item with an index. Raises OperatorError("bad_environment") if the generator dies."""
+        """Return the item with index `item`.
+
+        Raises OperatorError("bad_environment") if the generator fails to create it.
+        """
         return cast(Entry, self._ask({"item": item}))
 
     def score_answer(self, answer: str, entry: Entry) -> float:
-        """Return the generator's score, or 0 if the generator cannot read the answer."""
+        """Return the generator's score, or 0 if the generator cannot parse the answer."""
         return float(cast(float, self._ask({"item": entry["item"], "answer": answer})))
 
     def _ask(self, order: Mapping[str, JsonValue]) -> JsonValue:
@@ -115,7 +119,7 @@ class SandboxedItems:
 def build_items(setup: bytes) -> Callable[[bytes], bytes]:
     """Build the function that serves `SandboxedItems` in the sandbox process.
 
-    It takes an order and returns an item or a score, all in JSON.
+    The function takes a request and returns an item or a score, both as JSON.
     """
     settings = json.loads(setup)
     items = _create(ReasoningGymOptions.model_validate(settings["options"]), settings["count"])

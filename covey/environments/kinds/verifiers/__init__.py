@@ -1,1 +1,1 @@
-"""Environments of kind `verifiers`: tasksets of the package verifiers."""
+"""Environments of kind `verifiers`: tasks from tasksets of the package verifiers."""

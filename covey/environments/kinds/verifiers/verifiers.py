@@ -1,9 +1,9 @@
 """Single-turn tasksets of the package verifiers 0.4, through its v1 interface: `Taskset`, `Task` and `Trace`.
 
-A process of the Python that has the package lists the tasks once, and the pool's options contain their hash. A task
-carries its data as verification, so that a grading process can rebuild it without a data set. Grading processes run
-the same Python, import the package before the first reply, and score in the fork of each grade
-(docs/decisions/043-tasksets-of-verifiers.md).
+A subprocess, run by the Python that has the package, lists the tasks once. The pool's options contain their
+hash. The verification data of a task contains its data, so that a grading process can rebuild the task
+without a data set. Grading processes run the same Python and import the package before the first reply. Each
+grade is computed in its own fork (docs/decisions/043-tasksets-of-verifiers.md).
 """
 
 import re
@@ -31,7 +31,7 @@ from covey.environments.task_draws import draw_below, is_held_out
 from covey.errors import OperatorError
 
 PLUGGED = frozenset({"fn", "judges", "metrics", "rewards", "stops", "system_prompt"})
-"""Setting names with which a config makes verifiers import code, query a model or read a file."""
+"""Settings that could make verifiers import code, query a model or read a file. A pool may not use them."""
 _PATH = re.compile(r"^[/~]|\\|://|(^|/)\.\.(/|$)|\.py(:|$)")
 
 
@@ -41,18 +41,21 @@ class VerifiersOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     taskset: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=128)
-    """Id of the taskset: the name of an installed package that exports it."""
+    """Id of the taskset, which is the name of the installed package that contains it."""
     config: dict[str, JsonValue] = {}
-    """Settings of the taskset. Settings that are not named have the taskset's own defaults. Paths, URLs and plugged-in
-    functions are refused."""
+    """Settings of the taskset. The taskset's defaults apply to all others. Paths, URLs and plugged-in functions
+    are rejected.
+    """
     data_hash: str
-    """SHA-256 of the hashes of all tasks, with 0x. If it is wrong, the error names the right one."""
+    """SHA-256 of the hashes of all tasks, with 0x. If it is wrong, the error message contains the correct one."""
     tasks: int | None = Field(default=None, ge=1)
-    """Number of tasks that are used, from the first one on. None means all, if there are at most 100,000. An infinite
-    taskset needs a number."""
+    """Number of tasks to use, counted from the first. None means all, which must be at most 100,000. An infinite
+    taskset requires a number.
+    """
     held_out: list[int] | None = None
-    """Indexes of the held-out tasks, counted from 0. None means that a hash of the question decides, which holds out
-    about one question in eight."""
+    """Indexes of the held-out tasks, counted from 0. None means that a hash of the question selects about one
+    question in eight.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +65,7 @@ class _Splits:
 
 
 class VerifiersSource(TaskSource):
-    """Tasks of one taskset. The grade is verifiers' own weighted sum of rewards."""
+    """Task source for one taskset. A grade is the weighted sum of rewards that verifiers computes."""
 
     extraction: ClassVar[str] = "whole"
     requires_isolation: ClassVar[bool] = True  # nothing keeps a taskset from executing code that a model wrote
@@ -82,19 +85,22 @@ class VerifiersSource(TaskSource):
         self._named: Path | None = None
 
     def use_interpreter(self, interpreter: Path) -> None:
-        """Draw and grade with the Python that a role's settings name."""
+        """Draw and grade with the Python interpreter that the role's settings specify."""
         self._named = interpreter
 
     @property
     def grading_python(self) -> GradingPython:
-        """The Python that has verifiers, and the taskset's package. Raises OperatorError("no_verifiers")."""
+        """The Python that has verifiers, and the taskset's package.
+
+        Raises OperatorError("no_verifiers") if no Python has verifiers.
+        """
         interpreter = find_interpreter(self._named)
         is_own = interpreter == Path(sys.executable)
         packages = (find_module(self._options.taskset),)
         return GradingPython(interpreter=None if is_own else interpreter, packages=packages)
 
     def draw(self, number: int) -> Task:
-        """Return the training task of a drawn integer."""
+        """Return the training task for a drawn integer."""
         return _build_task(self._pick(number))
 
     def held_out(self, n: int) -> list[Task]:
@@ -105,7 +111,7 @@ class VerifiersSource(TaskSource):
         return [_build_task(row) for row in rows[:n]]
 
     def find_system(self, number: int) -> str:
-        """Return the system message of a draw's task."""
+        """Return the system message of the task for a drawn integer."""
         return self._pick(number).system
 
     def grade(self, verification: JsonObject, answer: str) -> float:
@@ -136,7 +142,7 @@ class VerifiersSource(TaskSource):
 
     @cached_property
     def _splits(self) -> _Splits:
-        """Tasks by split, loaded once. Raises OperatorError("wrong_dataset") if they are not those of the pool."""
+        """Training and held-out tasks, loaded once. Raises OperatorError("wrong_dataset") if their hash is wrong."""
         loaded = ask_tasks(find_interpreter(self._named), self._request)
         if loaded.data_hash != self._options.data_hash:
             raise OperatorError(
@@ -179,7 +185,7 @@ def _build_task(row: TasksetRow) -> Task:
 
 
 def _list_texts(value: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every setting name with an empty text, and every text of a config with the name of its setting."""
+    """Yield (name of the setting, string) for every string in a config, and (name, "") for every setting."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key, ""

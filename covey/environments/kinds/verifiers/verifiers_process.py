@@ -1,6 +1,6 @@
-"""Queries the Python that has verifiers about its packages and about the tasks of a taskset.
+"""Queries the Python that has verifiers for its package versions and for the tasks of a taskset.
 
-Main names: `find_interpreter`, `ask_versions`, `ask_tasks`. The script `verifiers_server` answers.
+Main names: `find_interpreter`, `ask_versions`, `ask_tasks`. The queries run the script `verifiers_server`.
 """
 
 import importlib.util
@@ -22,13 +22,13 @@ from covey.environments.kinds.verifiers.verifiers_server import RefusalCode
 from covey.errors import OperatorError
 
 FOLDER = ".venv-verifiers"
-"""Name of the virtual environment that `make verifiers` creates, next to that of Covey."""
+"""Name of the virtual environment that `make verifiers` creates next to Covey's own."""
 VERSIONS_SECONDS = 60.0
 """Timeout in seconds for listing the versions of packages."""
 TASKS_SECONDS = 1800.0
 """Timeout in seconds for loading a taskset, which may download a data set."""
 LOG_SECONDS = 60.0
-"""Interval in seconds at which loading that continues is logged."""
+"""Interval in seconds between log lines while a taskset is still loading."""
 _SCRIPT = Path(__file__).with_name("verifiers_server.py")
 
 
@@ -37,7 +37,7 @@ class _Model(BaseModel):
 
 
 class TasksetRow(_Model):
-    """One task, as `verifiers_server.list_tasks` describes it."""
+    """One task in the form in which `verifiers_server.list_tasks` returns it."""
 
     data: dict[str, JsonValue]
     """Data from which the task can be rebuilt."""
@@ -67,7 +67,7 @@ _LINE: TypeAdapter[_Refused | _Head | TasksetRow | _Tail] = TypeAdapter(_Refused
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedTaskset:
-    """All tasks of a taskset that a pool uses."""
+    """The tasks of a taskset that a pool uses, and their hash."""
 
     rows: Sequence[TasksetRow]
     """Tasks in the order of the taskset."""
@@ -77,20 +77,20 @@ class LoadedTaskset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TasksetRequest:
-    """The requested tasks of a taskset. Example: TasksetRequest(taskset="gsm8k", config={}, tasks=None)."""
+    """Request for the tasks of a taskset. Example: TasksetRequest(taskset="gsm8k", config={}, tasks=None)."""
 
     taskset: str
     """Id of the taskset."""
     config: JsonObject
     """Settings of the taskset."""
     tasks: int | None
-    """Number of tasks, from the first one on. None for all."""
+    """Number of tasks, counted from the first. None means all."""
 
 
 def find_interpreter(named: Path | None) -> Path:
-    """Find the Python that has verifiers.
+    """Return the path of the Python that has verifiers.
 
-    It is the named one, or the one that `make verifiers` created, or that of this process.
+    It is `named` if that is set, otherwise the one that `make verifiers` created, otherwise that of this process.
     Raises OperatorError("no_verifiers") if there is none.
     """
     prepared = Path(sys.prefix).parent / FOLDER / "bin" / "python"
@@ -104,7 +104,7 @@ def find_interpreter(named: Path | None) -> Path:
 
 
 def ask_versions(interpreter: Path, request: TasksetRequest) -> Mapping[str, str]:
-    """Query the versions of verifiers and of the taskset's package, by name.
+    """Return the versions of verifiers and of the taskset's package in an interpreter, by name.
 
     Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), OperatorError("bad_taskset") or
     OperatorError("bad_interpreter").
@@ -113,7 +113,7 @@ def ask_versions(interpreter: Path, request: TasksetRequest) -> Mapping[str, str
 
 
 def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
-    """Query all requested tasks. This takes as long as the taskset needs to load its data.
+    """Return all requested tasks. This takes as long as the taskset needs to load its data.
 
     Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), OperatorError("bad_taskset") or
     OperatorError("bad_interpreter").
@@ -128,7 +128,7 @@ def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
 
 
 def translate(refusal: RefusalCode, message: str) -> OperatorError:
-    """Convert a refusal by `verifiers_server` into an error."""
+    """Convert an error code and message of `verifiers_server` to an OperatorError."""
     if refusal == "no_verifiers":
         return _build_missing(message)
     if refusal == "bad_taskset":
@@ -159,7 +159,7 @@ def _read_head(interpreter: Path, lines: Sequence[BaseModel]) -> _Head:
 
 
 def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: float) -> list[BaseModel]:
-    """Run the script, and return the lines of its answer. A refusal is raised as an OperatorError."""
+    """Run the script, and return the parsed lines of its output. Raises OperatorError if the script refuses."""
     question = {"taskset": request.taskset, "config": dict(request.config), "tasks": request.tasks}
     # The fixed hash seed gives sets the same order everywhere. A taskset must not see Covey's settings.
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
@@ -192,7 +192,7 @@ def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: flo
 
 
 def _await(process: "subprocess.Popen[bytes]", question: bytes, request: TasksetRequest, *, timeout: float) -> str:
-    """Wait for the process, and return the last line that it wrote to standard error. It is killed at the deadline."""
+    """Wait for the process, and return its last line on standard error. It is killed when the timeout expires."""
     from covey.runtime.log import get_logger  # imported here, because a grading process does not need it
 
     deadline = time.monotonic() + timeout

@@ -1,9 +1,9 @@
-"""The part of the kind "verifiers" that imports the package: it loads a taskset and scores replies.
+"""The module of kind "verifiers" that imports the package: it loads a taskset and scores replies.
 
-It runs under a Python that has verifiers 0.4 but need not have Covey, so besides verifiers it imports only the standard
-library. As a script it reads one request, a line of JSON on standard input, and answers with lines of JSON on standard
-output. `python -P verifiers_server.py versions` names the packages, and `python -P verifiers_server.py tasks` lists the
-tasks too. A grading process imports the module and uses `Scorer`.
+It runs under a Python that has verifiers 0.4 but need not have Covey, so apart from verifiers it imports only
+the standard library. As a script it reads one request, a line of JSON on standard input, and writes lines of
+JSON to standard output. `python -P verifiers_server.py versions` lists the package versions, and `python -P
+verifiers_server.py tasks` also lists the tasks. A grading process imports the module and uses `Scorer`.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import verifiers.v1 as vf
 
 MAX_TASKS = 100_000
-"""Most tasks of one taskset. A larger taskset must be cut with the option `tasks`."""
+"""Maximum number of tasks of one taskset. A larger taskset must be truncated with the option `tasks`."""
 RefusalCode = Literal["no_verifiers", "no_taskset", "bad_taskset"]
 
 
 class TasksetRefusal(Exception):  # noqa: N818
-    """A taskset that cannot be used. `code` becomes the code of an OperatorError."""
+    """Raised for a taskset that cannot be used. `code` becomes the code of an OperatorError."""
 
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(message)
@@ -43,17 +43,17 @@ class Score:
     reward: float
     """Sum of the parts, or 0 if scoring failed or the sum is NaN or Inf."""
     parts: Mapping[str, float]
-    """Score times weight of each reward, by the reward's name."""
+    """Weighted score of each reward, by the reward's name."""
 
 
 class Scorer:
-    """Scores single replies to the tasks of a taskset, without its data.
+    """Scores replies to the tasks of a taskset, without loading the taskset's data.
 
     Example: Scorer("arithmetic-tasks", {}).score({"prompt": "What is 2 + 3?", "truth": 5}, "<answer>5</answer>").
     """
 
     def __init__(self, taskset: str, config: Mapping[str, object]) -> None:
-        """Import the taskset's package. Raises TasksetRefusal."""
+        """Import the taskset's package. Raises TasksetRefusal if it does not load or rejects the config."""
         self._config = _read_config(taskset, config).task
         self._task_type = _find_class(taskset).task_type()
         self._data_type = self._task_type.data_type()
@@ -66,7 +66,7 @@ class Scorer:
         asyncio.run(task.score(_build_trace(task, "It is.")))
 
     def score(self, data: Mapping[str, object], text: str) -> Score:
-        """Score a reply to the task whose data `list_tasks` returned. Raises ValueError for other data."""
+        """Score a reply to a task. `data` comes from `list_tasks`. Raises ValueError if it is malformed."""
         import verifiers.v1 as vf
 
         task = self._task_type(self._data_type.model_validate(dict(data)), self._config)
@@ -85,7 +85,7 @@ class Scorer:
 
 
 def find_module(taskset: str) -> str:
-    """Return the name of the module that a taskset's package has, as verifiers derives it from the id."""
+    """Return the name of the module that contains a taskset, which verifiers derives from the taskset's id."""
     return taskset.replace("-", "_").lower()
 
 
@@ -103,10 +103,10 @@ def list_versions(taskset: str) -> dict[str, str]:
 
 
 def list_tasks(taskset: str, config: Mapping[str, object], count: int | None) -> Iterator[dict[str, object]]:
-    """Yield {"data", "question", "system"} for each of the first `count` tasks, or for all, and {"data_hash", "count"}.
+    """Yield {"data", "question", "system"} for each of the first `count` tasks, then {"data_hash", "count"}.
 
-    `data_hash` is the SHA-256 of the tasks' own hashes, each followed by a newline. Raises TasksetRefusal if the
-    taskset or one of its tasks cannot be used.
+    None as `count` means all tasks. `data_hash` is the SHA-256 of the tasks' own hashes, each followed by a
+    newline. Raises TasksetRefusal if the taskset or one of its tasks cannot be used.
     """
     tasks = _open_taskset(taskset, config)
     if count is not None:
@@ -165,7 +165,7 @@ def _open_taskset(taskset: str, config: Mapping[str, object]) -> "vf.Taskset":
 
 
 def _require_single_turn(task: "vf.Task") -> None:
-    """Require that the reward depends only on a text. Raises TasksetRefusal otherwise."""
+    """Require that the reward depends only on the text of one reply. Raises TasksetRefusal otherwise."""
     import verifiers.v1 as vf
     from verifiers.v1.utils.decorators import discover_decorated
 
@@ -198,7 +198,7 @@ def _is_overridden(kind: type, base: type, name: str) -> bool:
 
 
 def _describe(task: "vf.Task", tasks: "vf.Taskset") -> dict[str, object]:
-    """Describe a task for the wire. Raises TasksetRefusal if it cannot be rebuilt from that description."""
+    """Describe a task as JSON. Raises TasksetRefusal if the task cannot be rebuilt from that description."""
     kind, index = type(tasks).task_type(), task.data.idx
     if type(task) is not kind or task.config != tasks.config.task:
         raise TasksetRefusal("bad_taskset", f"task {index} is not a {kind.__name__} with the config of its taskset")
@@ -274,7 +274,7 @@ def _answer(order: str, request: Mapping[str, object]) -> Iterable[dict[str, obj
 
 
 def main() -> None:
-    """Answer the request. If that is impossible, the answer ends with {"refusal": code, "message": text}."""
+    """Write the response to the request. On failure its last line is {"refusal": code, "message": text}."""
     # The output of a taskset's own print calls must not be read as an answer.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
