@@ -1,6 +1,6 @@
-"""The trainer's composition root. It runs until the last step or a stop signal.
+"""Composes and runs the trainer until the last step or a stop signal.
 
-Its imports are light until it runs. The computing parts are built in `factories`.
+Its imports are light until it runs. `factories` builds the components that compute.
 """
 
 import asyncio
@@ -47,10 +47,11 @@ def build(
     sinks: "Sequence[Sink]" = (),
     ranks: "Ranks | None" = None,
 ) -> Context:
-    """Compose the trainer and restore its newest checkpoint. Without one, write that of the first step.
+    """Compose the trainer and restore its newest checkpoint. Without a checkpoint, write the one of the first step.
 
-    `ranks`: all ranks, led by this one, rank 0. None: there is only this process.
-    Raises OperatorError if the chain names another trainer, or if checkpoint and chain do not belong together.
+    `ranks` are all ranks; this one is rank 0 and leads them. None means that there is only this process.
+
+    Raises OperatorError if the chain specifies a different trainer, or if checkpoint and chain do not match.
     """
     from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
@@ -114,15 +115,15 @@ def build(
 
 
 def open_outbox(config: TrainerConfig) -> SqliteOutbox:
-    """Open the outbox of policies. Raises OperatorError("disk_full") if the disk has no room for it."""
+    """Open the outbox for policies. Raises OperatorError("disk_full") if the disk is full."""
     with ExplainFullDisk(config.home, "the outbox"):
         return SqliteOutbox(config.home / "outbox.sqlite3")
 
 
 def serve_data_sets(config: TrainerConfig, network: Network) -> None:
-    """Add the data sets of this machine to the origin, and open all that the pool names.
+    """Add this machine's data sets to the origin, and open all data sets of the pool.
 
-    Raises OperatorError("wrong_dataset") if a data set that the pool names is neither here nor at a relay.
+    Raises OperatorError("wrong_dataset") if a data set of the pool is neither here nor at a relay.
     """
     from covey.shardcast.store import ShardStore
     from covey.tasks.publishing import add_data_set, require_data_sets
@@ -135,7 +136,7 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
 
 
 def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
-    """Build the publisher, which may be called from one thread only."""
+    """Build the publisher. Only one thread may call it."""
     from covey.shardcast.store import ShardStore
     from trainer.publisher import Publisher
     from trainer.schedule import build_retention
@@ -152,7 +153,7 @@ def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbo
 
 
 def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
-    """Train until the last step is published and evaluated, or until a stop signal. A cycle in progress is finished.
+    """Train until the last step is published and evaluated, or until a stop signal. A running cycle is finished first.
 
     `sinks` receive each line of metrics. Under torchrun all its processes call this, and rank 0 leads the others.
     """

@@ -1,6 +1,6 @@
 """The context that the trainer's cycles share, and their progress.
 
-Its imports are light: the computing parts are imported for type checkers only.
+Its imports are light: the components that compute are imported only for type checkers.
 """
 
 import asyncio
@@ -34,30 +34,33 @@ class Offered:
 
     manifest_hash: Hash
     seconds: float
-    """Seconds that cutting it into shards took."""
+    """Seconds that splitting the policy into shards took."""
     at: float
-    """Time when it was in the origin."""
+    """Time when it was complete in the origin."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """Progress of both cycles, which share it. Each cycle writes its own fields."""
+    """Progress that both cycles share. Each cycle writes its own fields."""
 
     step: Step
-    """Step of the policy that the masters represent."""
+    """Step of the policy that the master weights represent."""
     waiting_since: float
-    """Time on `Context.timer` when the previous step was on disk."""
+    """Time on `Context.timer` when the previous step was saved to disk."""
     unpublished: Step
-    """Step of the oldest policy that this process has not seen on chain. Larger than `step` if there is none. At the
-    start it is the newest policy on chain if that is kept here, because this process has not seen it there yet."""
+    """Step of the oldest policy that this process has not seen on chain. Larger than `step` if all are on chain.
+
+    At the start it is the newest policy on chain if that policy is kept here, because this process has not seen it on
+    chain yet.
+    """
     offered: Offered | None = None
-    """The unpublished policy in the origin. None until it is there."""
+    """The unpublished policy in the origin. None if it is not there yet."""
     fetched: "dict[TaskId, AcceptedWork | None]" = field(default_factory=dict)
-    """Work of the next batch by task. None marks a submission that is left out."""
+    """Work of the next batch by task. None marks a skipped submission."""
     fruitless: int = 0
-    """Number of consecutive orders for the next batch in which no file was new."""
+    """Number of consecutive requests for the next batch that brought no new file."""
     unreadable: set[Step] = field(default_factory=set)
-    """Steps of kept policies that are damaged. Their work is left out unless it was replayed."""
+    """Steps of kept policies that are damaged. Their work is skipped unless it was replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ class Context:
     environment: Environment
     publisher: "Publisher"
     chain_thread: ThreadPoolExecutor
-    """Executor with one thread, the only one that uses the publisher."""
+    """Executor with one thread, which alone uses the publisher."""
     background: "Background"
     metrics: "TrainingMetrics"
     decode: Callable[[bytes], bytes]

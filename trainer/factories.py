@@ -1,4 +1,4 @@
-"""Builds the computing parts of a trainer from its settings: learner, scratch model, regrader and evaluation."""
+"""Builds the components that compute from a trainer's settings: learner, scratch model, regrader and evaluation."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.monitoring.evaluation import Evaluator
 
 OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
-"""Names of the settings that each process keeps for itself. For all other settings rank 0's values apply."""
+"""Names of the settings that each process reads for itself. For all other settings rank 0's values apply."""
 
 
 def get_source(config: TrainerConfig) -> str | Path:
@@ -37,10 +37,11 @@ def get_source(config: TrainerConfig) -> str | Path:
 
 
 def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALONE) -> tuple[Learner, Recomputer | None]:
-    """Build the learner with the masters of the first step and a fresh optimizer.
+    """Build the learner with the master weights of the first step and a new optimizer.
 
     The second value is a scratch model that computes log-probabilities under published policies. It is None if no
     setting requires them. All ranks call this at the same time.
+
     Raises OperatorError("short_rows") if a sample of the pool could be longer than a row.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
@@ -94,7 +95,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
 def _load(config: TrainerConfig, dtype: str, ranks: Ranks) -> PreTrainedModel:
     """Load the model of the first step.
 
-    With several ranks each loads it into main memory, because its device may only have room for a shard.
+    With several ranks each loads it into main memory, because its device may have room for only a shard.
     """
     model = load_model(get_source(config), dtype)
     if not ranks.is_shared:
@@ -110,16 +111,16 @@ def encode_plan(config: TrainerConfig, params: PoolParams) -> str:
 
 
 def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolParams]:
-    """Decode the pool's parameters and rank 0's settings. The settings in OWN keep this process's values."""
+    """Decode the pool's parameters and rank 0's settings. Settings in OWN keep this process's values."""
     plan = json.loads(text)
     settings = plan["settings"] | config.model_dump(include=OWN)
     return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
 
 
 def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grader) -> Regrader:
-    """Build the regrader of work that no quorum replayed.
+    """Build the regrader for work that no quorum replayed.
 
-    It has its own environment and tokenizer, because it runs in threads concurrently with the evaluation.
+    It has its own environment and tokenizer, because its threads run concurrently with the evaluation.
     """
     source = get_source(config)
     tokenizer = load_tokenizer(source)

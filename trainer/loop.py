@@ -19,8 +19,8 @@ PUMP_SECONDS = 0.05
 async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
     """Run both cycles until the last step or a stop signal.
 
-    The first failure ends the other cycle and is raised. An update in progress is finished first, because other ranks
-    may be working on it, too.
+    The first failure ends the other cycle and is raised. A running update is finished first, because other ranks may be
+    working on it, too.
     """
     failures: list[BaseException] = []
 
@@ -42,7 +42,7 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Take one step. The policy that it produces is published concurrently with the next step."""
+    """Take one step. Its policy is published while the next step runs."""
     progress = ctx.progress
     evaluate(ctx)
     if is_finished(progress.step, ctx.config.steps):
@@ -59,7 +59,10 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 async def publish(ctx: Context) -> CycleResult:
-    """Publish the oldest unpublished policy to the origin and on chain. If there is none, check that all stay there."""
+    """Publish the oldest unpublished policy to the origin and on chain.
+
+    If there is none, check that all are still on chain.
+    """
     progress, loop = ctx.progress, asyncio.get_running_loop()
     step = progress.unpublished
     if step > progress.step:
@@ -90,7 +93,7 @@ def offer(ctx: Context, step: Step) -> Offered:
 
 
 def evaluate(ctx: Context) -> None:
-    """Start the evaluation of every kept policy that is due and has none yet."""
+    """Start the evaluation of each kept policy that is due and not evaluated yet."""
     config = ctx.config
     for step in ctx.exports.list_steps():
         is_due = is_evaluated(step, steps=config.steps, every=config.evaluation_every)
@@ -99,7 +102,7 @@ def evaluate(ctx: Context) -> None:
 
 
 async def finish(ctx: Context) -> CycleResult:
-    """Wait for the evaluations and end the process, once the last policy is published."""
+    """After the last policy is published, wait for the evaluations and end the process."""
     if ctx.progress.unpublished <= ctx.progress.step:
         return CycleResult.IDLE
     await ctx.background.finish()
@@ -109,5 +112,5 @@ async def finish(ctx: Context) -> CycleResult:
 
 
 async def claim(ctx: Context) -> BatchOrder | None:
-    """Wait for the batch of the newest step."""
+    """Wait for the batch from which the policy of `progress.step` learns."""
     return await ctx.network.coordinator.claim_batch(ctx.progress.step, wait_seconds=ctx.config.wait_seconds)

@@ -1,7 +1,7 @@
-"""Publishes a policy: its files go to the origin and its manifest hash on chain.
+"""Publishes a policy: its files to the origin, and its manifest hash on chain.
 
 Shards and manifest are on disk before the hash is sent. Repeating a publication after a crash changes nothing: equal
-files give an equal manifest, the outbox holds one intent per step, and only the chain decides what is published.
+files have an equal manifest, the outbox has one intent per step, and only the chain decides what is published.
 """
 
 import time
@@ -18,11 +18,14 @@ from covey.shardcast.store import Retention, ShardStore, add_shards
 WATCH_SECONDS = 1.0
 """Minimum number of seconds between two checks that all published policies are still on chain."""
 REFUSALS = 2
-"""Number of consecutive intents that the chain refuses before the trainer stops. A reorganisation may explain one."""
+"""Number of consecutive intents refused by the contract after which the trainer stops.
+
+A reorganisation can explain one.
+"""
 
 
 class Registry(Protocol):
-    """The functions of `PolicyRegistry` that the publisher uses."""
+    """The methods of `PolicyRegistry` that the publisher uses."""
 
     def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call: ...
 
@@ -32,7 +35,7 @@ class Registry(Protocol):
 
 
 class Publisher:
-    """Publisher of one pool's policies. The outbox allows one thread at a time, so all calls must come from one."""
+    """Publishes one pool's policies. The outbox supports only one thread, so all calls must come from the same one."""
 
     def __init__(
         self,
@@ -44,14 +47,15 @@ class Publisher:
         store: ShardStore,
         retention: Retention,
     ) -> None:
-        """`pump` is `Sender.pump`. `retention` defines which policies stay in the origin."""
+        """Create a publisher. `pump` is `Sender.pump`. `retention` decides which policies stay in the origin."""
         self._retention, self._refusals, self._watched_at = retention, 0, float("-inf")
         self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
 
     def offer(self, folder: Path, step: Step) -> Hash:
         """Write a policy's shards and then its manifest to the origin. Returns the manifest's hash.
 
-        Policies that are no longer needed are removed first, because after a pause their space may be needed.
+        Policies that are no longer needed are removed first, because their space may be needed.
+
         Raises OperatorError("another_policy") instead of replacing the manifest of a policy that is on chain.
         """
         self._store.prune(self._pool, self._retention)
@@ -63,12 +67,12 @@ class Publisher:
         return manifest_hash
 
     def advance(self, step: Step, manifest_hash: Hash) -> bool:
-        """Advance the publication of a step. Returns True once the chain holds it.
+        """Advance the publication of a step. Returns True once the policy is on chain.
 
-        Raises OperatorError("another_policy") if the chain or the outbox holds another policy for the step, and
-        OperatorError("publication_refused") if the chain keeps refusing it.
-        Raises TransientError if a node is unreachable or the chain refuses for now. It is also raised while the block
-        of this policy or of the previous one is not on the node's chain.
+        Raises OperatorError("another_policy") if the chain or the outbox has a different policy for the step. Raises
+        OperatorError("publication_refused") if the contract keeps refusing it. Raises TransientError if a node is
+        unreachable or the contract refuses for now. Also raises it while the block of this policy or of the previous
+        one is missing on the node's chain.
         """
         published = self._registry.steps_of(self._pool)
         if published < step:
@@ -92,7 +96,7 @@ class Publisher:
         return False
 
     def watch(self, step: Step) -> None:
-        """Send policies again that a reorganisation has dropped. All policies before `step` were published."""
+        """Send policies again that a reorganisation has dropped. All policies before `step` have been published."""
         now = time.monotonic()
         if now - self._watched_at < WATCH_SECONDS:
             return
@@ -103,7 +107,7 @@ class Publisher:
     def _put(self, step: Step, manifest_hash: Hash) -> str:
         """Put an intent that is not refused into the outbox and return its key.
 
-        A refused policy gets a new intent, because it may pass later, for example if a block was missing.
+        A refused policy gets a new intent, because it may succeed later, for example if a block was missing.
         """
         tries, key = 0, f"publish/{self._pool}/{step}"
         while (entry := self._outbox.find(key)) is not None and entry.state is IntentState.REVERTED:

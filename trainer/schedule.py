@@ -1,4 +1,4 @@
-"""Rules for when a step may begin, when training ends, and which policies are evaluated or kept in the origin."""
+"""Rules about when a step may begin, when training ends, and which policies are evaluated or kept in the origin."""
 
 from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Step
@@ -7,15 +7,16 @@ from covey.shardcast.store import Retention
 
 
 def is_ahead(step: Step, unpublished: Step, *, max_staleness: int) -> bool:
-    """Return whether the policy of `step` cannot have a batch yet.
+    """Return whether it is too early for a batch of the policy of `step`.
 
-    That is so if every policy whose work is fresh enough for it is at or after `unpublished`.
+    It is too early if every policy whose work is fresh enough for it is unpublished, that is, at or after
+    `unpublished`.
     """
     return unpublished < max(1, step - max_staleness + 1)
 
 
 def is_finished(step: Step, steps: int | None) -> bool:
-    """Return whether the policy of `step` is the last one of the run. `steps` None: the run has no end."""
+    """Return whether the policy of `step` is the last one of the run. `steps` is None if the run has no end."""
     return steps is not None and step >= steps
 
 
@@ -25,8 +26,9 @@ def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
 
 
 def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> Retention:
-    """Return which policies stay in the origin: at least `keep`, and all whose work may still be challenged or audited
-    (docs/decisions/028-how-long-a-policy-is-kept.md)."""
+    """Return a rule for the policies that stay in the origin: at least `keep`, and all whose work can still be
+    challenged or audited (docs/decisions/028-how-long-a-policy-is-kept.md).
+    """
     # A policy's work is refused once a policy that is max_staleness + 1 newer is on chain. The next policy, which is
     # max_staleness + 2 newer, is stored after that, so the time at which it was stored bounds the last use.
     lifetime = params.max_staleness + 2

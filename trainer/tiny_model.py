@@ -1,6 +1,6 @@
-"""Warm-starts tiny models from an environment's prompts and right answers, and measures them with the reference engine.
+"""Warm-starts tiny models on an environment's prompts and correct completions, and evaluates them.
 
-Everything runs in one thread. Equal arguments give equal bytes on one machine.
+Everything runs in one thread. Equal arguments produce equal bytes on one machine.
 """
 
 import itertools
@@ -21,15 +21,16 @@ from covey.model.text import decode_completion
 from covey.model.tiny import warm_start
 
 MAX_TOKENS = 8
-"""Maximum length in tokens of an answer in the shipped model's task. Five letters and <eos> fit."""
+"""Maximum length in tokens of a completion in the shipped model's task: five letters and <eos>."""
 HELD_OUT_PROMPTS, HELD_OUT_SAMPLES = 256, 2
-"""Number of held-out prompts, and of samples per prompt, from which a warm start reports its reward."""
+"""Number of held-out prompts, and of samples per prompt, for the evaluation of a warm start."""
 
 
 def warm_start_tiny(seed: int, folder: Path, on_progress: Callable[[int, float], None]) -> float:
-    """Make the shipped tiny model in bfloat16 in `folder`.
+    """Create the shipped tiny model in bfloat16 in `folder`.
 
-    Returns its mean reward at temperature 1 on 256 held-out prompts with two samples each, as an engine loads it.
+    Returns its mean reward at temperature 1 on 256 held-out prompts with two samples each, after an engine has loaded
+    it.
     """
     environment, source = load(DEMO), ReasoningGymSource(DEMO.options, refuse_data_sets)
     tasks = map(source.draw, itertools.count(seed << 32))
@@ -56,12 +57,13 @@ def warm_start_policy(
     recipe: WarmStart = SPELLING,
     held_out: int = HELD_OUT_PROMPTS,
 ) -> float:
-    """Make a tiny model of an environment in bfloat16 in `folder`.
+    """Create a tiny model for an environment in bfloat16 in `folder`.
 
-    `examples`: endless pairs of a prompt and its right completion. `grade`: grader of the environment's replies; it
+    `examples` are endless pairs of a prompt and its correct completion. `grade` grades the environment's replies. It
     must be a `GradingPool` if grading runs programs. `on_progress` is called with step and loss.
-    Returns the model's mean reward at temperature 1 on `held_out` held-out prompts with two samples each, as an engine
-    loads it.
+
+    Returns the model's mean reward at temperature 1 on `held_out` held-out prompts with two samples each, after an
+    engine has loaded it.
     """
 
     def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> float:

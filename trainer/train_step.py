@@ -1,4 +1,4 @@
-"""One step of learning, run in a thread: the updates from a batch, then the policy and the checkpoint."""
+"""One step of learning, which runs in a thread: the updates from a batch, then the policy and the checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +17,10 @@ from trainer.monitoring.report import build_report, split_rewards
 
 
 def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None:
-    """Run all updates of a step, then write the policy and the checkpoint that make them durable.
+    """Run all updates of a step. Then write the policy and the checkpoint that make them durable.
 
-    `works`: the batch, with None for each submission that was left out. `waited`: seconds until all files were here.
+    `works` is the batch, with None for each skipped submission. `waited` is the number of seconds until all files had
+    arrived.
     """
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
@@ -63,9 +64,9 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
 
 
 def is_computable(ctx: Context, work: AcceptedWork) -> bool:
-    """Return whether a submission has usable log-probabilities, or its policy is here to recompute them.
+    """Return whether a submission has usable log-probabilities, or its policy is here so that they can be recomputed.
 
-    A trainer that continued without a checkpoint has no earlier policies, and a kept one may be damaged.
+    A trainer that continued without a checkpoint has no earlier policies, and a kept policy may be damaged.
     """
     version = work.policy_version
     is_kept = version in ctx.exports.list_steps() and version not in ctx.progress.unreadable
@@ -78,8 +79,10 @@ def is_computable(ctx: Context, work: AcceptedWork) -> bool:
 def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
     """Return samples with the log-probabilities that the objective requires.
 
-    Those of unreplayed work are recomputed here. Those under the policy with which the step starts are the learner's.
-    Raises ProtocolError if a policy is damaged. The next try leaves its work out. Raises OperatorError("no_reference")
+    Log-probabilities of work that was not replayed are recomputed here. The learner computes those under the policy at
+    the start of the step.
+
+    Raises ProtocolError if a policy is damaged. The next attempt skips its work. Raises OperatorError("no_reference")
     if the reference policy is damaged.
     """
     config, recomputer = ctx.config, ctx.recomputer
@@ -108,8 +111,9 @@ def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
 
 
 def is_needed(ctx: Context, version: Step, newest: Step) -> bool:
-    """Return whether a policy is still needed: to recompute log-probabilities, to publish it or compare it with the
-    chain, as the reference, or to evaluate it."""
+    """Return whether a policy is still needed: to recompute log-probabilities, to be published or compared with the
+    chain, as the reference, or to be evaluated.
+    """
     is_recent = newest - version <= ctx.network.params.max_staleness or version >= ctx.progress.unpublished - 1
     is_reference = version == 0 and ctx.config.kl_coef > 0
     return is_recent or is_reference or version in ctx.background.waiting

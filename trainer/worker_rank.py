@@ -1,6 +1,6 @@
-"""The loop of every rank but rank 0: each carries out its share of rank 0's commands until rank 0 stops.
+"""The loop of every rank except rank 0. Each carries out its share of rank 0's commands until rank 0 stops.
 
-These ranks communicate with rank 0 alone. They use no coordinator, no chain and no origin, and write no metrics.
+These ranks communicate only with rank 0. They use no coordinator, chain or origin, and write no metrics.
 """
 
 import signal
@@ -22,7 +22,7 @@ from trainer.factories import build_learner, decode_plan
 def follow(config: TrainerConfig, ranks: Ranks) -> None:
     """Carry out rank 0's commands until it stops.
 
-    Raises OperatorError("rank_lost") if rank 0 is gone or silent, and the errors of the commands.
+    Raises OperatorError("rank_lost") if rank 0 has ended or is silent, and the errors of the commands.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 receives the signal, too, and finishes the current step
         signal.signal(number, signal.SIG_IGN)
@@ -37,7 +37,7 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
 
 
 def do_share(order: RankCommand, learner: Learner, recomputer: Recomputer | None) -> None:
-    """Carry out this rank's share of what rank 0 does within `Ranks.together`."""
+    """Carry out this rank's share of rank 0's actions in `Ranks.together`."""
     match order.verb:
         case Verb.LEARN:
             learner.learn(order.batches)

@@ -19,7 +19,7 @@ from trainer.data.samples import AcceptedWork, Batch, Sample
 def build_samples(
     works: Sequence[AcceptedWork], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]
 ) -> list[Sample]:
-    """Return samples in order of (task, group, sibling), each with its advantage within its group.
+    """Return samples in the order of (task, group, sibling), each with its advantage in its group.
 
     Raises ProtocolError("bad_batch") if a group is incomplete, a reward is NaN or Inf, or a task appears twice.
     """
@@ -49,13 +49,16 @@ def build_samples(
 
 
 def keep_live(samples: Sequence[Sample], *, group_size: int) -> list[Sample]:
-    """Return the samples of live groups, whose rewards are not all equal. Dead groups would only dilute them."""
+    """Return the samples of live groups, whose rewards are not all equal.
+
+    Samples of dead groups would only dilute them.
+    """
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
     return [sample for group in groups if any(each.advantage for each in group) for sample in group]
 
 
 def split_updates(samples: Sequence[Sample], *, group_size: int, updates: int) -> list[list[Sample]]:
-    """Deal whole groups out in turn to `updates` batches, or to fewer if there are fewer groups."""
+    """Distribute whole groups in turn over `updates` batches, or over fewer batches if there are fewer groups."""
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
     batches = [[sample for group in groups[turn::updates] for sample in group] for turn in range(updates)]
     return [batch for batch in batches if batch]
@@ -71,9 +74,9 @@ def build_batch(
 ) -> Batch:
     """Build the batch of one update with the weights of its samples.
 
-    Samples of zero advantage are left out unless `keep_all`. With `mask_truncated` no token of a completion that was
-    cut at the token limit bears loss or counts in the weights. Its reward still counts in the advantages of its group
-    (DAPO, arXiv 2503.14476, overlong filtering).
+    Samples of zero advantage are omitted unless `keep_all` is set. With `mask_truncated`, tokens of completions that
+    were cut at the token limit have no loss and do not count in the weights. Their rewards still count in the
+    advantages of their group (DAPO, arXiv 2503.14476, overlong filtering).
     """
     if mask_truncated:
         samples = [sample for sample in samples if sample.finished]
@@ -88,7 +91,7 @@ def build_batch(
 def fill_old(
     samples: Sequence[Sample], recompute: Callable[[Step, Sequence[Sample]], list[tuple[float, ...]]]
 ) -> list[Sample]:
-    """Fill in log-probabilities of samples without trusted ones. `recompute` is called once per policy version."""
+    """Set the old log-probabilities of samples without trusted ones. `recompute` is called once per policy version."""
     missing: dict[Step, list[int]] = {}
     for i, sample in enumerate(samples):
         if sample.old is None:

@@ -1,7 +1,7 @@
-"""Forward passes of packed rows: log p and entropy of completion tokens, on one rank or shared among several.
+"""Forward passes of packed rows: log p and entropy of completion tokens, on one rank or distributed over several.
 
-All values are of the policy that samples, at the pool's temperature. Workers claim log-probabilities of the unmodified
-model, which are the same only at temperature 1.
+All values belong to the sampling distribution, at the pool's temperature. Workers claim log-probabilities of the
+unmodified model, which are equal only at temperature 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,16 +41,17 @@ class PackingConfig:
     micro_batch_size: int
     """Number of packed rows in one forward pass."""
     compute_dtype: str
-    """Number format of the computation, a key of DTYPES. The masters are always float32."""
+    """Dtype of the computation, a key of DTYPES. The master weights are always float32."""
     temperature: float = 1.0
-    """Sampling temperature of the pool: the policy is softmax(logits / temperature)."""
+    """Sampling temperature of the pool. The policy is softmax(logits / temperature)."""
 
 
 def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
     """Select the attention kernels of the model.
 
-    On a GPU with the package flash_attn these are kernels for ragged rows, which find the borders of samples where
-    positions restart. They do not support float32. In all other cases SDPA runs family by family, with masks.
+    On a GPU with the package flash_attn, these are kernels for sequences of different lengths, which find the borders
+    of samples where position ids restart. They do not support float32. In all other cases SDPA runs family by family,
+    with masks.
     """
     if model.device.type != "cuda" or shape.compute_dtype == "float32":
         return
@@ -61,10 +62,10 @@ def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
 
 
 def shares_prefixes(model: PreTrainedModel) -> bool:
-    """Return whether siblings may share one copy of their common prefix.
+    """Return whether siblings can share one copy of their common prefix.
 
-    Attention must then support families. Kernels for ragged rows do not, and layers with a sliding window would lose
-    the prefix.
+    This requires attention that supports families. The flash_attn kernels do not, and layers with a sliding window
+    would lose the prefix.
     """
     config = model.config
     layers = set(getattr(config, "layer_types", None) or [])
@@ -73,9 +74,9 @@ def shares_prefixes(model: PreTrainedModel) -> bool:
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
-    """Make the backward pass recompute each layer from its input, which is all that the forward pass then keeps.
+    """Make the backward pass recompute each layer from its input. The forward pass then keeps only these inputs.
 
-    Raises OperatorError("unsupported_model") if the layers of the model do not support it.
+    Raises OperatorError("unsupported_model") if the model's layers do not support it.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -91,7 +92,7 @@ def recompute_activations(model: PreTrainedModel) -> None:
 
 @contextmanager
 def explain_trainer_memory() -> Iterator[None]:
-    """Raise OperatorError("trainer_out_of_memory") if memory runs out within."""
+    """Convert a lack of memory in the context to OperatorError("trainer_out_of_memory")."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -126,7 +127,7 @@ def predict(model: PreTrainedModel, rows: PackedBatch, shape: PackingConfig) -> 
 
 
 class Predictor(torch.nn.Module):
-    """`predict` for one model as a module, so that calling it gathers the weights if the model is sharded."""
+    """`predict` for one model as a module. Calling it gathers the weights if the model is sharded."""
 
     def __init__(self, model: PreTrainedModel, shape: PackingConfig) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ class Predictor(torch.nn.Module):
 
 @torch.no_grad()
 def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-    """Return log p(token) of each completion under the current model. Every rank gets those of all samples."""
+    """Return log p(token) of each completion under the current model. Every rank gets the values of all samples."""
     device, shape = predictor.model.device, predictor.shape
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
     logprobs = torch.zeros(bounds[-1], device=device)
@@ -154,17 +155,17 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
 def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[PrefixTree]:
     """Return the prefix trees in which the samples are packed.
 
-    A layer's matrices hold about 12 hidden^2 values, and attention to n tokens computes with n x hidden values. Both
-    cost the same at 12 x hidden tokens.
+    A layer's matrices have about 12 hidden^2 values, and attention to n tokens uses n x hidden values. Both cost the
+    same at 12 x hidden tokens.
     """
     crossover = 12 * get_head(model).weight.shape[1]
     return group(samples, seq_len=shape.seq_len, crossover=crossover, is_shared=shares_prefixes(model))
 
 
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[list[list[int]]]:
-    """Return the micro-batches of this rank, which are lists of rows of sample indices.
+    """Return the micro-batches of this rank: lists of rows of sample indices.
 
-    They hold one row each if attention would compare all tokens of a micro-batch with each other.
+    Micro-batches have one row each if attention would compare all tokens of a micro-batch with each other.
     """
     is_by_samples = shares_prefixes(model) or model.config._attn_implementation == FLASH
     is_divided = dist.is_available() and dist.is_initialized()
@@ -178,14 +179,17 @@ def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Pack
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Sum a tensor over the ranks in place and return it. A single process changes nothing."""
+    """Sum a tensor over the ranks in place and return it. With a single process the tensor is unchanged."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
 def max_over_ranks(tensor: Tensor) -> Tensor:
-    """Take the maximum of a tensor over the ranks in place and return it. A single process changes nothing."""
+    """Take the maximum of a tensor over the ranks in place and return it.
+
+    With a single process the tensor is unchanged.
+    """
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
@@ -193,7 +197,8 @@ def max_over_ranks(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def require_supported(model: PreTrainedModel) -> None:
-    """Raise OperatorError("unsupported_model") unless packed samples give the log-probabilities of the model itself.
+    """Raise OperatorError("unsupported_model") unless packed samples have the same log-probabilities as with the plain
+    model.
 
     This detects a head with a bias, capped or scaled logits, and states that cross the borders of samples.
     """
@@ -215,10 +220,10 @@ def require_supported(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def require_borders(predictor: Predictor) -> None:
-    """Raise OperatorError("unsupported_model") if the kernels that learning uses mix packed samples.
+    """Raise OperatorError("unsupported_model") if the kernels used for learning mix packed samples.
 
-    A sample packed after another one must have the log-probabilities that it has alone, not those of the two joined as
-    one. All ranks call this at the same time.
+    A sample that is packed after another one must have its own log-probabilities, not those of the two joined. All
+    ranks call this at the same time.
     """
     first, second = _probe((0, 1, 2), (1, 0)), _probe((2, 1), (0, 2))
     joined = _probe((*first.prompt, *first.tokens, *second.prompt), second.tokens)

@@ -1,7 +1,7 @@
 """The mathematics of the objective, as pure functions of tensors.
 
-There are no value functions and no importance weights of whole sequences. Sums run over tokens, each with its weight,
-so a loss is the same for padded, packed, shuffled and micro-batched input.
+There are no value functions and no importance weights of whole sequences. Sums run over tokens, each with its weight.
+The loss is therefore the same for padded, packed, shuffled and micro-batched input.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,12 @@ Kind = Literal["decoupled", "two_sided"]
 KlEstimator = Literal["k3_corrected", "k3"]
 
 SPREAD_EPSILON = 1e-6
-"""Term added to a group's standard deviation, so that it can be divided by."""
+"""Added to a group's standard deviation, so that the divisor is not 0."""
 LOG_RATIO_LIMIT = 20.0
-"""Bound of a log-ratio before it is exponentiated. e^20 is beyond every bound of the objective, and an exponential that
-overflows would have a gradient of 0 x Inf, which is NaN."""
+"""Maximum log-ratio before exponentiation. e^20 exceeds every bound of the objective.
+
+An exponential that overflows would have a gradient of 0 x Inf, which is NaN.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,25 +35,25 @@ class Objective:
     delta: float
     """Upper bound of the ratio if the advantage is negative."""
     cap: float
-    """Largest pi_prox / pi_behave of the decoupled objective."""
+    """Maximum pi_prox / pi_behave of the decoupled objective."""
     kl: float
-    """Weight of the KL divergence from the reference. 0: it does not count."""
+    """Weight of the KL divergence from the reference. 0 disables it."""
     entropy: float
     """Weight of the entropy bonus."""
     kl_estimator: KlEstimator = "k3_corrected"
-    """Estimator that `compute_loss` uses for the divergence weighted by `kl`."""
+    """Estimator of the KL divergence in `compute_loss`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSums:
-    """Sums over tokens. All but the maximum add up over micro-batches and ranks."""
+    """Sums over tokens. All except the maximum can be added over micro-batches and ranks."""
 
     loss: float
     tokens: float
     clipped: float
-    """Number of tokens whose gradient the clipping removed or the cap reduced."""
+    """Number of tokens whose gradient was removed by clipping or reduced by the cap."""
     ratio: float
-    """Sum of the probability ratios to the policy that sampled."""
+    """Sum of the probability ratios between the policy and the policy that sampled."""
     entropy: float
     kl: float
     outside_clip: float
@@ -59,7 +61,7 @@ class TokenSums:
     mismatch_kl: float
     """Sum of the k3 estimates of KL(policy that sampled || policy), in nats."""
     mismatch_kl_max: float
-    """Largest k3 estimate of one token, in nats. This is a maximum, not a sum."""
+    """Maximum k3 estimate over all tokens, in nats. This is not a sum."""
 
 
 def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Tensor:
@@ -92,7 +94,7 @@ def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "consta
 
 
 def compute_ratio(logprobs: Tensor, old: Tensor) -> Tensor:
-    """Return p / p_old per token [n], from the logarithms of both."""
+    """Return p / p_old per token [n], computed from both log-probabilities."""
     return torch.exp((logprobs - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
@@ -114,7 +116,7 @@ def compute_importance(proximal: Tensor, behaviour: Tensor, cap: float) -> Tenso
 
 
 def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
-    """Return where the objective no longer depends on the ratio, bool [n]."""
+    """Return for each token whether the objective is independent of its ratio, bool [n]."""
     too_high = (advantages > 0) & (ratio > 1 + objective.epsilon)
     too_low = (advantages < 0) & ((ratio < 1 - objective.epsilon) | (ratio > objective.delta))
     return too_high | too_low
@@ -126,9 +128,9 @@ def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     It is at least 0 and unbiased for KL(p || p_ref) on samples of p. The gradient flows through `logprobs` where d is
     below a bound that keeps exp(d) finite.
 
-    The gradient is unbiased for that of KL(p_ref || p), not of KL(p || p_ref), because it ignores how p chooses the
-    samples. Multiplied by a live p / p_old, as in `k3_corrected`, value and gradient are unbiased for KL(p || p_ref) on
-    samples of p_old (DeepSeek-V3.2, arXiv 2512.02556, section 3.1).
+    Its gradient is an unbiased estimate of the gradient of KL(p_ref || p), not of KL(p || p_ref), because it ignores
+    that p determines the samples. Multiplied by a differentiable p / p_old, as in `k3_corrected`, value and gradient
+    are unbiased for KL(p || p_ref) on samples of p_old (DeepSeek-V3.2, arXiv 2512.02556, section 3.1).
     """
     d = (reference - logprobs).clamp(max=LOG_RATIO_LIMIT)
     return torch.exp(d) - d - 1
@@ -145,12 +147,13 @@ def compute_loss(
     reference: Tensor | None,
     objective: Objective,
 ) -> tuple[Tensor, TokenSums]:
-    """Return the loss to be minimised, a sum weighted by `weights`, and statistics without gradient.
+    """Return the loss to minimise, a sum weighted by `weights`, and statistics without gradient.
 
-    All tensors are per token [n]. `old`: log p under the policy that sampled. `proximal`: log p under the policy with
-    which the step starts, for the decoupled objective. Either is None if that policy is the one that gave `logprobs`,
-    as in a step's first update.
-    Raises ValueError if the divergence counts and `reference` is None.
+    All tensors are per token [n]. `old` is log p under the policy that sampled. `proximal` is log p under the policy at
+    the start of the step, for the decoupled objective. Either is None if that policy also produced `logprobs`, as in
+    the first update of a step.
+
+    Raises ValueError if the KL divergence is enabled and `reference` is None.
     """
     if objective.kl > 0 and reference is None:
         raise ValueError("no reference")

@@ -1,7 +1,7 @@
-"""The learner: float32 masters, AdamW and one update after another.
+"""The learner: float32 master weights, AdamW and a sequence of updates.
 
-On one thread equal batches give equal bits, even if the process was restarted in between. With several ranks each holds
-its shards of masters and moments, receives the same batches and computes its share of them.
+On one thread equal batches produce equal bits, even if the process was restarted in between. With several ranks each
+has its shards of master weights and moments, receives the same batches and computes its share of them.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from trainer.distributed.sharding import make_whole, shard
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimiser:
-    """AdamW and its schedule, for example Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), clip=1.0, ...)."""
+    """AdamW and its schedule. Example: Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), clip=1.0, ...)."""
 
     learning_rate: float
     betas: tuple[float, float]
@@ -57,34 +57,34 @@ class Optimiser:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateMetrics:
-    """Metrics of one update. Means are over the tokens that went through the model."""
+    """Metrics of one update. Means are taken over the tokens that went through the model."""
 
     loss: float
     gradient_norm: float
     """Norm of the whole gradient before clipping."""
     clip_ratio: float
-    """Share of tokens whose gradient the clipping removed or the cap of the decoupled objective reduced."""
+    """Fraction of tokens whose gradient was removed by clipping or reduced by the cap of the decoupled objective."""
     ratio_mean: float
-    """Mean probability ratio of the policy to the one that sampled, before clipping and capping."""
+    """Mean probability ratio between the policy and the policy that sampled, before clipping and capping."""
     outside_clip: float
-    """Share of tokens whose ratio to the policy that sampled is outside the clip range, clipped or not."""
+    """Fraction of tokens whose ratio to the policy that sampled is outside the clip range, clipped or not."""
     mismatch_kl: float
-    """Divergence of the policy from the one that sampled, in nats per token."""
+    """Estimated KL divergence between the policy that sampled and the policy, in nats per token."""
     mismatch_kl_max: float
-    """Largest contribution of one token to `mismatch_kl`, in nats."""
+    """Maximum contribution of one token to `mismatch_kl`, in nats."""
     entropy: float
     """Mean entropy of the policy, in nats per token."""
     kl: float
-    """Mean estimate of the divergence from the reference, in nats per token. 0 without a reference."""
+    """Mean estimate of the KL divergence from the reference, in nats per token. 0 without a reference."""
     learning_rate: float
     tokens: int
-    """Number of loss-bearing tokens of the update."""
+    """Number of tokens in the update that have a loss."""
     trained_tokens: int
-    """Number of loss-bearing tokens that went through the model."""
+    """Number of tokens with a loss that went through the model."""
 
 
 class Learner:
-    """Owner of the masters and the optimizer. `updates` counts the optimizer's steps."""
+    """Owns the master weights and the optimizer. `updates` is the number of optimizer steps so far."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Learner:
     ) -> None:
         self.model, self.ranks, self.updates = model, ranks, 0
         self.base_hash = compute_base_hash(model)
-        """Hash of the frozen weights on which adapters depend. Empty if the masters are the whole model."""
+        """Hash of the frozen weights that adapters depend on. Empty if the whole model is trained."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
         require_supported(model)
         self._predictor = Predictor(model, shape)
@@ -122,10 +122,11 @@ class Learner:
         return int(get_head(self.model).weight.shape[0])
 
     def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
-        """Run all updates of a step. No gradient is held afterwards.
+        """Run all updates of a step. All gradients are freed afterwards.
 
         Later updates use log-probabilities under the policy before the first update, which are computed in advance. The
         first update needs none, because it starts from that policy.
+
         Raises OperatorError("trainer_out_of_memory"), and the errors of `update`.
         """
         with self.ranks.together(RankCommand(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
@@ -135,9 +136,9 @@ class Learner:
         return updates
 
     def update(self, batch: Batch) -> UpdateMetrics:
-        """Take one optimizer step, or none if no sample has a gradient.
+        """Take one optimizer step. Take none if no sample has a gradient.
 
-        Raises OperatorError("diverged") before applying an update that would produce NaN or Inf.
+        Raises OperatorError("diverged") before it applies an update that would produce NaN or Inf.
         """
         self._optimizer.zero_grad()
         micro_batches = share_samples(self.model, batch.samples, self._shape)
@@ -157,16 +158,19 @@ class Learner:
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
     def find_families(self, batch: Batch) -> list[PrefixTree]:
-        """Return the prefix trees in which the batch goes through the model."""
+        """Return the prefix trees of a batch, as they go through the model."""
         return find_families(self.model, batch.samples, self._shape)
 
     def get_masters(self) -> dict[str, Tensor]:
-        """Return the live tensors that a checkpoint holds, by name: the model's weights, or only its adapters."""
+        """Return the live tensors that a checkpoint contains, by name: the model's weights, or only its adapters."""
         frozen = {id(each) for each in self.model.parameters() if not each.requires_grad}
         return {name: each for name, each in get_weights(self.model).items() if id(each) not in frozen}
 
     def get_optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq". Empty before the first update."""
+        """Return AdamW's moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq".
+
+        Empty before the first update.
+        """
         state = self._optimizer.state
         return {
             f"{name}.{moment}": state[parameter][moment]
@@ -176,7 +180,9 @@ class Learner:
         }
 
     def build_tensors(self, updates: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return empty tensors like those of `get_masters` and `get_optimizer_tensors` after `updates` updates."""
+        """Return empty tensors with the names and shapes of `get_masters` and `get_optimizer_tensors` after `updates`
+        updates.
+        """
         masters = {name: torch.empty_like(each) for name, each in self.get_masters().items()}
         moments = {
             f"{name}.{moment}": torch.empty_like(parameter)
@@ -186,8 +192,10 @@ class Learner:
         return masters, moments
 
     def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
-        """Restore the moments that `get_optimizer_tensors` gave after `updates` updates. The masters are restored
-        separately."""
+        """Restore the moments that `get_optimizer_tensors` returned after `updates` updates.
+
+        The master weights are restored separately.
+        """
         self.updates = updates
         self._optimizer.state.clear()
         for name, parameter in self._named.items() if updates else ():
@@ -204,7 +212,7 @@ class Learner:
         return replace(batch, samples=tuple(replace(s, old=s.old or each, proximal=each) for s, each in pairs))
 
     def _backpropagate(self, batch: Batch, micro_batch: Sequence[Sequence[int]]) -> TokenSums:
-        """Add the gradient of one micro-batch and return its statistics."""
+        """Accumulate the gradient of one micro-batch and return its statistics."""
         rows = build_rows(batch.samples, batch.weights, micro_batch, is_shared=shares_prefixes(self.model))
         rows = rows.to(self.model.device)
         logprobs, entropy = self._predictor(rows)

@@ -1,4 +1,4 @@
-"""The language-model head without its full logits: log p of the targets and entropy, from hidden states and weight.
+"""The language-model head without full logits: log p of the targets and entropy, from hidden states and weight.
 
 Logits exist for one tile of tokens and vocabulary at a time. The backward pass computes them again.
 Sources: the running log-sum-exp of arXiv 1805.02867 (algorithm 3), and recomputed tiles as in arXiv 2411.09009.
@@ -13,15 +13,16 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Partial
 
 TILE, CPU_TILE = (2048, 8192), (512, 4096)
-"""Tokens and vocabulary entries of a tile: 64 MiB on a GPU, and 8 MiB on a CPU, whose caches are small."""
+"""Number of tokens and of vocabulary entries in a tile: 64 MiB on a GPU, and 8 MiB on a CPU, whose caches are small."""
 
 
 def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Map hidden [n, H], weight [V, H] and targets int64 [n] to log p(target) and entropy in nats, both float32 [n].
 
     p = softmax(hidden @ weight.T). Matrix products take inputs of `dtype` and accumulate in float32. On a CPU products
-    come out in `dtype`, and only sums over tiles are float32. All else is float32; with a `dtype` of float64 everything
-    is float64. Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.
+    have the dtype `dtype`, and only sums over tiles are float32. Everything else is float32. If `dtype` is float64,
+    everything is float64. Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.
+
     A sharded weight is gathered here, and its gradient is summed over the ranks.
     """
     if isinstance(weight, DTensor):
@@ -90,7 +91,7 @@ class _Head(torch.autograd.Function):
 
 
 def _widen(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which sums of `dtype` are kept: float32, or float64 for float64."""
+    """Return the dtype for sums of `dtype`: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 

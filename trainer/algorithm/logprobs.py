@@ -1,4 +1,4 @@
-"""Log-probabilities of samples under policies that are not the learner's own."""
+"""Log-probabilities of samples under policies other than the learner's current one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +20,9 @@ from trainer.distributed.sharding import scatter_weights, shard
 
 
 class Recomputer:
-    """Computes log-probabilities under published policies as workers compute them.
+    """Computes log-probabilities under published policies in the same way as workers.
 
-    With several ranks each holds its shards of the scratch `model` and computes its share of the samples.
+    With several ranks each has its shards of the scratch `model` and computes its share of the samples.
     """
 
     def __init__(self, model: PreTrainedModel, shape: PackingConfig, ranks: Ranks = ALONE) -> None:
@@ -32,10 +32,11 @@ class Recomputer:
         choose_attention(model, shape)
 
     def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """Return log p(token) of each completion under the policy in `folder`, which is None on all ranks but rank 0.
+        """Return log p(token) of each completion under the policy in `folder`. Ranks other than 0 pass None as
+        `folder`.
 
-        Raises OperatorError("trainer_out_of_memory"). The errors of `load_weights` are raised before any command goes
-        to the other ranks.
+        Raises OperatorError("trainer_out_of_memory"). The errors of `load_weights` are raised before any command is
+        sent to the other ranks.
         """
         weights = None
         if folder is not None and self._ranks.is_shared:

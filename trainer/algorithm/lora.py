@@ -1,6 +1,6 @@
-"""LoRA (arXiv 2106.09685) through peft: small trained matrices added to frozen weights, merged for publication.
+"""LoRA (arXiv 2106.09685) with peft: small trained matrices added to frozen weights, merged before publication.
 
-A published policy has the names and shapes of its base model, so no other role knows of adapters.
+A published policy has the names and shapes of its base model, so no other role needs to know about adapters.
 """
 
 import copy
@@ -16,8 +16,9 @@ from covey.errors import OperatorError
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
     """Freeze the model and replace each W of `targets` by W + alpha / rank B A.
 
-    B starts at 0, and A follows from `seed`. `targets` are last parts of the names of linear layers. Empty means all
+    B starts at 0, and `seed` determines A. `targets` are the last components of names of linear layers. Empty means all
     linear layers except the head.
+
     Raises OperatorError("no_lora") if peft is not installed, and OperatorError("bad_lora_targets") if peft refuses the
     targets.
     """
@@ -46,7 +47,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy with the adapters merged into the weights, under the base model's names.
 
-    A model without adapters is returned itself.
+    A model without adapters is returned unchanged.
     """
     if not has_adapters(model):
         return model
@@ -61,7 +62,7 @@ def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def compute_base_hash(model: PreTrainedModel) -> str:
-    """Return the SHA-256 of everything on which adapters depend: frozen weights and scales. Empty without adapters."""
+    """Return the SHA-256 of everything that adapters depend on: frozen weights and scales. Empty without adapters."""
     if not has_adapters(model):
         return ""
     digest = hashlib.sha256()

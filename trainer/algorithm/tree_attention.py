@@ -1,6 +1,6 @@
-"""Attention of packed samples, family by family: no token is compared with one of another family, not even masked.
+"""Attention of packed samples, family by family. Tokens of different families are never compared, not even masked.
 
-It is registered in place of transformers' own SDPA, and calls that SDPA where no families are given.
+It is registered in place of transformers' own SDPA, and calls that SDPA if there are no families.
 """
 
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from covey.errors import OperatorError
 
 UNSERVED = ("softcap", "position_bias", "s_aux", "sliding_window")
-"""Arguments by which a layer may ask for attention that `attend` does not support with families."""
+"""Arguments of a layer's attention that `attend` does not support with families."""
 PADDED = 1024
-"""Maximum number of token pairs of padding that let a family share a stack with a family of up to twice its length.
+"""Maximum padding, in token pairs, for which a family shares a stack with a family of up to twice its length.
 
-This many pairs cost about as much as one more call.
+Computing this number of pairs costs about as much as one more call.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Families:
-    """A sequence of packed tokens in the layout of attention: stacks of families of similar length.
+    """A sequence of packed tokens arranged for attention: stacks of families of similar length.
 
     A stack is padded to the length of its longest family.
     """
 
     masks: tuple[Tensor, ...]
-    """Attention mask of each stack, bool[count, length, length]. Padding attends to itself alone, and no token attends
-    to padding."""
+    """Attention mask of each stack, bool[count, length, length]. Padding attends only to itself, and no token attends
+    to padding.
+    """
     stacked: Tensor
-    """Index of the token at each slot of all stacks, int64[slots]. A slot of padding holds the last token of its
-    family."""
+    """Index of the token in each slot of all stacks, int64[slots]. A padding slot has the last token of its family."""
     places: Tensor
     """Slot of each token, int64[tokens]."""
 
@@ -43,8 +43,8 @@ class Families:
 def build_families(positions: Tensor, ends: Tensor) -> Families:
     """Build the families of a sequence of tokens from its positions and ends, int64[tokens] each.
 
-    Positions restart at 0 with each family. `ends` are exclusive indices into the sequence: a token is attended to from
-    itself up to its end.
+    Positions restart at 0 with each family. `ends` are exclusive indices into the sequence. The tokens from a token up
+    to its end attend to it.
     """
     starts = (positions == 0).nonzero()[:, 0]
     sizes = torch.diff(starts, append=starts.new_tensor([len(positions)]))
@@ -63,7 +63,7 @@ def build_families(positions: Tensor, ends: Tensor) -> Families:
 
 
 def _find_stacks(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return the first and last (exclusive) index of each stack. `sizes` are in descending order."""
+    """Return the first and the last (exclusive) index of each stack. `sizes` are in descending order."""
     stacks: list[tuple[int, int]] = []
     for i, size in enumerate(sizes):
         first = stacks[-1][0] if stacks else i
@@ -75,7 +75,7 @@ def _find_stacks(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def build_mask(ends: Tensor) -> Tensor:
-    """Return the mask bool[count, length, length] in which each token is attended to from itself up to its end.
+    """Return a mask, bool[count, length, length], in which the tokens from a token up to its end attend to it.
 
     `ends` is [count, length]. The mask is computed in place, because for 32,768 tokens it takes a gigabyte.
     """
@@ -96,7 +96,7 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Compute attention of query, key and value, [1, heads, tokens, width] each. Returns [1, tokens, heads, width].
 
-    Raises OperatorError("unsupported_model") if a layer asks for attention that families do not support.
+    Raises OperatorError("unsupported_model") if a layer requires attention that families do not support.
     """
     if families is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
@@ -123,9 +123,9 @@ def _move(rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
 
 
 class _Move(torch.autograd.Function):
-    """Map rows [n, ...] to rows[there]. The backward pass gathers, too, where autograd's would scatter and add.
+    """Return rows[there] for rows [n, ...]. The backward pass gathers, too, where autograd would scatter and add.
 
-    For one move alone this is not the exact gradient: on the way out of the stacks padding also gets a token's
+    For a single move this is not the exact gradient: on the way out of the stacks, padding also gets a token's
     gradient. But no token attends to padding, so that gradient stays there, and the move into the stacks drops it.
     """
 

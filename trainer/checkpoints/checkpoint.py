@@ -1,4 +1,4 @@
-"""The state that survives a kill: checkpoints (masters, optimizer, counters) and policies as they were published.
+"""The state that survives a crash: checkpoints (master weights, optimizer, counters) and exported policies.
 
 A folder appears by one rename, complete and synced. Weights are safetensors, the rest is JSON. All ranks write to a
 checkpoint, and any number of ranks can resume from it.
@@ -31,21 +31,23 @@ _EXPORTED = "bfloat16"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """The part of a checkpoint that is not tensors."""
+    """Everything in a checkpoint except tensors."""
 
     step: Step
-    """Step of the policy that the masters represent."""
+    """Step of the policy that the master weights represent."""
     updates: int
     """Number of optimizer updates so far."""
     report: dict[str, float]
-    """Metrics of the updates that led here, which are not recorded yet when the checkpoint is written. Empty for the
-    first step."""
+    """Metrics of the updates before this checkpoint, which are recorded only after it is written.
+
+    Empty for the first step.
+    """
     base_hash: str = ""
-    """`Learner.base_hash`, because adapters fit no other model. Empty if the masters are the whole model."""
+    """`Learner.base_hash`, because adapters fit only one model. Empty if the whole model is trained."""
 
 
 class StepFolders:
-    """A folder with one complete sub-folder for each kept step, for example `exports/7`."""
+    """A folder with one complete subfolder per kept step, for example `exports/7`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -61,9 +63,9 @@ class StepFolders:
         return self._root / str(step)
 
     def add(self, step: Step, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a draft, then make it the folder of `step`. An existing folder is replaced.
+        """Call `write` to fill a draft folder, then rename it to the folder of `step`. An existing folder is replaced.
 
-        Raises OperatorError("disk_full") if there is no space. The draft is then removed.
+        Raises OperatorError("disk_full") if the disk is full. The draft is then removed.
         """
         draft, target = self._root / f".{step}", self.get_path(step)
         with ExplainFullDisk(self._root, f"step {step}", draft=draft):
@@ -79,7 +81,7 @@ class StepFolders:
         return target
 
     def retain(self, is_kept: Callable[[Step], bool]) -> None:
-        """Remove the folders of all other steps."""
+        """Remove the folders of all steps for which `is_kept` returns False."""
         for step in self.list_steps():
             if not is_kept(step):
                 self._remove(step)
@@ -91,13 +93,13 @@ class StepFolders:
 
 
 class Checkpoints:
-    """Checkpoints in one folder. A run resumes from the newest."""
+    """Checkpoints in one folder. A run resumes from the newest one."""
 
     def __init__(self, root: Path, *, keep: int) -> None:
         self._folders, self._keep = StepFolders(root), keep
 
     def save(self, learner: Learner, step: Step, report: dict[str, float]) -> None:
-        """Save everything that the next step depends on, and remove all but the newest `keep` checkpoints."""
+        """Save everything that the next step depends on, and remove all except the newest `keep` checkpoints."""
         state = State(step=step, updates=learner.updates, report=report, base_hash=learner.base_hash)
 
         def write(folder: Path) -> None:
@@ -124,15 +126,15 @@ class Checkpoints:
 
 
 def save_state(learner: Learner, folder: Path) -> None:
-    """Write this rank's part of masters and moments. All ranks call this at the same time."""
+    """Write this rank's shards of master weights and moments. All ranks call this at the same time."""
     save_tensors({_MASTERS: learner.get_masters(), _OPTIMIZER: learner.get_optimizer_tensors()}, folder)
 
 
 @torch.no_grad()
 def load_state(learner: Learner, folder: Path) -> State:
-    """Restore this rank's part of the learner from `folder`. All ranks call this at the same time.
+    """Restore this rank's shards of the learner from `folder`. All ranks call this at the same time.
 
-    Raises OperatorError("bad_checkpoint") if anything is damaged or does not fit, before anything is changed.
+    Raises OperatorError("bad_checkpoint") if anything is damaged or does not fit. Nothing is changed in that case.
     """
     try:
         if learner.ranks.rank == 0:  # once for all ranks, because they share the folder
@@ -157,8 +159,8 @@ def load_state(learner: Learner, folder: Path) -> State:
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
     """Write the policy as workers receive it: bfloat16 weights, config and tokenizer. Returns its folder.
 
-    Equal masters give equal bytes. Adapters are merged into a temporary copy of the model, which takes its memory a
-    second time.
+    Equal master weights produce equal bytes. Adapters are merged in a temporary copy of the model, which takes the
+    model's memory a second time.
     """
     model = merge_adapters(learner.model)
     with learner.ranks.together(RankCommand(verb=Verb.GATHER)):
@@ -167,7 +169,7 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
 
 
 def is_whole(exports: StepFolders, step: Step) -> bool:
-    """Return whether the policy of `step` exists and can be read. The policy of the masters can be exported again."""
+    """Return whether the policy of `step` exists and is readable. Only the newest policy can be exported again."""
     if step not in exports.list_steps():
         return False
     try:

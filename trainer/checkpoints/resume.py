@@ -1,6 +1,6 @@
-"""Restores a trainer at its start: its newest checkpoint must match the policies on chain.
+"""Restores a trainer at its start. Its newest checkpoint must match the policies on chain.
 
-Only the chain decides what is published.
+The chain alone decides which policies are published.
 """
 
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from trainer.config import TrainerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedState:
-    """Where a trainer resumes."""
+    """The state from which a trainer resumes."""
 
     step: Step
-    """Step of the policy that the masters represent."""
+    """Step of the policy that the master weights represent."""
     unpublished: Step
-    """Step of the oldest policy that this process has not seen on chain. See `TrainingProgress.unpublished`."""
+    """Step of the oldest policy that this process has not seen on chain; see `TrainingProgress.unpublished`."""
     report: dict[str, float] = field(default_factory=dict)
-    """Report of the step before, which a crash may have kept from the metrics. Empty if there was none."""
+    """Report of the previous step, which the metrics may lack after a crash. Empty if there was none."""
 
 
 def restore(
@@ -44,9 +44,9 @@ def restore(
 ) -> ResumedState:
     """Load the newest checkpoint into the learner, and export its policy again if the export is damaged.
 
-    Without a checkpoint, write that of `initial_step`, whose policy is in the folder `source`. Raises OperatorError as
-    `require_resumable`, and OperatorError("another_policy"), ("lost_policy") or ("no_reference") if a policy that is
-    needed is not there.
+    Without a checkpoint, write one for `initial_step`, whose policy is in the folder `source`. Raises the errors of
+    `require_resumable`. Raises OperatorError("another_policy"), ("lost_policy") or ("no_reference") if a policy that is
+    needed is missing or different.
     """
     registry = network.contracts.policies
     state = checkpoints.restore(learner)
@@ -71,11 +71,11 @@ def restore(
 
 
 def require_resumable(step: Step, published: int, *, max_staleness: int) -> None:
-    """Raise OperatorError("wrong_checkpoint") unless masters of `step` fit a chain that holds `published` policies.
+    """Raise OperatorError("wrong_checkpoint") unless master weights of `step` match a chain with `published` policies.
 
-    The policy of `step` may be the newest on chain. It may also be unpublished with at most `max_staleness` unpublished
-    ones before it, because a batch requires work of a policy that was on chain. In any other case the newest checkpoint
-    is lost or belongs to another trainer.
+    The policy of `step` can be the newest on chain. It can also be unpublished, with at most `max_staleness`
+    unpublished policies before it, because a batch requires work of a policy that was on chain. In any other case the
+    newest checkpoint is lost or belongs to a different trainer.
     """
     if max(step - max_staleness, min(step, 1)) <= published <= step + 1:
         return
@@ -90,9 +90,9 @@ def require_resumable(step: Step, published: int, *, max_staleness: int) -> None
 
 
 def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
-    """Raise OperatorError("another_policy") unless `folder` is the policy that the chain holds for `step`.
+    """Raise OperatorError("another_policy") unless `folder` contains the policy that is on chain for `step`.
 
-    The policy is cut into shards in `scratch`, which needs as much free space as the policy takes.
+    The policy is split into shards in `scratch`, which needs as much free space as the policy takes.
     """
     if folder.is_dir() and registry.steps_of(pool) > step:
         with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
@@ -114,7 +114,7 @@ def _advise_fresh_optimizer(newest: int) -> str:
 
 
 def build_lost_policy(folder: Path, published: int) -> OperatorError:
-    """Build the error for a lost policy that is older than the masters and must be published before theirs."""
+    """Build the error for a lost policy that is older than the master weights and must be published before theirs."""
     lost = int(folder.name)
     return OperatorError(
         "lost_policy",

@@ -1,6 +1,7 @@
-"""A learner's tensors in files that any number of ranks write and read: torch's distributed checkpoint in safetensors.
+"""A learner's tensors in files, in the safetensors format of torch's distributed checkpoint.
 
-All ranks call each function at the same time, except those of digests, which only rank 0 calls.
+Any number of ranks can write and read them. All ranks call each function at the same time, except the digest
+functions, which only rank 0 calls.
 """
 
 import hashlib
@@ -27,9 +28,9 @@ _DIGESTS = "digests.json"
 
 
 def save_tensors(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
-    """Write the tensors of each file: one plain file if this process is alone, else one file per rank with its parts.
+    """Write the tensors of each file. A single process writes one plain file, and several ranks write one file each.
 
-    Raises the errors of writing, and OperatorError("folder_not_shared") if rank 0 does not find all parts.
+    Raises the errors of writing, and OperatorError("folder_not_shared") if rank 0 does not find the files of all ranks.
     """
     if not is_shared():
         for file, named in files.items():
@@ -46,7 +47,7 @@ def save_tensors(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> Non
 
 
 def require_whole(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Raise OperatorError("folder_not_shared") unless `folder` holds all parts of `tensors`."""
+    """Raise OperatorError("folder_not_shared") unless `folder` contains all shards of `tensors`."""
     try:
         _require_match(tensors, HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
     except ValueError as error:
@@ -58,9 +59,9 @@ def require_whole(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def load_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Fill the tensors in place from files that any number of ranks wrote.
+    """Fill the tensors in place from files that any number of ranks have written.
 
-    Raises ValueError if names, shapes or dtypes differ, if a part is missing, or if a value is NaN or Inf.
+    Raises ValueError if names, shapes or dtypes differ, if a shard is missing, or if a value is NaN or Inf.
     """
     reader = HuggingFaceStorageReader(str(folder))
     _require_match(tensors, reader.read_metadata().state_dict_metadata)
@@ -71,12 +72,12 @@ def load_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def write_digests(folder: Path) -> None:
-    """Write the SHA-256 of every file in `folder` to a file there, after all ranks have written."""
+    """Write a file with the SHA-256 of every other file in `folder`, after all ranks have written."""
     (folder / _DIGESTS).write_text(json.dumps(_compute_digests(folder)))
 
 
 def require_undamaged(folder: Path) -> None:
-    """Raise ValueError or OSError unless `folder` holds exactly the files that `write_digests` saw, bit for bit."""
+    """Raise ValueError or OSError unless `folder` contains exactly the files of `write_digests`, bit for bit."""
     try:
         saved = dict(json.loads((folder / _DIGESTS).read_bytes()))
     except (ValueError, TypeError) as error:
@@ -115,7 +116,7 @@ def _require_match(tensors: Mapping[str, Tensor], found: Mapping[str, object]) -
 def _plain_failures() -> Iterator[None]:
     """Raise the first failure instead of torch's collection of failures, which is not an Exception.
 
-    Torch's warning about a single rank is suppressed.
+    Suppresses torch's warning about a single rank.
     """
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""Fetches the files of a batch, compares them with what was accepted, decodes them in a sandbox and checks them.
+"""Fetches the files of a batch, checks them against the accepted hashes, and decodes them in a sandbox.
 
-Submissions that cannot be trained on are left out, and learning continues.
+Submissions that cannot be used for training are skipped, and learning continues.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from trainer.data.samples import AcceptedWork
 DOWNLOADS = 8
 """Maximum number of concurrent downloads."""
 WRONG_FILE = {"digest_mismatch", "oversized"}
-"""Error codes of files for which a retry cannot help."""
+"""Error codes of files that a retry cannot mend."""
 TRIES = 2
-"""Number of orders without a new file after which refused files count as lost.
+"""Number of batch requests without a new file after which refused files count as lost.
 
-One order is not enough, because a store refuses expired links in the same way.
+One request is not enough, because a store refuses expired links in the same way.
 """
 
 
 def require_order(order: BatchOrder, step: Step) -> None:
-    """Raise OperatorError("wrong_batch") unless the order is for `step`, which the claim named.
+    """Raise OperatorError("wrong_batch") unless the coordinator's batch is for `step`, the step that was requested.
 
-    It is not retried, because a coordinator that answers with another step would always do so.
+    This is not retried, because such a coordinator would always return a different step.
     """
     if order.step != step:
         raise OperatorError(
@@ -43,7 +43,7 @@ def require_order(order: BatchOrder, step: Step) -> None:
 
 
 def is_fresh(item: BatchItem, step: Step, params: PoolParams) -> bool:
-    """Return whether a submission is neither too old for `step` nor of a later policy. Log it otherwise."""
+    """Return whether a submission is neither too stale for `step` nor from a later policy. Log it if not."""
     if 0 <= step - item.policy_version <= params.max_staleness:
         return True
     get_logger().error("submission left out, it is stale", task=item.task, policy=item.policy_version, step=step)
@@ -53,10 +53,11 @@ def is_fresh(item: BatchItem, step: Step, params: PoolParams) -> bool:
 def read_work(
     item: BatchItem, file: bytes, params: PoolParams, *, vocabulary: int, decode: Callable[[bytes], bytes]
 ) -> AcceptedWork | None:
-    """Return the rollouts of an accepted submission, or None if its content cannot be trained on.
+    """Return the rollouts of an accepted submission. None if its content cannot be used for training.
 
-    `decode` is `codec.decode_framed` in a process that may die. Work that was accepted without a replay may still be
-    hostile. It is left out, and learning continues.
+    `decode` is `codec.decode_framed` in a subprocess that may crash. Work that was accepted without a replay may still
+    be hostile. It is skipped, and learning continues.
+
     Raises ProtocolError("digest_mismatch") if the file is not the accepted one.
     """
     if sha256(file) != item.work_key:
@@ -82,17 +83,20 @@ def _require_rows(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) 
 
 
 def read(ctx: Context, item: BatchItem, file: bytes) -> AcceptedWork | None:
-    """Return the work in a file, or None if it cannot be trained on. Work that no quorum replayed is graded again."""
+    """Return the work in a file.
+
+    None if it cannot be used for training. Work that no quorum replayed is graded again.
+    """
     params, vocabulary = ctx.network.params, ctx.learner.vocabulary
     work = read_work(item, file, params, vocabulary=vocabulary, decode=ctx.decode)
     return work if work is None or item.replayed else ctx.regrader.regrade(item, work)
 
 
 async def fetch(ctx: Context, order: BatchOrder) -> list[AcceptedWork | None]:
-    """Return the work of a batch, checked and decoded. None marks a submission that is stale, wrong or lost.
+    """Return the work of a batch, checked and decoded. None marks a stale, wrong or lost submission.
 
-    If no file at all is available, none counts as lost: the fault is then the store's. Files that arrived are kept in
-    `progress.fetched` and not fetched again.
+    If no file at all is available, the store is at fault and no submission counts as lost. Files that arrived are kept
+    in `progress.fetched` and not fetched again.
     """
     params, client, progress = ctx.network.params, ctx.network.coordinator, ctx.progress
     require_order(order, progress.step)

@@ -1,8 +1,8 @@
-"""Sequence packing: siblings become one prefix tree, trees fill rows by first fit, and ranks get equal shares.
+"""Sequence packing: siblings form one prefix tree, trees fill rows by first fit, and ranks get equal shares.
 
-The common prefix of siblings, which is their prompt and all first tokens on which they agree, goes through the model
-once (arXiv 2506.05433, 2511.00413). A token attends to its own past only, and its gradient is the sum over all tokens
-that follow it.
+The common prefix of siblings consists of their prompt and the first tokens on which they agree. It goes through the
+model once (arXiv 2506.05433, 2511.00413). A token attends only to its own past, and its gradient is the sum over all
+tokens that follow it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ from trainer.data.samples import Sample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefixTree:
-    """Samples that share a prompt and the first tokens on which they agree. A single sample is a tree, too.
+    """Samples with the same prompt, which share the first tokens on which they agree. A single sample is a tree, too.
 
-    A tree fits into a row, except for a single sample that is longer than one.
+    A tree fits into a row, unless it is a single sample longer than a row.
     """
 
     samples: tuple[int, ...]
@@ -29,15 +29,16 @@ class PrefixTree:
     tokens: int
     """Number of tokens fed to the model."""
     seen: int
-    """Number of attended (query, key) pairs, counted twice, so that a sequence alone has length^2. Siblings do not
-    attend to each other."""
+    """Number of attended (query, key) pairs, times two, so that a single sequence has length^2. Siblings do not attend
+    to each other.
+    """
     cost: float
-    """Computation of the tree, in units of one token without attention."""
+    """Computation cost of the tree. The unit is one token without attention."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedBatch:
-    """Packed samples: the inputs of the model, [tokens] each, and the predictions to be made, [n] each.
+    """Packed samples: the model's inputs, [tokens] each, and the predictions, [n] each.
 
     The rows of a micro-batch follow one another in a single sequence of tokens.
     """
@@ -45,21 +46,23 @@ class PackedBatch:
     tokens: Tensor
     """Token ids fed to the model, int64[tokens]."""
     positions: Tensor
-    """Position ids, int64[tokens]. They continue in each branch where it leaves another and restart at 0 with each
-    family. Attention kernels that do not support families find the borders by this."""
+    """Position ids, int64[tokens]. They restart at 0 with each family. A branch continues from the position where it
+    leaves the tree. Attention kernels without support for families find borders by the restarts.
+    """
     ends: Tensor
-    """End (exclusive) of each token's subtree in the flattened tree, int64[tokens]. Only positions from the token
-    itself up to its end attend to it."""
+    """End (exclusive) of each token's subtree in the flattened tree, int64[tokens]. Only the tokens from this one up to
+    its end attend to it.
+    """
     places: Tensor
-    """Index into `tokens` at which each prediction is made, int64[n]. Siblings share it as far as they agree."""
+    """Index in `tokens` at which each prediction is made, int64[n]. Siblings share indices as long as they agree."""
     targets: Tensor
-    """Token ids to be predicted, int64[n]."""
+    """Token ids to predict, int64[n]."""
     old: Tensor | None
-    """log p under the old policy, float32[n]. None if the samples have none."""
+    """log p under the old policy, float32[n]. None if the samples do not have it."""
     proximal: Tensor | None
-    """log p under the policy with which the step starts, float32[n]. None if the samples have none."""
+    """log p under the policy at the start of the step, float32[n]. None if the samples do not have it."""
     reference: Tensor | None
-    """log p under the reference policy, float32[n]. None if the samples have none."""
+    """log p under the reference policy, float32[n]. None if the samples do not have it."""
     advantages: Tensor
     """Advantage of each prediction's sample, float32[n]."""
     weights: Tensor
@@ -74,17 +77,17 @@ class PackedBatch:
 
 @dataclass(slots=True)
 class _FlatTree:
-    """Prefix trees one after another, flattened in the order in which they grow. The lists have one entry per token."""
+    """A sequence of prefix trees, flattened in the order in which they grow. The lists have one entry per token."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     """End (exclusive) of each token's subtree. 0 while the subtree may still grow."""
     path: list[int] = field(default_factory=list)
-    """Indices of the tokens from the root to the newest one."""
+    """Indices of the tokens from the root to the newest token."""
 
     def grow(self, tokens: Sequence[int], start: int) -> None:
-        """Add a branch after the first `start` tokens of the path. 0 begins a new tree."""
+        """Add a branch after the first `start` tokens of the path. If `start` is 0, begin a new tree."""
         self.leave(start)
         self.path += range(len(self.tokens), len(self.tokens) + len(tokens))
         self.tokens += tokens
@@ -92,18 +95,18 @@ class _FlatTree:
         self.ends += [0] * len(tokens)
 
     def leave(self, start: int) -> None:
-        """End the subtrees of all tokens of the path from `start`."""
+        """Close the subtrees of all tokens in the path from index `start`."""
         for index in self.path[start:]:
             self.ends[index] = len(self.tokens)
         del self.path[start:]
 
 
 def group(samples: Sequence[Sample], *, seq_len: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
-    """Group samples of equal prompts into trees, each of at most a row of `seq_len` tokens. Unless `is_shared`, each
-    sample is a tree of its own.
+    """Group samples with equal prompts into trees of at most `seq_len` tokens. Unless `is_shared`, each sample is one
+    tree.
 
-    A token costs 1, and each token to which it attends costs 1 / `crossover`: attention to `crossover` tokens costs as
-    much as everything else.
+    A token costs 1, and each token to which it attends costs 1 / `crossover`. Attention to `crossover` tokens therefore
+    costs as much as everything else.
     """
     siblings: dict[tuple[int, ...] | int, list[int]] = {}
     for i, sample in enumerate(samples):
@@ -129,7 +132,7 @@ def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int
 
 
 def _count_common(first: Sample, second: Sample) -> int:
-    """Return the length of the common prefix of the tokens that two samples of the same prompt feed to the model."""
+    """Return the length of the common prefix of two samples with equal prompts, in tokens that are fed to the model."""
     prompt, fed = len(first.prompt), min(len(first.tokens), len(second.tokens)) - 1
     for i in range(fed):
         if first.tokens[i] != second.tokens[i]:
@@ -138,7 +141,7 @@ def _count_common(first: Sample, second: Sample) -> int:
 
 
 def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Return the indices in each row. The longest go first, each into the first row that has room, and none is cut.
+    """Return the indices in each row, by first fit: the longest first, each into the first row with room. None is cut.
 
     Raises ValueError if a length exceeds `seq_len`.
     """
@@ -161,9 +164,9 @@ def share(
 ) -> list[list[list[list[int]]]]:
     """Return the micro-batches of each rank: lists of rows, which are lists of sample indices.
 
-    The samples of a family follow one another. Families go to the rank with the least work so far, the costliest first.
-    All ranks get the same number of micro-batches, and a missing one is a row without samples. A family that is longer
-    than a row makes all rows as long as itself.
+    The samples of a family stay together. Families go to the rank with the least work so far, the most expensive first.
+    All ranks get the same number of micro-batches, and a missing one is a row without samples. If a family is longer
+    than a row, all rows have its length.
     """
     assigned: list[list[PrefixTree]] = [[] for _ in range(ranks)]
     work = [0.0] * ranks
@@ -187,8 +190,9 @@ def build_rows(
 ) -> PackedBatch:
     """Build the tensors of a micro-batch. A micro-batch without samples gets one token of padding.
 
-    `is_shared`: samples of equal prompts that follow each other in a row share their common prefix, even if they belong
-    to two families.
+    With `is_shared`, consecutive samples with equal prompts in a row share their common prefix, even if they belong to
+    two families.
+
     Raises ValueError if only some samples have `old`, `proximal` or `reference`.
     """
     line, chosen = _FlatTree(), [(samples[i], weights[i]) for row in rows for i in row]

@@ -1,6 +1,6 @@
 """Recomputes rewards of work that no quorum replayed, because the trainer's advantages depend on them.
 
-A single validator has accepted such work and might be the worker's accomplice
+A single validator has accepted such work, and it might collude with the worker
 (docs/decisions/034-rewards-are-recomputed.md). A file is regraded while others are still being downloaded.
 """
 
@@ -29,7 +29,7 @@ class Regrader:
     environment: Environment
     tokenizer: Tokenizer
     format: PromptFormat
-    """Format in which the pool's questions become prompts."""
+    """Prompt format of the pool."""
     ends: Set[int]
     """Ids of the end tokens."""
     limit: int
@@ -40,15 +40,15 @@ class Regrader:
     """Number of token ids that the model accepts."""
     grade: Grader
     limits: GradingParams
-    """Limits of one grade on a worker."""
+    """Limits of one grading call, as for a worker."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    """Lock around environment and tokenizer, which are not thread-safe. Files are read in several threads."""
+    """Lock for environment and tokenizer, which are not thread-safe. Files are read in several threads."""
 
     def regrade(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork | None:
-        """Return `work` with recomputed rewards, and with the number of rollouts that claimed another one.
+        """Return `work` with recomputed rewards, and with the number of rollouts that claimed a different one.
 
-        Returns None, with a log line, if a row has another prompt or seed than its slot or ends unlawfully. It does so
-        too if a grading limit may explain a reward that differs.
+        Returns None, with a log line, if a row's prompt or seed is not its slot's, or if its end is not allowed. Also
+        returns None if a grading limit may explain a reward that differs.
         """
         domain = SlotDomain(
             beacon=item.manifest_hash,

@@ -1,4 +1,4 @@
-"""The data that the trainer learns from: accepted work, its rollouts as samples, and the batch of one update."""
+"""The data for learning: accepted work, its rollouts as samples, and the batch of one update."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ class AcceptedWork:
     task: TaskId
     policy_version: Step
     replayed: bool
-    """Whether the claimed log-probabilities are the policy's and a replay confirmed them."""
+    """Whether a replay confirmed that the claimed log-probabilities are the policy's."""
     rollouts: tuple[Rollout, ...]
     regraded: int = 0
-    """Number of rollouts whose claimed reward the trainer replaced by the one that it computed."""
+    """Number of rollouts whose claimed reward the trainer replaced by its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,19 +30,21 @@ class Sample:
     reward: float
     advantage: float
     old: tuple[float, ...] | None
-    """log p of each completion token under the old policy, see the setting `old_policy`. None: the learner computes it
-    under the policy with which the step starts."""
+    """log p of each completion token under the old policy; see the setting `old_policy`. None means that the learner
+    computes it under the policy at the start of the step.
+    """
     proximal: tuple[float, ...] | None = None
-    """log p of each completion token under the policy with which the step starts. None if the update starts from that
-    policy itself, or if the objective does not use it."""
+    """log p of each completion token under the policy at the start of the step. None if the update starts from that
+    policy, or if the objective does not use it.
+    """
     reference: tuple[float, ...] | None = None
-    """log p of each completion token under the reference policy. None: no divergence is computed."""
+    """log p of each completion token under the reference policy. None if no KL divergence is computed."""
     finished: bool = True
     """Whether the completion ended with an end token. Otherwise it was cut at the token limit."""
 
     @property
     def fed(self) -> int:
-        """Number of tokens fed to the model: all but the last one, which predicts nothing."""
+        """Number of tokens fed to the model: all except the last one, which predicts nothing."""
         return len(self.prompt) + len(self.tokens) - 1
 
 
@@ -55,6 +57,6 @@ class Batch:
 
     samples: tuple[Sample, ...]
     weights: tuple[float, ...]
-    """Weight of each token of a sample in the loss of the whole update, one per sample."""
+    """Weight of a sample's tokens in the loss of the whole update, one value per sample."""
     tokens: int
-    """Number of loss-bearing tokens of the update, including those of missing samples."""
+    """Number of tokens with a loss in the update, including those of missing samples."""

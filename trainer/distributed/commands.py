@@ -1,6 +1,6 @@
-"""Commands of rank 0 to the other ranks, as bytes: safetensors with a JSON header, so that nothing is unpickled.
+"""Commands from rank 0 to the other ranks, as bytes: safetensors with a JSON header, so that nothing is unpickled.
 
-A decoded command equals the encoded one, to the bit of every number.
+A decoded command equals the encoded one bit for bit.
 """
 
 import json
@@ -21,20 +21,20 @@ _OPTIONAL = ("old", "proximal", "reference")
 
 
 class Verb(StrEnum):
-    """The action that all ranks carry out next."""
+    """Action that all ranks carry out next."""
 
     BUILD = "build"
-    """Build the learner and its scratch model from the settings and pool parameters in the text."""
+    """Build the learner and its scratch model from the settings and pool parameters in `text`."""
     LEARN = "learn"
     """Run the updates of the batches."""
     RECOMPUTE = "recompute"
-    """Compute log-probabilities of the single batch, under weights that rank 0 sends next."""
+    """Compute log-probabilities of the only batch, under weights that rank 0 sends next."""
     GATHER = "gather"
     """Gather the weights on rank 0."""
     SAVE = "save"
-    """Save the shards of masters and moments to the folder that the text names."""
+    """Save the shards of master weights and moments to the folder in `text`."""
     RESTORE = "restore"
-    """Restore masters and moments from the folder that the text names."""
+    """Restore master weights and moments from the folder in `text`."""
     BEAT = "beat"
     """Do nothing. This is the heartbeat of rank 0."""
     STOP = "stop"
@@ -43,7 +43,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCommand:
-    """A command of rank 0, for example RankCommand(verb=Verb.SAVE, text="/home/x/checkpoints/.7")."""
+    """A command from rank 0. Example: RankCommand(verb=Verb.SAVE, text="/home/x/checkpoints/.7")."""
 
     verb: Verb
     text: str = ""
@@ -60,7 +60,7 @@ def encode_order(order: RankCommand) -> bytes:
 
 
 def decode_order(data: bytes) -> RankCommand:
-    """Decode a command that `encode_order` encoded."""
+    """Decode a command from `encode_order`."""
     tensors = load(data)
     header = json.loads(bytes(tensors["header"].tolist()))
     batches = []
@@ -123,5 +123,5 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
 
 
 def _cut(values: list[Any], lengths: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Cut values into rows of the given lengths."""
+    """Split values into rows of the given lengths."""
     return (tuple(values[start:end]) for start, end in pairwise(accumulate(lengths, initial=0)))

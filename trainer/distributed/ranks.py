@@ -1,6 +1,6 @@
-"""The processes of one trainer that torchrun started: rank 0 leads, and the others carry out its commands.
+"""The processes of one trainer under torchrun: rank 0 leads, and the others carry out its commands.
 
-Without torchrun there is one rank, and nothing here has any effect.
+Without torchrun there is one rank, and the functions of this module have no effect.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ BEAT_SECONDS = 10.0
 class Ranks:
     """This process as one rank of a trainer.
 
-    `rank`: its number. `device`: its device, for example "cuda:0". `mesh`: all ranks; None if there is only one.
+    `rank` is its number, and `device` its device, for example "cuda:0". `mesh` contains all ranks. It is None if there
+    is only one.
     """
 
     def __init__(self, *, rank: int = 0, device: str = "cpu", mesh: DeviceMesh | None = None) -> None:
         self.rank, self.device, self.mesh = rank, device, mesh
         self._turn = threading.Lock()
         self._is_apart = False
-        """Whether the other ranks may still be in a command that this one has left by an exception."""
+        """Whether this rank has left a command by an exception while the other ranks may still be in it."""
 
     @property
     def is_shared(self) -> bool:
@@ -47,10 +48,10 @@ class Ranks:
 
     @contextmanager
     def together(self, order: RankCommand) -> Iterator[None]:
-        """Carry out a command on all ranks: rank 0 sends it on entry, and the others enter because they received it.
+        """Carry out a command on all ranks. Rank 0 sends it on entry, and the other ranks enter after they received it.
 
-        Raises OperatorError("rank_lost"). Any other error raised within must end the process, because this rank has
-        then left the command while the others are still in it.
+        Raises OperatorError("rank_lost"). Any other error raised in the context must end the process, because this rank
+        has then left the command while the others are still in it.
         """
         if not self.is_shared or self.rank > 0:
             yield
@@ -62,14 +63,17 @@ class Ranks:
             self._is_apart = False
 
     def receive(self) -> RankCommand:
-        """Wait for rank 0's next command. Raises OperatorError("rank_lost") if rank 0 is gone or silent too long."""
+        """Wait for rank 0's next command.
+
+        Raises OperatorError("rank_lost") if rank 0 has ended or is silent for too long.
+        """
         with explain_lost_rank():
             while (order := _receive()).verb is Verb.BEAT:
                 pass
         return order
 
     def beat(self) -> None:
-        """Send a heartbeat to the other ranks, unless all are in a command. Raises OperatorError("rank_lost")."""
+        """Send a heartbeat to the other ranks, unless a command is running. Raises OperatorError("rank_lost")."""
         if not self._turn.acquire(blocking=False):
             return
         try:
@@ -86,14 +90,14 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""The only rank of a trainer that torchrun did not start."""
+"""The only rank of a trainer without torchrun."""
 
 
 @contextmanager
 def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
     """Connect to the other ranks if torchrun started this process. A rank that is silent for `seconds` counts as lost.
 
-    The device "cuda" becomes the device of this rank. Raises OperatorError("rank_lost").
+    The device "cuda" becomes this rank's device. Raises OperatorError("rank_lost").
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if not dist.is_torchelastic_launched() or size == 1:
@@ -115,10 +119,11 @@ def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
 
 @asynccontextmanager
 async def lead(ranks: Ranks, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Lead the other ranks: within, they wait for commands and get heartbeats. On success they are stopped at the end.
+    """Lead the other ranks. In the context they wait for commands and get heartbeats. On success they are stopped at
+    the end.
 
-    A lost rank sets `stop`, and OperatorError("rank_lost") is raised at the end. If something else failed, that error
-    is raised instead, because it may be the reason why the rank is lost.
+    A lost rank sets `stop`, and OperatorError("rank_lost") is raised at the end. If there was a different failure, its
+    error is raised instead, because it may be the reason why the rank was lost.
     """
     if not ranks.is_shared:
         yield
@@ -149,7 +154,7 @@ async def _beat(ranks: Ranks, ended: asyncio.Event, stop: asyncio.Event) -> None
 
 @contextmanager
 def explain_lost_rank() -> Iterator[None]:
-    """Raise OperatorError("rank_lost") if torch cannot reach another rank within."""
+    """Raise OperatorError("rank_lost") if torch cannot reach another rank in the context."""
     try:
         yield
     except RuntimeError as error:

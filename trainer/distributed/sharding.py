@@ -1,4 +1,4 @@
-"""Shards of a learner's tensors: FSDP2 over all ranks. Every rank calls each function at the same time."""
+"""Shards a learner's tensors with FSDP2 over all ranks. Every rank calls each function at the same time."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from trainer.distributed.ranks import Ranks
 
 
 def require_shardable(ranks: Ranks, *, lora_rank: int | None) -> None:
-    """Raise OperatorError("unsupported_ranks") if the settings do not work with several ranks."""
+    """Raise OperatorError("unsupported_ranks") if the settings do not support several ranks."""
     if ranks.is_shared and lora_rank is not None:
         raise OperatorError(
             "unsupported_ranks",
@@ -27,10 +27,11 @@ def require_shardable(ranks: Ranks, *, lora_rank: int | None) -> None:
 
 
 def shard(predictor: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a model in place: each layer on its own, and the rest (embedding, last norm, head) as one more unit.
+    """Shard a model in place. Each layer is one unit, and the rest (embedding, last norm, head) is another one.
 
-    The units move to the mesh's device one by one. Weights are whole only in the unit that a forward or backward pass
-    is in. Gradients are sums over the ranks, not means, because each rank's loss is already its share of the whole.
+    The units move to the mesh's device one by one. Weights are gathered only in the unit that a forward or backward
+    pass is in. Gradients are sums over the ranks, not means, because each rank's loss is already its share of the
+    whole.
     """
     for module in predictor.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -43,18 +44,18 @@ def shard(predictor: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def make_whole(tensor: Tensor) -> Tensor:
-    """Return a tensor gathered from all ranks. A tensor that is not sharded is returned itself."""
+    """Gather a tensor from all ranks. A tensor that is not sharded is returned unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def get_local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor."""
+    """Return this rank's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
 def scatter_weights(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> None:
-    """Set the shards of all ranks from rank 0's whole `weights`, given by name. `weights` is None on other ranks.
+    """Set the shards on all ranks from rank 0's whole `weights`, by name. `weights` is None on other ranks.
 
     Only one tensor at a time is whole on a device.
     """
@@ -70,7 +71,7 @@ def scatter_weights(model: PreTrainedModel, weights: Mapping[str, Tensor] | None
 
 @torch.no_grad()
 def gather_weights(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the weights by name in rank 0's main memory, cast to `dtype`. Other ranks get an empty dict.
+    """Return the weights by name in rank 0's main memory, converted to `dtype`. Other ranks get an empty dict.
 
     Only one tensor at a time is whole on a device.
     """

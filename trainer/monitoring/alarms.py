@@ -1,9 +1,10 @@
-"""The early signs of collapse that the paper saw (INTELLECT-2, section 3), as functions of a run's past steps.
+"""Early signs of collapse, as described in the paper (INTELLECT-2, section 3), computed from a run's past steps.
 
 In the paper gradient norm and clip ratio climb slowly, while entropy falls and then rises. The clip ratio of the
 decoupled objective with one update per step is always 0. So two distances from the policy that sampled are watched
-instead: the share of tokens outside the clip range and the mismatch KL.
-Series are compared by medians of windows that do not overlap, so one odd step raises no alarm.
+instead: the fraction of tokens outside the clip range, and the mismatch KL.
+
+Medians of windows that do not overlap are compared, so that a single outlier raises no alarm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,28 +19,28 @@ GRADIENT_NORM, OUTSIDE_CLIP, MISMATCH_KL, ENTROPY = SIGNS = (
     "policy/mismatch_kl",
     "policy/entropy",
 )
-"""Names of the metrics that are watched."""
+"""Names of the watched metrics."""
 
 Series = Mapping[str, Sequence[float]]
-"""Values of each metric in SIGNS by name: one per step, oldest first. All series have the same length."""
+"""Values of each watched metric by name, one per step, oldest first. All series have the same length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """One sign of collapse, for example Alarm(sign="optim/grad_norm", value=0.21, limit=0.16)."""
+    """One sign of collapse. Example: Alarm(sign="optim/grad_norm", value=0.21, limit=0.16)."""
 
     sign: str
     """Name of the metric."""
     value: float
     """Newest median of the metric."""
     limit: float
-    """Limit that the median has reached."""
+    """Limit that the median has reached or exceeded."""
 
 
 def find_new_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
-    """Return the signs that are present now and at none of the `window` steps before.
+    """Return the signs that are present now but were absent in each of the `window` steps before.
 
-    So each sign is reported once until it has been absent for a window.
+    A sign is therefore reported once, until it has been absent for a whole window.
     """
     before = {
         alarm.sign
@@ -71,21 +72,21 @@ def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
 
 
 def compute_medians(values: Sequence[float], window: int) -> list[float]:
-    """Return the medians of adjacent windows, the last of which ends with the newest value.
+    """Return the medians of adjacent windows. The last window ends with the newest value.
 
-    Values that are left over at the start, where learning begins, are in no window.
+    Values left over at the start, where learning begins, are ignored.
     """
     first = len(values) % window
     return [median(values[start : start + window]) for start in range(first, len(values), window)]
 
 
 def compute_climb_limit(medians: Sequence[float], *, climb: float, least: float) -> float | None:
-    """Return the limit from which the newest median counts as climbed, or None if there is no earlier median."""
+    """Return the limit from which the newest median counts as a climb. None if there is no earlier median."""
     return max(least, climb * min(medians[:-1])) if len(medians) > 1 else None
 
 
 def compute_rise_limit(medians: Sequence[float], *, fall: float, rise: float) -> float | None:
-    """Return the limit from which the newest median counts as risen again, or None if there was no fall before."""
+    """Return the limit from which the newest median counts as a rise after a fall. None if there was no fall."""
     if len(medians) < 3:
         return None
     lowest = min(medians[:-1])

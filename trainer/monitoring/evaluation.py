@@ -1,6 +1,6 @@
-"""Rewards of published policies on held-out prompts, measured in the background while training continues.
+"""Evaluates published policies on held-out prompts in the background, while training continues.
 
-The sampling noise of each completion is the same at every step, so that differences come from the policy alone.
+The sampling noise of each completion is the same at every step, so differences come only from the policy.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from covey.runtime.log import get_logger
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluator:
-    """An evaluation of `prompts` x `samples` completions on its own engine."""
+    """Evaluates policies with `prompts` x `samples` completions on its own engine."""
 
     engine: Engine
     environment: Environment
@@ -40,9 +40,10 @@ class Evaluator:
         return self.prompts * self.samples
 
     def evaluate(self, folder: Path, step: Step) -> float:
-        """Return the mean reward of the policy in `folder`, computed as workers compute it.
+        """Return the mean reward of the policy in `folder`, computed in the same way as by workers.
 
-        Raises ProtocolError if the policy is lost or does not fit, and OperatorError if another setting would help.
+        Raises ProtocolError if the policy is lost or does not fit. Raises OperatorError if a different setting would
+        help.
         """
         with explain_evaluation():
             return self._evaluate(folder, step)
@@ -75,7 +76,7 @@ class Evaluator:
 
 @contextmanager
 def explain_evaluation() -> Iterator[None]:
-    """Make an OperatorError or a lack of memory raised within name the trainer's settings that help.
+    """Convert an OperatorError or a lack of memory in the context to an error that names the trainer's settings.
 
     The original advice names parameters of the pool or the engine, which a trainer cannot set.
     """
@@ -94,27 +95,27 @@ def explain_evaluation() -> Iterator[None]:
 
 @dataclass(slots=True, kw_only=True)
 class Background:
-    """Evaluations that run one after another concurrently with the loop, oldest first, each once.
+    """Evaluations that run in sequence while the loop continues, oldest first, each once.
 
-    A step whose policy is lost is logged and skipped, because no restart would bring it back. Any other failure ends
-    the process.
+    If the policy of a step is lost, the step is logged and skipped, because no restart would restore the policy. Any
+    other failure ends the process.
     """
 
     evaluate: Callable[[Step], None]
-    """Blocking function that evaluates a step and reports the result. It runs in a thread."""
+    """Blocking function that evaluates a step and reports the result. Runs in a thread."""
     on_failure: Callable[[], None]
-    """Function that is called when an evaluation raised. `finish` then raises the same error."""
+    """Called after an evaluation has failed. `finish` then raises the error."""
     _ordered: set[Step] = field(default_factory=set)
     _waiting: list[Step] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> Sequence[Step]:
-        """Steps that are not evaluated yet, whose policies must be kept."""
+        """Steps that are not evaluated yet. Their policies must be kept."""
         return tuple(self._waiting)
 
     def add(self, step: Step) -> None:
-        """Evaluate `step` after the steps before it, unless it was added before. After a failure nothing is added."""
+        """Queue the evaluation of `step`, unless it was queued before. After a failure nothing is queued."""
         if step in self._ordered or (self._task is not None and self._task.done() and self._waiting):
             return
         self._ordered.add(step)
@@ -124,12 +125,12 @@ class Background:
             self._task.add_done_callback(self._report)
 
     async def finish(self) -> None:
-        """Wait for all evaluations. Raises the error of one that failed."""
+        """Wait for all evaluations. Raises the error of a failed one."""
         if self._task is not None:
             await self._task
 
     async def stop(self) -> None:
-        """Finish the current evaluation and forget the others."""
+        """Finish the current evaluation and drop the others."""
         del self._waiting[1:]
         await self.finish()
 

@@ -1,6 +1,6 @@
-"""The output of `covey trainer run`: one line per step above a live bar on a terminal, log lines elsewhere.
+"""The output of `covey trainer run`: on a terminal one line per step above a progress bar, otherwise log lines.
 
-The functions here are sinks of the trainer's metrics. Nothing else is ever written to standard output.
+The functions here are sinks of the trainer's metrics. Nothing else is written to standard output.
 """
 
 import sys
@@ -23,15 +23,15 @@ SHOWN = (
     ("tokens/s", "perf/tokens_per_second", ",.0f"),
     ("idle", "trainer/idle_ratio", ".0%"),
 )
-"""Label, metric and format of a step's line."""
+"""Label, metric and format of the values in a step's line."""
 
 
 @contextmanager
 def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
-    """Yield a sink whose output is shown until the context ends.
+    """Yield a sink that shows metrics until the context ends.
 
-    `steps` is the number of the policy that ends the run. None: the run has no end.
-    On a terminal enter it before the log is configured, so that log lines on the same terminal appear above the bar.
+    `steps` is the number of the policy that ends the run. None means that the run has no end.
+    On a terminal, enter the context before the log is configured, so that log lines appear above the bar.
     """
     from trainer.monitoring.metrics import log_line
 
@@ -54,7 +54,7 @@ def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
 
 
 def format_line(event: str, step: int, values: Values) -> str:
-    """Format the line of an "update" or an "evaluation".
+    """Format the line of an "update" or an "evaluation" event.
 
     Example: "step   12  reward 0.531  entropy 0.412  ...  idle 31%".
     """

@@ -1,4 +1,6 @@
-"""What each value of a line of `metrics.jsonl` means, by event and name.  docs/reference/metrics.md is made of it."""
+"""Meaning of each value in a line of `metrics.jsonl`, by event and name. docs/reference/metrics.md is generated from
+it.
+"""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """The trainer's metrics: one JSON object per line in `metrics.jsonl`, one line per (event, step).
 
-A torn last line, left by a killed process or a full disk, is cut off at the next start. Sinks (terminal, log,
-TensorBoard) receive each new line after it is written. The file is the record, and sinks may lack its newest line.
+An incomplete last line, left by a killed process or a full disk, is removed at the next start. Sinks (terminal, log,
+TensorBoard) receive each new line after it is written. The file is authoritative, and sinks may lack its newest line.
 """
 
 import json
@@ -19,14 +19,14 @@ from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, find_new_alarms
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
-"""Function that receives event, step and values of a line once it is written."""
+"""Function that receives event, step and values of a line after it is written."""
 
 LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
 """Metrics of an update that `log_line` logs."""
 
 
 class TrainingMetrics:
-    """The file of metrics and its sinks. Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
+    """The metrics file and its sinks. Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
 
     def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
         self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
@@ -39,13 +39,15 @@ class TrainingMetrics:
             self._extend_series(line["event"], line)
 
     def has(self, event: str, step: int) -> bool:
-        """Return whether the file has a line of this event and step, also from an earlier process."""
+        """Return whether the file has a line for this event and step. It may come from an earlier process."""
         return (event, step, None) in self._seen
 
     def record(self, event: str, step: int, values: Values) -> None:
-        """Append a line unless the step already has one of this event, so that work repeated after a crash counts once.
+        """Append a line, unless the file has one for this event and step. Work repeated after a crash therefore counts
+        once.
 
-        An update is compared with those before it. Each new sign of collapse adds an "alarm" line before the update's.
+        An update is compared with earlier ones. Each new sign of collapse adds an "alarm" line before the update's
+        line.
         """
         with self._recording:
             if not self.has(event, step):
@@ -67,9 +69,9 @@ class TrainingMetrics:
                 sink(name, step, each)
 
     def _extend_series(self, event: str, values: Values) -> bool:
-        """Add the values of an update to the series and return whether they count.
+        """Add the values of an event to the series. Return whether they count.
 
-        Other events do not count, nor does an update that trained on nothing.
+        Only updates count, and only if they trained on something.
         """
         if event != "update" or not all(isinstance(values.get(sign), float | int) for sign in SIGNS):
             return False
@@ -81,14 +83,14 @@ class TrainingMetrics:
 
 
 def log_line(event: str, step: int, values: Values) -> None:
-    """Log the main numbers of an update. This is the sink of processes without a terminal."""
+    """Log the main values of an update. This is the sink of processes without a terminal."""
     if event == "update":
         shown = {name: round(float(values[name]), 4) for name in LOGGED if name in values}
         get_logger().info("updated", step=step, **shown)
 
 
 def open_tensorboard(folder: Path) -> Sink:
-    """Return a sink that writes the numbers of updates and evaluations to TensorBoard, as scalars by name.
+    """Return a sink that writes updates and evaluations to TensorBoard, as scalars by name.
 
     Raises OperatorError("no_tensorboard") if the extra is not installed.
     """

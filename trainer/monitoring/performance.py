@@ -1,6 +1,6 @@
 """Performance of a step: throughput, idle time, floating-point operations and memory.
 
-All functions are pure except `get_peak_memory` and `complete_report`, which calls it.
+All functions are pure, except `get_peak_memory` and its caller `complete_report`.
 """
 
 import resource
@@ -19,7 +19,7 @@ from trainer.data.packing import PrefixTree
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSize:
-    """Cost of a token in floating-point operations of forward and backward pass.
+    """Floating-point operations per token in forward and backward pass.
 
     Example: ModelSize(token=187_000_000_000, prediction=5_000_000_000, layers=64, width=5120).
     """
@@ -27,7 +27,7 @@ class ModelSize:
     token: int
     """Operations of one token in the layers, without attention."""
     prediction: int
-    """Operations of one prediction in the head, which runs only where a token of a completion is predicted."""
+    """Operations of one prediction in the head, which runs only where a completion token is predicted."""
     layers: int
     """Number of layers."""
     width: int
@@ -35,7 +35,7 @@ class ModelSize:
 
 
 def measure_model(model: PreTrainedModel) -> ModelSize:
-    """Return the size of a decoder whose layers all have the same attention."""
+    """Return the size of a decoder. All its layers must have the same attention."""
     config, head = model.config, get_head(model)
     embedding = cast(torch.nn.Embedding, model.get_input_embeddings()).weight
     layers = [each for each in model.parameters() if each is not head.weight and each is not embedding]
@@ -51,7 +51,8 @@ def measure_model(model: PreTrainedModel) -> ModelSize:
 def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
     """Return the operations per token of these parameters.
 
-    Each takes two in the forward pass, two for the gradient of the input and, unless frozen, two for its own gradient.
+    Each parameter takes two in the forward pass and two for the gradient of the input. Unless it is frozen, it takes
+    two more for its own gradient.
     """
     return sum((6 if each.requires_grad else 4) * each.numel() for each in parameters)
 
@@ -59,8 +60,8 @@ def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
 def compute_flops(families: Sequence[PrefixTree], size: ModelSize, *, predictions: int) -> float:
     """Return the floating-point operations of forward and backward pass over samples, some of which share a prefix.
 
-    A token takes 6 x parameters (PaLM, arXiv 2204.02311, appendix B); the head's count for `predictions` alone.
-    A sequence takes 6 x layers x width x length^2 more: half of PaLM's 12, because attention is causal.
+    A token takes 6 x parameters (PaLM, arXiv 2204.02311, appendix B). The head's parameters count only for
+    `predictions`. A sequence takes 6 x layers x width x length^2 more: half of PaLM's 12, because attention is causal.
     Recomputation of activations does not count.
     """
     linear = size.token * sum(each.tokens for each in families) + size.prediction * predictions
@@ -68,7 +69,7 @@ def compute_flops(families: Sequence[PrefixTree], size: ModelSize, *, prediction
 
 
 def get_peak_memory(device: str) -> int:
-    """Return the peak memory so far in bytes: allocated by torch on a GPU, resident of the whole process on a CPU."""
+    """Return the peak memory so far in bytes: allocated by torch on a GPU, resident for the process on a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -78,18 +79,19 @@ def get_peak_memory(device: str) -> int:
 def complete_report(
     report: Mapping[str, float], config: TrainerConfig, *, saved: float, devices: int
 ) -> dict[str, float]:
-    """Return the full metrics of a step, from the `report` in its checkpoint.
+    """Return all metrics of a step, from the `report` in its checkpoint.
 
-    `saved`: seconds that writing the policy and the checkpoint took. `devices`: number of devices of all ranks.
+    `saved` is the number of seconds for writing the policy and the checkpoint. `devices` is the number of devices of
+    all ranks.
     """
     whole = {**report, "time/save": saved, "perf/peak_memory_bytes": get_peak_memory(config.device)}
     return whole | build_performance(whole, peak_flops=config.peak_flops, devices=devices)
 
 
 def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:
-    """Return the metrics that follow from a step's tokens, samples, `perf/flops` and its three times in seconds.
+    """Return the metrics derived from a step's tokens, samples, `perf/flops` and its three times in seconds.
 
-    `perf/mfu` is left out if `peak_flops`, the operations per second of each of `devices`, is None.
+    If `peak_flops`, the operations per second of each of `devices`, is None, there is no `perf/mfu`.
     """
     times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "save")}
     whole = sum(times.values())

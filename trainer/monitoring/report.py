@@ -1,4 +1,4 @@
-"""The metrics of one step, by the names of `metric_names`."""
+"""The metrics of one step, with the names in `metric_names`."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,11 @@ from trainer.data.samples import Sample
 def build_report(
     samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int, regraded: int
 ) -> dict[str, float]:
-    """Metrics of a step by the names of `METRICS`: means over its samples, and over the updates that had any; the
-    gradient norm and what is called a maximum are the largest of the updates."""
+    """Return the metrics of a step, with the names in `METRICS`.
+
+    They are means over its samples, or over its updates that have samples. The gradient norm, and any metric that is
+    called a maximum, is the maximum over the updates.
+    """
     taught = [update for update in updates if update.trained_tokens]
     count, rounds = max(1, len(samples)), max(1, len(taught))
     staleness = [step - sample.policy_version for sample in samples]
@@ -49,9 +52,9 @@ def build_report(
 def split_rewards(
     samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer, *, format: PromptFormat
 ) -> dict[str, float]:
-    """The mean reward as the task's part less what the lengths cost (the paper, section 3.1.2).
+    """Split the mean reward into the task's reward and the length penalty (the paper, section 3.1.2).
 
-    A rollout holds one reward, so its length's part is computed again from the prompt that the model read.
+    A rollout has a single reward, so its length penalty is computed again from the prompt that the model read.
     """
     texts = {s.prompt: decode_question(tokenizer, s.prompt, format=format) for s in samples}
     costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
