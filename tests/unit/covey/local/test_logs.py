@@ -22,7 +22,7 @@ def test_read_last__of_a_long_log__reads_its_end_only(log: Path):
 
 def test_read_last__empty__says_so(log: Path):
     log.touch()
-    assert read_last(log) == f"nothing in {log}"
+    assert read_last(log) == f"{log} is empty"
 
 
 def test_log__deleted_while_its_process_runs__is_empty(log: Path):

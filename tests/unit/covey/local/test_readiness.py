@@ -159,7 +159,7 @@ def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: P
         readiness.require_free_ports()
     assert caught.value.code == "address_in_use"
     assert str(port) in caught.value.message
-    assert "change port in" in caught.value.fix
+    assert "change the port in" in caught.value.fix
     readiness.require_free_ports()
 
 
