@@ -28,10 +28,10 @@ ASK_SECONDS = 1.0
 """Seconds between two checks."""
 ANSWER_SECONDS = 2.0
 EVENTS = {
-    "worker run": '"worker runs"',
-    "worker cheat": '"worker runs"',
-    "trainer run": '"trainer runs"',
-    "validator run": '"validator runs"',
+    "worker run": '"worker started"',
+    "worker cheat": '"worker started"',
+    "trainer run": '"trainer started"',
+    "validator run": '"validator started"',
     "origin run": '"serves policies"',
     "relay run": '"serves policies"',
 }
