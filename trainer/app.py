@@ -66,9 +66,10 @@ def build(
     if network.terms.trainer != network.wallet.address:
         raise OperatorError(
             "not_the_trainer",
-            f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
-            fix=f"Set key_file to the key of {network.terms.trainer} (see covey wallet show FILE), or create a pool"
-            f" with trainer = {network.wallet.address}",
+            f"the trainer of pool {network.pool} is {network.terms.trainer}, but this key belongs "
+            f"to {network.wallet.address}",
+            fix=f"Set key_file to the key of {network.terms.trainer} (covey wallet show prints a "
+            f"key's address), or create a pool with trainer = {network.wallet.address}",
         )
     learner, recomputer = build_learner(config, network.params, ranks or ALONE)
     source = get_source(config)
@@ -89,7 +90,7 @@ def build(
     def evaluate(evaluated: Step) -> None:
         reward = evaluator.evaluate(exports.get_path(evaluated), evaluated)
         metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
-        get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
+        get_logger().info("policy evaluated", step=evaluated, reward=round(reward, 4))
 
     if resumed.report:  # a crash may have come between checkpoint and metrics
         report = complete_report(resumed.report, config, saved=0.0, devices=learner.ranks.size)
@@ -131,7 +132,7 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
     store = ShardStore(config.origin_root)
     with ExplainFullDisk(config.origin_root, "the data sets"):
         for folder in list_folders(config.datasets):
-            get_logger().info("data set is served", folder=str(folder), digest=add_data_set(store, folder))
+            get_logger().info("serving data set", folder=str(folder), digest=add_data_set(store, folder))
     require_data_sets(list_digests(network.environment), network.data_sets)
 
 
@@ -218,7 +219,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
                 sinks=sinks,
                 ranks=ranks,
             )
-            get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
+            get_logger().info("trainer started", trainer=network.wallet.address, step=ctx.progress.step)
             from trainer.loop import run_cycles
 
             await run_cycles(ctx)

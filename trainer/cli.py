@@ -6,12 +6,14 @@ import typer
 
 from covey.console.options import ConfigFile, Sets, load_settings
 
-trainer = typer.Typer(help="Run a trainer, which learns and publishes policies.", no_args_is_help=True)
+trainer = typer.Typer(
+    help="Run the trainer, which trains on accepted rollouts and publishes policies.", no_args_is_help=True
+)
 
 
 @trainer.command("run")
 def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Run a trainer: learn from accepted rollouts and publish each new policy.
+    """Run the trainer: train on accepted rollouts and publish each new policy.
 
     Example: `covey trainer run --config trainer.toml --set steps=100`
     """

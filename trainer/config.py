@@ -16,25 +16,31 @@ class AlarmSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     window: int = Field(default=10, ge=1, le=1000)
-    """Number of steps in one median. Alarms start after two windows, the alarm of the entropy after three."""
+    """Number of steps in each median that an alarm compares. Alarms start after two windows, the alarm for the
+    entropy after three.
+    """
     gradient_norm_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the gradient norm to its lowest earlier one that raises an alarm."""
+    """Factor by which the median gradient norm must exceed its lowest earlier value to raise an alarm."""
     outside_clip_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the share of tokens outside the clip range to its lowest earlier one that raises
-    an alarm."""
+    """Factor by which the median share of tokens outside the clip range must exceed its lowest earlier value to
+    raise an alarm.
+    """
     outside_clip_least: float = Field(default=0.05, ge=0)
-    """Share of tokens outside the clip range below which no alarm is raised, however steeply it climbed."""
+    """Minimum share of tokens outside the clip range for an alarm. Below it no alarm is raised, whatever the
+    increase.
+    """
     outside_clip_most: float = Field(default=0.5, gt=0, le=1)
-    """Share of tokens outside the clip range from which an alarm is always raised, however little it climbed. A share
-    above one half can never double."""
+    """Share of tokens outside the clip range that always raises an alarm, whatever the increase. It is needed
+    because a share above one half can never double.
+    """
     mismatch_kl_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the mismatch KL to its lowest earlier one that raises an alarm."""
+    """Factor by which the median mismatch KL must exceed its lowest earlier value to raise an alarm."""
     mismatch_kl_least: float = Field(default=0.01, ge=0)
-    """Mismatch KL in nats per token below which no alarm is raised, however steeply it climbed."""
+    """Minimum mismatch KL for an alarm, in nats per token. Below it no alarm is raised, whatever the increase."""
     entropy_fall: float = Field(default=0.2, gt=0, lt=1)
-    """Share of its highest median that the entropy must have lost before its rise raises an alarm."""
+    """Relative drop of the median entropy from its highest value, from 0 to 1, after which a rise raises an alarm."""
     entropy_rise: float = Field(default=0.2, gt=0)
-    """Share of its lowest median by which the entropy must rise again to raise an alarm."""
+    """Relative rise of the median entropy from its lowest value that raises an alarm after the drop `entropy_fall`."""
 
 
 class TrainerConfig(RoleSettings):
@@ -50,18 +56,21 @@ class TrainerConfig(RoleSettings):
     }
 
     finality: Finality = "latest"
-    """Tag of the blocks that the outbox treats as final: "latest", "safe" or "finalized". A transaction that a
-    reorganisation drops is sent again until its block has this tag and 128 blocks follow it."""
+    """Tag of the blocks that the outbox treats as final: "latest", "safe" or "finalized". A transaction dropped by a
+    reorganisation is sent again until its block has this tag and 128 blocks follow it.
+    """
     origin_root: Path
-    """Folder into which new policies are published and which `covey origin run` serves."""
+    """Folder into which new policies are written, and from which `covey origin run` serves them."""
     initial_policy: str | None = None
-    """Folder or name of the model that is published first. None: the shipped tiny model."""
+    """Folder or name of the model that is published as the first policy. None: the tiny model shipped with Covey."""
     initial_step: int = Field(default=0, ge=0)
-    """Step at which `initial_policy` was published. It is above 0 if a pool continues without a checkpoint."""
+    """Step at which `initial_policy` was published. Set it above 0 to continue a pool without a checkpoint."""
     steps: int | None = Field(default=None, ge=0)
-    """Step whose policy ends the run after it is published and evaluated. None: the run has no end."""
+    """Step of the last policy to train. The trainer ends after this policy is published and evaluated. None: it
+    trains until it is stopped.
+    """
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Seed of the evaluation's sampling and of new adapters. Learning itself is deterministic."""
+    """Seed for sampling in evaluations and for new LoRA adapters. Training itself is deterministic."""
 
     learning_rate: float = Field(default=3e-7, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW after the warm-up. It is constant from then on."""
@@ -77,77 +86,96 @@ class TrainerConfig(RoleSettings):
     """Maximum gradient norm of one update. A larger gradient is scaled down to it."""
 
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
-    """Advantage of a rollout. grpo: its reward minus the group's mean, divided by the group's standard deviation;
-    dr_grpo: without the division."""
+    """Formula for the advantage of a rollout. grpo: its reward minus the mean of its group, divided by the group's
+    standard deviation; dr_grpo: the same without the division.
+    """
     normaliser: Literal["tokens", "sequence", "constant"] = "tokens"
-    """Weight of a token in the loss. tokens: one over the tokens of the update; sequence: one over the samples and
-    the completion's own length; constant: one over the samples and the pool's longest completion."""
+    """Weight of a token in the loss. tokens: one divided by the number of tokens in the update; sequence: one
+    divided by the number of samples times the length of the completion; constant: one divided by the number of
+    samples times the pool's maximum completion length.
+    """
     mask_truncated: bool = False
-    """Whether completions that were cut at the token limit bear no loss, so that a long thought is not taught to be
-    wrong. Their rewards still count in the advantages of their group (DAPO, overlong filtering)."""
+    """Whether completions that were cut at the token limit are excluded from the loss, so that the model does not
+    learn that long reasoning is wrong. Their rewards still count in the advantages of their group (overlong
+    filtering in DAPO).
+    """
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
-    """Half width of the interval around 1 to which probability ratios are clipped."""
+    """Half width of the interval around 1 to which the probability ratio is clipped."""
     clip_delta: float = Field(default=4.0, gt=1)
-    """Upper bound of the probability ratio if the advantage is negative. It must be above 1 + `clip_epsilon`."""
+    """Upper bound of the probability ratio for tokens with a negative advantage. It must exceed 1 + `clip_epsilon`."""
     objective: Literal["decoupled", "two_sided"] = "decoupled"
-    """Probability ratio that is clipped. decoupled (AReaL): the ratio to the policy with which the step starts, and the
-    loss is corrected for the policy that sampled; two_sided (the paper): the ratio to `old_policy`."""
+    """Objective, which determines the probability ratio that is clipped. decoupled (AReaL): the ratio to the policy
+    at the start of the step, with a correction for the policy that sampled; two_sided (INTELLECT-2): the ratio to
+    `old_policy`.
+    """
     importance_cap: float = Field(default=5.0, ge=1, allow_inf_nan=False)
-    """Maximum correction of one token in the decoupled objective. It bounds the variance."""
+    """Maximum correction factor of a token in the decoupled objective, which bounds the variance."""
     old_policy: Literal["behaviour", "recompute"] = "behaviour"
-    """Log-probabilities of the policy that sampled. behaviour: those of the rollouts; recompute (the paper): those
-    of the current policy, which corrects no staleness and makes both objectives the same."""
+    """Source of the log-probabilities of the policy that sampled. behaviour: the rollouts; recompute (INTELLECT-2):
+    the current policy, so that staleness is not corrected and both objectives are the same.
+    """
     kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence from the policy of step 0. 0: the divergence is not computed."""
+    """Weight of the KL divergence from the policy of step 0 in the loss. With 0 the divergence is not computed."""
     kl_estimator: Literal["k3_corrected", "k3"] = "k3_corrected"
     """Estimator of the KL divergence. k3_corrected: Schulman's k3 times the probability ratio to the policy that
-    sampled, whose gradient is that of the divergence from the policy to the reference; k3 (the paper): without the
-    ratio, which has the gradient of the divergence from the reference to the policy."""
+    sampled, whose gradient is that of the divergence from the policy to the reference; k3 (INTELLECT-2): without
+    that ratio, so that its gradient is that of the divergence from the reference to the policy.
+    """
     entropy_coef: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus in the loss."""
     updates_per_step: int = Field(default=1, ge=1, le=1024)
     """Number of optimizer updates into which the batch of one step is split."""
     seq_len: int = Field(default=1024, ge=2)
-    """Number of tokens in a packed row: at least the pool's longest prompt plus its longest completion."""
+    """Number of tokens in a packed row. It must be at least the pool's maximum prompt length plus its maximum
+    completion length.
+    """
     micro_batch_size: int = Field(default=8, ge=1)
-    """Number of packed rows in one forward pass. Fewer rows take less memory."""
+    """Number of packed rows in one forward pass. Fewer rows need less memory."""
     activation_checkpointing: bool = False
-    """Whether activations are recomputed in the backward pass instead of kept. This saves memory and costs a third more
-    computation."""
+    """Whether activations are recomputed in the backward pass instead of stored. This saves memory and costs about a
+    third more computation.
+    """
 
     lora_rank: int | None = Field(default=None, ge=1)
-    """Rank of LoRA adapters, which are trained instead of the weights. It requires the extra `lora`. None: the weights
-    are trained."""
+    """Rank of LoRA adapters to train instead of the full weights. It requires the extra `lora`. None: the full
+    weights are trained.
+    """
     lora_alpha: float = Field(default=16.0, gt=0, allow_inf_nan=False)
-    """Scale of LoRA adapters, divided by `lora_rank`."""
+    """Scaling factor of the LoRA adapters, which is divided by `lora_rank`."""
     lora_targets: tuple[str, ...] = ()
-    """Last parts of the names of the linear layers that get adapters. Empty: all linear layers except the head."""
+    """Linear layers that get LoRA adapters, given by the last component of their names. Empty: all linear layers
+    except the head.
+    """
 
     rank_seconds: float = Field(default=1800.0, ge=20)
-    """Seconds after which, under torchrun, the other processes treat a silent one as lost. A dead one is noticed at
-    once."""
+    """Seconds without progress after which a rank under torchrun is treated as lost by the others. A rank whose
+    process ends is noticed immediately.
+    """
 
     keep_policies: int = Field(default=5, ge=1)
-    """Minimum number of newest policies that the origin keeps. Older ones are kept as long as the pool's terms allow
-    audits of their work."""
+    """Minimum number of policies that the origin keeps, newest first. Older policies are kept as long as the pool's
+    terms allow audits of work that used them.
+    """
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Number of newest checkpoints that are kept. Older ones are deleted."""
+    """Number of checkpoints to keep, newest first. Older ones are deleted."""
     evaluation_prompts: int = Field(default=256, ge=1)
     """Number of held-out prompts in one evaluation."""
     evaluation_samples: int = Field(default=2, ge=1)
-    """Number of completions of each held-out prompt."""
+    """Number of completions per held-out prompt."""
     evaluation_every: int = Field(default=1, ge=0)
-    """Number of steps from one evaluation to the next. The last step is always evaluated. 0: no evaluation, for a
-    device without enough memory."""
+    """Number of steps from one evaluation to the next. The last step is always evaluated. 0 disables evaluations,
+    for a device with too little memory.
+    """
     evaluation_batch: int = Field(default=128, ge=1)
-    """Maximum number of completions that the evaluation generates together."""
+    """Maximum number of completions that the evaluation generates in one batch."""
     alarms: AlarmSettings = AlarmSettings()
-    """Limits of the alarms about early signs of collapse."""
+    """Thresholds of the alarms that report early signs of collapse."""
     tensorboard: bool = False
-    """Whether metrics are also written to `home`/tensorboard; requires the extra `tensorboard`."""
+    """Whether metrics are also written to `home`/tensorboard. It requires the extra `tensorboard`."""
     peak_flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Peak floating-point operations per second of one device in the model's number format. None: utilisation is not
-    reported."""
+    """Peak floating-point operations per second of one device in the model's data type. None: utilisation is not
+    reported.
+    """
     decoding_seconds: float = Field(default=10.0, gt=0)
     """Maximum CPU seconds for decoding one rollout file. The wall-clock timeout is six times as long."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
@@ -156,7 +184,7 @@ class TrainerConfig(RoleSettings):
     @model_validator(mode="after")
     def _require_two_sides(self) -> Self:
         if self.clip_delta <= 1 + self.clip_epsilon:
-            raise ValueError("clip_delta must be above 1 + clip_epsilon")
+            raise ValueError("clip_delta does not exceed 1 + clip_epsilon")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError("betas must be in [0, 1)")
+            raise ValueError("betas contains a value outside [0, 1)")
         return self

@@ -48,7 +48,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     if config.seq_len < params.model.longest:
         raise OperatorError(
             "short_rows",
-            f"seq_len is {config.seq_len}, a prompt and its completion have up to {params.model.longest} tokens",
+            f"seq_len is {config.seq_len}, but a prompt with its completion can have {params.model.longest} tokens",
             fix=f"Set seq_len to {params.model.longest} or more",
         )
     describe_hardware(config.device)

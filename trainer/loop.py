@@ -36,7 +36,7 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
     failures += [each for each in await asyncio.gather(ctx.background.stop(), return_exceptions=True) if each]
     for other in failures[1:]:
         if other is not failures[0]:
-            get_logger().error("failed, too", message=str(other))
+            get_logger().error("another failure in the trainer", message=str(other))
     if failures:
         raise failures[0]
 
@@ -79,7 +79,7 @@ async def publish(ctx: Context) -> CycleResult:
     times = {"time/publish": offered.seconds, "time/wait_for_chain": ctx.timer() - offered.at}
     ctx.metrics.record("policy", step, {"manifest_hash": offered.manifest_hash, "time": ctx.clock(), **times})
     progress.unpublished, progress.offered = Step(step + 1), None
-    get_logger().info("published", step=step, manifest_hash=offered.manifest_hash)
+    get_logger().info("policy published", step=step, manifest_hash=offered.manifest_hash)
     return CycleResult.DONE
 
 
@@ -106,7 +106,7 @@ async def finish(ctx: Context) -> CycleResult:
     if ctx.progress.unpublished <= ctx.progress.step:
         return CycleResult.IDLE
     await ctx.background.finish()
-    get_logger().info("training is done", step=ctx.progress.step)
+    get_logger().info("training finished", step=ctx.progress.step)
     ctx.stop.set()
     return CycleResult.DONE
 

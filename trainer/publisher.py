@@ -90,7 +90,10 @@ class Publisher:
         if entry is not None and entry.state is IntentState.REVERTED:
             self._refuse(step, entry.reason)
         if entry is not None and entry.refusal is not None:
-            raise TransientError("publication_refused", f"the chain refuses policy {step} for now: {entry.reason}")
+            raise TransientError(
+                "publication_refused",
+                f"publication of policy {step} is currently refused by the contract: {entry.reason}",
+            )
         if entry is not None and entry.state is IntentState.MINED:
             raise _build_gone(step)
         return False
@@ -118,20 +121,22 @@ class Publisher:
         except ProtocolError as error:
             raise OperatorError(
                 "another_policy",
-                f"the outbox holds another policy {step}, not {manifest_hash}, and it may be on its way to the chain",
-                fix="Once no transaction of the trainer's key is pending, remove home/outbox.sqlite3 and start again",
+                f"the outbox contains a transaction for a different policy {step}, not "
+                f"{manifest_hash}, which may be pending",
+                fix="Wait until no transaction of the trainer's key is pending, remove "
+                "home/outbox.sqlite3 and start again",
             ) from error
         return key
 
     def _refuse(self, step: Step, reason: str) -> NoReturn:
-        message = f"the chain refuses policy {step}: {reason}"
+        message = f"publication of policy {step} was refused by the contract: {reason}"
         self._refusals += 1
         if self._refusals < REFUSALS:
             raise TransientError("publication_refused", message)
         raise OperatorError(
             "publication_refused",
             message,
-            fix="Check that the pool is active and names this trainer's key, then start again",
+            fix="Check that the pool is active and its trainer is this key's address, then start again",
         )
 
     def _require_ours(self, step: Step, manifest_hash: Hash) -> None:
@@ -139,10 +144,10 @@ class Publisher:
         if published != manifest_hash:
             raise OperatorError(
                 "another_policy",
-                f"the chain holds {published} for step {step}, this trainer has {manifest_hash}",
-                fix="Resume with the home folder with which this pool was trained",
+                f"policy {step} on chain has the hash {published}, but this trainer has {manifest_hash}",
+                fix="Resume with the home folder that was used to train this pool",
             )
 
 
 def _build_gone(step: int) -> TransientError:
-    return TransientError("reorganised", f"the block that published policy {step} is no longer on the chain")
+    return TransientError("reorganised", f"the block that published policy {step} was dropped by a reorganisation")

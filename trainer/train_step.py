@@ -72,7 +72,7 @@ def is_computable(ctx: Context, work: AcceptedWork) -> bool:
     is_kept = version in ctx.exports.list_steps() and version not in ctx.progress.unreadable
     if work.replayed or ctx.config.old_policy == "recompute" or is_kept:
         return True
-    get_logger().error("submission left out, its policy is lost", task=work.task, policy=version)
+    get_logger().error("submission skipped, its policy is lost", task=work.task, policy=version)
     return False
 
 
@@ -105,7 +105,7 @@ def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
         try:
             logprobs = recomputer.compute(reference, samples)
         except ProtocolError as error:
-            raise build_lost_reference(f"{reference} is damaged ({error.message})") from error
+            raise build_lost_reference(f"the policy folder {reference} is damaged ({error.message})") from error
         samples = [replace(sample, reference=each) for sample, each in zip(samples, logprobs, strict=True)]
     return samples
 

@@ -26,7 +26,7 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 receives the signal, too, and finishes the current step
         signal.signal(number, signal.SIG_IGN)
-    get_logger().info("follows", rank=ranks.rank)
+    get_logger().info("rank started", rank=ranks.rank)
     order = ranks.receive()
     if order.verb is Verb.STOP:
         return
@@ -42,7 +42,7 @@ def do_share(order: RankCommand, learner: Learner, recomputer: Recomputer | None
         case Verb.LEARN:
             learner.learn(order.batches)
         case Verb.RECOMPUTE:
-            assert recomputer is not None, "rank 0's settings apply to this rank"
+            assert recomputer is not None, "rank 0's settings must apply to this rank"
             recomputer.compute(None, order.batches[0].samples)
         case Verb.GATHER:
             gather_weights(learner.model, torch.bfloat16)

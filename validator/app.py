@@ -95,7 +95,7 @@ def _require_power(network: Network) -> None:
     if not network.contracts.pools.is_validator(pool, address):
         raise OperatorError(
             "not_a_validator",
-            f"{address} is not a validator of pool {pool}, or not yet",
+            f"{address} is not an active validator of pool {pool}",
             fix="Set key_file to the key of a validator that covey pool show lists, or ask the operator to run"
             f" covey pool replace-validator OLD {address}",
         )
@@ -103,7 +103,8 @@ def _require_power(network: Network) -> None:
     if missing > 0:
         raise OperatorError(
             "bond_too_small",
-            f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} requires",
+            f"the bond of {address} is too small: pool {pool} requires "
+            f"{network.terms.validator_bond}, so {missing} is missing",
             fix=f"Run covey stake add {missing} --raw --kind validator",
         )
 
@@ -117,8 +118,9 @@ def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None
     if config.verdict_seconds < needed:
         raise OperatorError(
             "short_verdicts",
-            f"verdicts are valid for verdict_seconds = {config.verdict_seconds}; pool {network.pool} requires {needed},"
-            f" its unbond_window of {window} plus a day, or a case that the cap on slashes refuses is never proposed",
+            f"verdict_seconds is {config.verdict_seconds}, but pool {network.pool} requires at "
+            f"least {needed}, its unbond_window of {window} plus one day, so that a case that "
+            "exceeds the cap on slashes can be proposed again",
             fix=f"Set verdict_seconds to at least {needed}",
         )
 
@@ -158,7 +160,7 @@ async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
     """
     from validator import enforcement, loop
 
-    get_logger().info("validator runs", validator=ctx.network.wallet.address)
+    get_logger().info("validator started", validator=ctx.network.wallet.address)
     pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), CycleMetrics()
     enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
     enforcing.add_done_callback(lambda _: stop.set())

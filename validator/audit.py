@@ -104,7 +104,7 @@ async def _run(config: AuditConfig, name: str) -> Report:
     contracts = Contracts(chain, deployment)
     bundle = Bundle.from_bytes(await read_bundle(config, name))
     if config.pool is not None and config.pool != bundle.pool:
-        raise ProtocolError("bad_evidence", f"the bundle is about pool {bundle.pool}, not {config.pool}")
+        raise ProtocolError("bad_evidence", f"the bundle is about pool {bundle.pool}, but --pool is {config.pool}")
     history = History(client=chain, contracts=contracts)
     params = read_params(history, PoolId(bundle.pool))
     require_true(bundle, contracts, params)
@@ -133,12 +133,20 @@ async def read_bundle(config: AuditConfig, name: str) -> bytes:
     if not re.fullmatch("0x[0-9a-fA-F]*", name):
         return _read_local(Path(name))
     if not is_hash(name):
-        raise OperatorError("bad_hash", f"{name} is not a hash", fix="Name 0x and 64 lower-case digits, or a file")
+        raise OperatorError(
+            "bad_hash",
+            f"{name} is not a valid hash",
+            fix="Use 0x and 64 lower-case hexadecimal digits, or the path of a file",
+        )
     if config.pool is None:
-        raise OperatorError("no_pool", "a hash does not name the bundle's pool", fix="Name the pool with --pool")
+        raise OperatorError(
+            "no_pool",
+            "the pool is unknown, because the bundle is given as a hash without --pool",
+            fix="Add --pool with the number of the pool",
+        )
     data = await read_object(config.storage, build_evidence_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
     if canonical.sha256(data) != name:
-        raise ProtocolError("digest_mismatch", f"the bundle in the store does not have the hash {name}")
+        raise ProtocolError("digest_mismatch", f"the bundle in the object store does not have the hash {name}")
     return data
 
 
@@ -148,7 +156,9 @@ def _read_local(path: Path) -> bytes:
             return file.read(MAX_EVIDENCE_BYTES + 1)
     except OSError as error:
         raise OperatorError(
-            "no_bundle", f"{path} cannot be read: {error.strerror}", fix="Name a bundle's file or its hash"
+            "no_bundle",
+            f"the bundle file {path} cannot be read: {error.strerror}",
+            fix="Use the path of a bundle file or the hash of a bundle",
         ) from error
 
 
@@ -162,8 +172,8 @@ def read_params(history: History, pool: PoolId) -> PoolParams:
     if text is None:
         raise OperatorError(
             "unknown_pool",
-            f"no event names pool {pool}",
-            fix="Correct start_block, or use a node that keeps all logs",
+            f"no event on chain contains the parameters of pool {pool}",
+            fix="Correct start_block in the deployment file, or use a node that keeps all logs",
         )
     return PoolParams.from_text(text, terms.params_hash)
 
@@ -184,7 +194,9 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
     }
     for what, (claimed, true) in facts.items():
         if claimed != true:
-            raise ProtocolError("bad_evidence", f"{what}: the bundle says {claimed}, it is {true}")
+            raise ProtocolError(
+                "bad_evidence", f"the bundle is false: its {what} is {claimed}, but the true value is {true}"
+            )
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
     if bundle.reason is not Reason.MALFORMED:  # a receipt without its node's signature is judged malformed
         eip712.require_signer(receipt, domain, bundle.signature, receipt.node)
@@ -199,7 +211,9 @@ async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> 
     key = build_submission_key(bundle.pool, receipt.task, receipt.lease, receipt.work_key)
     file = await read_object(config.storage, key, max_bytes=params.max_submission_bytes)
     if canonical.sha256(file) != receipt.work_key:
-        raise ProtocolError("digest_mismatch", "the file in the store does not have the receipt's hash")
+        raise ProtocolError(
+            "digest_mismatch", "the rollout file in the object store does not have the hash in the receipt"
+        )
     return file
 
 
@@ -210,7 +224,11 @@ async def read_object(storage: str, key: str, *, max_bytes: int) -> bytes:
         async with CoordinatorClient(storage, None, chain_id=0) as client:
             return await client.get_public(key, max_bytes=max_bytes)
     if parts.scheme == "file" and not Path(parts.path).is_dir():
-        raise OperatorError("bad_store", f"{parts.path} is not a folder", fix="Correct --storage")
+        raise OperatorError(
+            "bad_store",
+            f"the folder {parts.path} in --storage does not exist",
+            fix="Set --storage to an existing folder or a URL",
+        )
     store = ObjectStore.open(storage, LinkSigner(secret=b"", base_url=""))
     return await asyncio.to_thread(store.get, key, max_bytes=max_bytes)
 
@@ -228,8 +246,8 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
     if not config.relays:
         raise OperatorError(
             "no_policy",
-            f"policy {version} is not on this machine",
-            fix="Name relays with --relay, or a folder with --policies",
+            f"policy {version} is not on this machine, and no relay is set",
+            fix="Add relays with --relay, or a folder of policies with --policies",
         )
     client = ShardClient(config.relays)
     try:
@@ -239,9 +257,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
             raise
         raise OperatorError(
             "policy_gone",
-            f"policy {version} is no longer available: {error.message}",
-            fix="Name a folder that holds a copy with --policies. The trainer keeps policies for the pool's windows,"
-            " and longer with a larger keep_policies",
+            f"policy {version} is not available from any relay: {error.message}",
+            fix="Set --policies to a folder with a copy. The trainer keeps policies for the pool's "
+            "windows, and longer with a larger keep_policies",
         ) from error
     finally:
         await client.close()

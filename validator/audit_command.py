@@ -22,35 +22,53 @@ STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
 
 
 def validator_audit(
-    bundle: Annotated[str, typer.Argument(help="File of an evidence bundle, or the evidence hash of a verdict.")],
+    bundle: Annotated[str, typer.Argument(help="Evidence bundle to audit: a file, or the evidence hash of a verdict.")],
     deployment: DeploymentFile,
     storage: Annotated[
-        str, typer.Option(help="Base URL of the coordinator, or of its object store (file://, s3:// ...).")
+        str,
+        typer.Option(
+            help="Base URL of the coordinator or of its object store, for example file:///data or s3://bucket."
+        ),
     ],
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from. May be repeated.")
+        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
     ] = None,
-    policies: Annotated[Path | None, typer.Option(help="Folder of policies that are already downloaded.")] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with downloaded policies. Without it, the policy is downloaded to a temporary folder."
+        ),
+    ] = None,
     dataset: Datasets = None,
     pool: Annotated[
         int | None,
-        typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool on chain, for a bundle named by hash."),
+        typer.Option(
+            envvar="COVEY_POOL", min=1, help="On-chain number of the pool. Required if the bundle is given as a hash."
+        ),
     ] = None,
     rpc: Annotated[
         str | None,
-        typer.Option(envvar="COVEY_RPC_URL", help="URL of the chain's JSON-RPC node, instead of the deployment's."),
+        typer.Option(
+            envvar="COVEY_RPC_URL", help="URL of the chain's JSON-RPC node. By default the node in the deployment file."
+        ),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="Inference engine of the replay, instead of the pool's: hf or vllm.")
+        str | None, typer.Option(help="Inference engine for the replay: hf or vllm. By default the pool's.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Number format of the replay, instead of the pool's: float32 or bfloat16.")
+        str | None, typer.Option(help="Data type for the replay: float32 or bfloat16. By default the pool's.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Device of the replay as torch names it. Other hardware changes the last bits.")
+        str,
+        typer.Option(
+            help="Device for the replay, as torch calls it, for example cuda:0. Different hardware "
+            "changes the last bits of the results."
+        ),
     ] = "cpu",
-    full: Annotated[bool, typer.Option("--full", help="Replay the work even if it was not drawn for replay.")] = False,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of the worst ones.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Replay the work even if it was not drawn for a replay.")
+    ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of only the worst ones.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a submission again, from chain and storage alone.
@@ -165,21 +183,27 @@ def show(report: "Report", *, show_all: bool) -> None:
         table.add_row("limit", "", "", str(limits.exponent_max), *bounds)
         console.print(table)
         if len(shown) < len(report.rows):
-            console.print(f"{len(shown)} of {len(report.rows)} rollouts, the worst; --all shows all")
+            console.print(f"the worst {len(shown)} of {len(report.rows)} rollouts; --all shows all")
     for line in describe_draw(report):
         console.print(line, soft_wrap=True)
-    console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than in the bundle")
+    console.print(
+        "the verdict is the same as in the bundle" if report.agrees else "THE VERDICT DIFFERS from the bundle"
+    )
 
 
 def describe_draw(report: "Report") -> list[str]:
     """Return lines that say whether the work was drawn, and whether the draw requires a replay."""
-    drawn = "drawn: the verdict rests on a replay"
-    lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
+    drawn = "the validator treated the work as drawn: its verdict rests on a replay"
+    lines = [
+        drawn
+        if report.bundle.full
+        else "the validator treated the work as not drawn: its verdict rests on the cheap checks alone"
+    ]
     if report.draw is None:
-        return [*lines, "the draw is not checked: no posted epoch with a readable file holds the submission"]
-    by = f"the draw, by block {report.draw.block_number}, demands"
+        return [*lines, "the draw was not checked: the submission is in no posted epoch with a readable file"]
+    by = f"the draw, by block {report.draw.block_number}, requires"
     if report.is_draw_ignored:
         return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]
     if report.draw.is_due:
-        return [*lines, f"{by} a replay, which was made"]
-    return [*lines, f"{by} no replay" + (", and it was made for another reason" if report.bundle.full else "")]
+        return [*lines, f"{by} a replay, which was done"]
+    return [*lines, f"{by} no replay" + (", but it was done for another reason" if report.bundle.full else "")]

@@ -22,32 +22,45 @@ Dtype = Literal["float32", "bfloat16"]
 
 def validator_calibrate(
     pool_file: Annotated[
-        Path, typer.Argument(help="TOML file of a pool that is not created yet. Its [params] define what is generated.")
+        Path,
+        typer.Argument(
+            help="TOML file of a pool that has not been created yet. Its [params] determine what is generated."
+        ),
     ],
-    model: Annotated[str, typer.Option(help="Name or folder of the model with which the pool starts.")],
-    dtype: Annotated[Dtype, typer.Option(help="Number format of worker and validator.")] = "bfloat16",
+    model: Annotated[str, typer.Option(help="Name or folder of the model that the pool starts from.")],
+    dtype: Annotated[Dtype, typer.Option(help="Data type of worker and validator: float32 or bfloat16.")] = "bfloat16",
     mode: Annotated[
-        Mode, typer.Option(help="Mode of verification. exact requires replays that are equal bit for bit.")
+        Mode,
+        typer.Option(help="Verification mode: calibrated or exact. exact requires replays that are bit for bit equal."),
     ] = "calibrated",
-    worker_engine: Annotated[str, typer.Option(help="Inference engine of workers: hf or vllm.")] = "hf",
-    validator_engine: Annotated[str, typer.Option(help="Inference engine of validators: hf or vllm.")] = "hf",
-    worker_batch: Annotated[int, typer.Option(min=1, help="Maximum number of completions generated together.")] = 64,
-    validator_batch: Annotated[int, typer.Option(min=1, help="Maximum number of completions replayed together.")] = 32,
+    worker_engine: Annotated[str, typer.Option(help="Inference engine of the workers: hf or vllm.")] = "hf",
+    validator_engine: Annotated[str, typer.Option(help="Inference engine of the validators: hf or vllm.")] = "hf",
+    worker_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum number of completions generated in one batch.")
+    ] = 64,
+    validator_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum number of completions replayed in one batch.")
+    ] = 32,
     submissions: Annotated[
-        int, typer.Option(min=4, max=100_000, help="Number of honest submissions to learn from.")
+        int, typer.Option(min=4, max=100_000, help="Number of honest submissions to measure.")
     ] = 128,
     false_reject_rate: Annotated[
         float,
-        typer.Option(min=1e-12, max=0.01, help="Probability, for each sum, of rejecting an honest submission."),
+        typer.Option(
+            min=1e-12, max=0.01, help="Probability of rejecting an honest submission, for each of the measured sums."
+        ),
     ] = 1e-6,
     previous: Annotated[
-        str | None, typer.Option(help="Name or folder of an earlier policy, whose proofs must not pass.")
+        str | None, typer.Option(help="Name or folder of an earlier policy. The thresholds must reject its proofs.")
     ] = None,
     dataset: Datasets = None,
-    seed: Annotated[int, typer.Option(help="Seed of prompts and sampling.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
-    device: Annotated[str, typer.Option(help="Device of both engines as torch names it, for example cuda:0.")] = "cpu",
-    write: Annotated[bool, typer.Option("--write", help="Write the thresholds into the pool file.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for the prompts and for sampling.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads that torch uses.")] = 1,
+    device: Annotated[str, typer.Option(help="Device of both engines, as torch calls it, for example cuda:0.")] = "cpu",
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Write the thresholds into the pool file. Without it, they are only printed."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Collect honest distances, propose thresholds, and try every built-in forgery against them.
@@ -125,8 +138,10 @@ def validator_calibrate(
         typer.echo(json.dumps(summary | {"forgeries": dict(result.forgeries), "verification": chosen}, indent=2))
         return
     typer.echo(f"{result.submissions} honest submissions, {result.windows} windows, {result.tokens} tokens")
-    typer.echo("equal bit for bit: " + ("yes, the exact mode is open" if result.is_identical else "no"))
-    typer.echo("no forgery passes: " + ", ".join(f"{name} (n = {n})" for name, n in result.forgeries.items()))
+    typer.echo(
+        "replays are bit for bit equal: " + ("yes, so the exact mode is possible" if result.is_identical else "no")
+    )
+    typer.echo("rejected forgeries: " + ", ".join(f"{name} (n = {n})" for name, n in result.forgeries.items()))
     typer.echo(f"written to {pool_file}" if write else _to_toml({"compute_dtype": dtype, **pinned}, chosen))
 
 

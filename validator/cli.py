@@ -4,14 +4,12 @@ import typer
 
 from covey.console.options import ConfigFile, Sets, load_settings
 
-validator = typer.Typer(
-    help="Run a validator, which checks rollouts, and calibrate or repeat its checks.", no_args_is_help=True
-)
+validator = typer.Typer(help="Run a validator, calibrate its thresholds, and audit its verdicts.", no_args_is_help=True)
 
 
 @validator.command("run")
 def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Run a validator: judge submissions and bring cheats to the slashing court.
+    """Run a validator: judge submissions, and report cheats to the slashing court.
 
     Example: `covey validator run --config validator.toml`
     """

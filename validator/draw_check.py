@@ -99,14 +99,18 @@ def read_time(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | Non
     chain.
     """
     if canonical.sha256(data) != header.data_hash:
-        raise ProtocolError("digest_mismatch", f"the file of epoch {header.epoch} does not have the hash on chain")
+        raise ProtocolError(
+            "digest_mismatch", f"the file of epoch {header.epoch} does not have the hash that is on chain"
+        )
     names = [field.name for field in fields(WorkLeaf)]
     try:
         leaves = [WorkLeaf(**{name: leaf[name] for name in names}) for leaf in from_json(data)["leaves"]]
         root = MerkleTree([leaf.compute_hash() for leaf in leaves]).root
     except (KeyError, TypeError, ValueError, EncodingError) as error:
-        raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} holds no valid leaves") from error
+        raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} contains malformed leaves") from error
     if root != header.work_root:
-        raise ProtocolError("bad_epoch", f"the leaves of epoch {header.epoch} do not have the root on chain")
+        raise ProtocolError(
+            "bad_epoch", f"the leaves of epoch {header.epoch} do not have the Merkle root that is on chain"
+        )
     times = [leaf.signed_at for leaf in leaves if leaf.receipt_hash == receipt_hash]
     return times[0] if times else None

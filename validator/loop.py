@@ -40,7 +40,9 @@ async def judge_next(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     try:
         if ctx.turns.is_late(order):
-            get_logger().warning("too late to judge", task=order.receipt.task, judgement=order.judgement)
+            get_logger().warning(
+                "turn skipped, too late to commit to a verdict", task=order.receipt.task, judgement=order.judgement
+            )
             return CycleResult.RETRY
         await commit(ctx, order, await judge(ctx, order))
     finally:
@@ -57,16 +59,19 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
     network, receipt = ctx.network, order.receipt.to_message()
     if receipt.pool != network.pool:
         raise ProtocolError(
-            "wrong_pool", f"the order is for pool {receipt.pool}, this validator serves pool {network.pool}"
+            "wrong_pool",
+            f"the submission belongs to pool {receipt.pool}, but this validator serves pool {network.pool}",
         )
     try:
         file = await network.coordinator.get_object(order.url, max_bytes=network.params.max_submission_bytes + 1)
         await load_policy(ctx, order)
     except ProtocolError as error:
-        get_logger().warning("cannot check", task=receipt.task, code=error.code, message=error.message)
+        get_logger().warning("submission cannot be checked", task=receipt.task, code=error.code, message=error.message)
         return Judgement.unknown(error=error.code)
     except verdicts.MACHINE_FAILURES as error:
-        get_logger().error("could not load", task=receipt.task, error=f"{type(error).__name__}: {error}")
+        get_logger().error(
+            "file or policy could not be loaded", task=receipt.task, error=f"{type(error).__name__}: {error}"
+        )
         return Judgement.unknown(error=type(error).__name__)
     claim = SubmissionClaim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
     return await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=order.full)
@@ -80,7 +85,7 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     version = order.receipt.policy_version
     if ctx.network.policies.get_manifest_hash(version) != order.manifest_hash:
         raise ProtocolError(
-            "wrong_manifest", f"the order names a different manifest for step {version} from the chain's"
+            "wrong_manifest", f"the order has a different manifest hash for policy {version} than the chain"
         )
     await ctx.loader.load(version, order.manifest_hash)
 
@@ -109,7 +114,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     digest = eip712.compute_digest(verdict, network.receipt_domain)
     await network.coordinator.commit_verdict(order.judgement, messages.compute_commitment(digest, salt))
     get_logger().info(
-        "judged",
+        "submission judged",
         task=order.receipt.task,
         decision=judgement.decision.name.lower(),
         reason=judgement.reason.name.lower(),
@@ -121,7 +126,7 @@ async def reveal(ctx: Context, judgement: int) -> CycleResult:
     """Reveal a committed verdict. If this validator lost the verdict, the turn lapses and another validator judges."""
     request = ctx.pending.find(judgement)
     if request is None:
-        get_logger().warning("nothing to reveal", judgement=judgement)
+        get_logger().warning("verdict to reveal not found", judgement=judgement)
         return CycleResult.RETRY  # the coordinator repeats the order until it lapses, so wait before the next poll
     await ctx.network.coordinator.reveal_verdict(request)
     ctx.pending.remove(judgement)

@@ -37,7 +37,9 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
             elif judgement is not None:
                 return judgement
     except FAILURES as error:
-        get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
+        get_logger().error(
+            "check could not be completed", task=claim.receipt.task, error=f"{type(error).__name__}: {error}"
+        )
         return Judgement.unknown(error=type(error).__name__)
     if unclear is not None:
         return unclear

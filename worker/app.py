@@ -50,7 +50,7 @@ def build(
     if contributor is None:
         raise OperatorError(
             "unknown_node",
-            f"no contributor vouches for {network.wallet.address}",
+            f"the node {network.wallet.address} is not registered for any contributor",
             fix="Run covey worker register with this node's key file",
         )
     params = network.params
@@ -102,7 +102,7 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
             )
             if await keep_trying(network.coordinator.register, stop) is None:
                 return
-            get_logger().info("worker runs", node=network.wallet.address, contributor=ctx.contributor)
+            get_logger().info("worker started", node=network.wallet.address, contributor=ctx.contributor)
             try:
                 await run_stages(ctx)
             finally:

@@ -17,7 +17,7 @@ from covey.console.options import (
     show,
 )
 
-worker = typer.Typer(help="Run a worker, which generates rollouts, and register its node.", no_args_is_help=True)
+worker = typer.Typer(help="Run a worker, which generates rollouts, and manage its node.", no_args_is_help=True)
 
 
 @worker.command("register")
@@ -25,13 +25,13 @@ def worker_register(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    node_key_file: Annotated[Path, typer.Option(help="Key file of the node, created if it does not exist.")],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the node. It is created if it does not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Vouch for a node on chain: the contributor (--key-file) and the node both sign.
+    """Register a node on chain. The contributor (--key-file) and the node (--node-key-file) both sign.
 
-    Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1 --key-file
+    contributor.key`
     """
     from covey.chain.wallet import load_key
     from covey.console.account import make_key
@@ -45,12 +45,12 @@ def worker_register(
 @worker.command("run")
 def worker_run(
     engine: Annotated[
-        str | None, typer.Option(help="Inference engine: auto, hf or vllm. Overrides the setting `engine`.")
+        str | None, typer.Option(help="Inference engine: auto, hf or vllm. Takes precedence over the setting engine.")
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Run a worker: claim, generate, prove, submit.
+    """Run a worker: claim tasks, generate rollouts with proofs, and submit them.
 
     Example: `covey worker run --config worker.toml --engine vllm`
     """

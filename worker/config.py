@@ -12,15 +12,18 @@ class WorkerConfig(RoleSettings):
     """Settings of a worker, for example `WorkerConfig.load(Path("worker.toml"))`."""
 
     engine: Literal["auto", "hf", "vllm"] = "auto"
-    """Inference engine. auto selects the one that the pool's thresholds name, else vllm if it is installed, else hf."""
+    """Inference engine. auto selects the engine that the pool's thresholds require; if they allow any, vllm if it is
+    installed, otherwise hf.
+    """
     batch: int = Field(default=64, ge=1, le=4096)
-    """Maximum number of completions that are generated together."""
+    """Maximum number of completions that are generated in one batch."""
     tasks_together: int | None = Field(default=None, ge=1, le=1024)
-    """Number of tasks that the engine works on at once. None: one with hf, and with vllm one more than fill `batch`."""
+    """Number of tasks that the engine works on concurrently. None: one with hf; with vllm, one more than needed to
+    fill `batch`.
+    """
     tasks_ahead: int | None = Field(default=None, ge=0, le=1024)
-    """Number of further tasks that are claimed while the engine is busy. None: the same as `tasks_together`."""
+    """Number of tasks claimed in advance while the engine is busy. None: the same as `tasks_together`."""
     vllm: VllmOptions = VllmOptions()
-    """Options of the vLLM engine. The hf engine ignores them."""
+    """Options for the vLLM engine. Ignored by the hf engine."""
     heartbeat_seconds: float = Field(default=10.0, gt=0)
-    """Seconds between two heartbeats, which tell the coordinator that this node is alive and how many slots it has
-    free."""
+    """Seconds between heartbeats, which show the coordinator that this node is alive and how many free slots it has."""

@@ -50,7 +50,7 @@ def build_slots(
     """
     if task.groups > params.groups_per_task:
         raise ProtocolError(
-            "bad_task", f"the task has {task.groups} groups, a task of this pool has {params.groups_per_task}"
+            "bad_task", f"the task has {task.groups} groups, but this pool requires {params.groups_per_task}"
         )
     domain = SlotDomain(
         beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
@@ -83,7 +83,7 @@ def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, versi
         capture=build_capture(params.verification),
     )
     if any(completion.policy_version != version for completion in completions):
-        raise TransientError("wrong_policy", f"the engine did not generate with policy {version}")
+        raise TransientError("wrong_policy", f"the engine generated with a policy other than {version}")
     return [
         Draft(
             slot=slot,

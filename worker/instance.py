@@ -18,5 +18,9 @@ def load_instance(home: Path) -> str:
         write_atomically(path, secrets.token_hex(16).encode() + b"\n", mode=0o600)
     text = path.read_text(errors="replace").strip()
     if not re.fullmatch("[0-9a-f]{32}", text):
-        raise OperatorError("bad_instance", f"{path} does not hold 32 hexadecimal digits", fix=f"Remove {path}")
+        raise OperatorError(
+            "bad_instance",
+            f"the instance file {path} does not contain 32 hexadecimal digits",
+            fix=f"Remove {path}; the worker creates a new one",
+        )
     return text

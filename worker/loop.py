@@ -72,7 +72,9 @@ async def claim(ctx: Context) -> CycleResult:
     if task is None:
         return CycleResult.IDLE
     if task.lease in leases.ids or ctx.submissions.has_signed(task.task, task.lease):
-        get_logger().error("a lease was assigned twice; signing again would be equivocation", lease=task.lease)
+        get_logger().error(
+            "lease assigned twice, not signed again because that would be equivocation", lease=task.lease
+        )
         return CycleResult.RETRY
     leases.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return CycleResult.DONE
@@ -97,8 +99,8 @@ async def work(ctx: Context) -> CycleResult:
         failure = ctx.health.record_failure(error.code, leases.get_working(task))
         leases.requeue(task, deaths=failure.deaths)
         if failure.total >= FAILURES:
-            message = f"{failure.total} times, most recently over task {task.task}: {error.message}"
-            fix = "Read the engine's output, then lower batch or run covey doctor"
+            message = f"the engine failed {failure.total} times, most recently on task {task.task}: {error.message}"
+            fix = "Read the engine's log, then lower batch or run covey doctor"
             raise OperatorError(error.code, message, fix=fix) from error
         raise
     except ProtocolError:
@@ -127,7 +129,7 @@ async def drain(ctx: Context) -> None:
 def drop_overdue(ctx: Context) -> None:
     """Release the expired leases and log each of them."""
     for order in ctx.leases.drop_overdue():
-        get_logger().warning("a lease expired before its submission was signed", task=order.task)
+        get_logger().warning("lease expired before its submission was signed", task=order.task)
 
 
 async def require_servable(ctx: Context, task: TaskOrder) -> None:
@@ -140,14 +142,16 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
         raise ProtocolError("policy_mismatch", f"the engine refused policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
     if steps - version > network.params.max_staleness + 2:  # the coordinator may lag this chain by one policy
-        raise ProtocolError("stale", f"task {task.task} is of policy {version}, and {steps} policies were published")
+        raise ProtocolError(
+            "stale", f"task {task.task} uses policy {version}, which is too old: {steps} policies have been published"
+        )
     await asyncio.to_thread(require_manifest, ctx, task)
 
 
 def require_manifest(ctx: Context, task: TaskOrder) -> None:
     """Raise ProtocolError("wrong_manifest") if a task's policy is not the policy on chain now."""
     if ctx.network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
-        raise ProtocolError("wrong_manifest", f"task {task.task} names a different manifest from the chain's")
+        raise ProtocolError("wrong_manifest", f"the manifest hash in task {task.task} differs from the one on chain")
 
 
 async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
@@ -176,7 +180,7 @@ async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
         except (ProtocolError, TransientError) as error:  # the lease expires anyway, or is assigned here again
             if isinstance(error, TransientError) and task.lease in ctx.leases.gone:
                 ctx.leases.gone.remove(task.lease)
-            get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
+            get_logger().warning("lease not returned", task=task.task, code=error.code, message=error.message)
 
 
 async def sign_next(ctx: Context) -> CycleResult:
@@ -193,7 +197,7 @@ async def sign_next(ctx: Context) -> CycleResult:
     generated = leases.generated[0]
     if ctx.submissions.has_signed(generated.order.task, generated.order.lease):  # assigned again meanwhile
         get_logger().error(
-            "a lease was assigned twice; signing again would be equivocation", lease=generated.order.lease
+            "lease assigned twice, not signed again because that would be equivocation", lease=generated.order.lease
         )
         leases.release([generated.order])
         return CycleResult.DONE
@@ -285,7 +289,7 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
         ctx.submissions.close(submission, None)
         return
     ctx.submissions.close(submission, answer)
-    log.info("submitted", task=receipt.task, policy=receipt.policy_version, units=receipt.units)
+    log.info("submission countersigned", task=receipt.task, policy=receipt.policy_version, units=receipt.units)
 
 
 async def send_heartbeat(ctx: Context) -> CycleResult:

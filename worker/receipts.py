@@ -91,7 +91,7 @@ def explain_other_instance() -> Iterator[None]:
     except ProtocolError as error:
         if error.code != "another_instance":
             raise
-        fix = "Stop the other worker, or give this machine its own key with covey join"
+        fix = "Stop the other worker, or create a separate key for this machine with covey join"
         raise OperatorError(error.code, error.message, fix=fix) from error
 
 
@@ -124,15 +124,20 @@ def require_promise(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
     if promise.receipt_hash != eip712.compute_struct_hash(receipt):
-        raise ProtocolError("bad_countersignature", "the countersignature is for another receipt")
+        raise ProtocolError("bad_countersignature", "the countersignature is for a different receipt")
     if eip712.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's operator")
     earliest, latest = first.time - draw_seconds, last.time + MOST_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
-        message = f"the countersignature is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"
+        message = (
+            f"the countersignature has the date {promise.signed_at}, but it must be after {earliest} "
+            f"and at most {latest}"
+        )
         raise ProtocolError("bad_countersignature", message)
     farthest = last.epochs + MOST_PROMISED_EPOCHS
     if not first.epochs <= promise.latest_epoch <= farthest:
-        message = f"the countersignature names epoch {promise.latest_epoch}; {first.epochs} to {farthest} are fair"
+        message = (
+            f"the countersignature promises epoch {promise.latest_epoch}, but {first.epochs} to {farthest} are allowed"
+        )
         raise ProtocolError("bad_countersignature", message)
     return promise

@@ -38,7 +38,7 @@ def _explain_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TransientError("disk_full", f"a submission could not be stored: {error}") from error
+        raise TransientError("disk_full", f"a submission could not be stored in the home folder: {error}") from error
 
 
 class SubmissionStore:

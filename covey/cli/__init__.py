@@ -42,7 +42,7 @@ from worker.cli import worker
 
 app = typer.Typer(
     name="covey",
-    help="Train language models by reinforcement learning on computers whose owners nobody has to trust.",
+    help="Train language models by reinforcement learning on computers that nobody has to trust.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -63,7 +63,7 @@ def _options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Train language models by reinforcement learning on computers whose owners nobody has to trust."""
+    """Train language models by reinforcement learning on computers that nobody has to trust."""
 
 
 app.add_typer(devnet.devnet, name="devnet")

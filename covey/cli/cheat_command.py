@@ -8,7 +8,9 @@ from covey.console.options import ConfigFile, Sets, load_settings
 
 
 def worker_cheat(
-    kind: Annotated[str, typer.Argument(help="Kind of cheat: quantized, best-of-n or likeliest-of-n.")],
+    kind: Annotated[
+        str, typer.Argument(help="Way in which the worker cheats: quantized, best-of-n or likeliest-of-n.")
+    ],
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:

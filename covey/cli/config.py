@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from covey.runtime.settings import Settings
 
-config = typer.Typer(help="Settings of the roles.", no_args_is_help=True)
+config = typer.Typer(help="Show the settings of coordinator, worker, validator and trainer.", no_args_is_help=True)
 
 Role = Literal["coordinator", "worker", "validator", "trainer"]
 ABSENT = "required, not set"
@@ -34,20 +34,24 @@ class Setting:
     value: Any
     """Value in its JSON form, with passwords masked."""
     origin: str
-    """Source of the value: "default", "file NAME", "environment COVEY_NAME", "--set" or `ABSENT`."""
+    """Source of the value: "default", "file NAME", "environment COVEY_NAME", "--set", or `ABSENT` for a required
+    setting without a value.
+    """
     sentence: str
 
 
 @config.command("show")
 def config_show(
-    role: Annotated[Role, typer.Argument(help="Role whose settings are shown.")],
+    role: Annotated[
+        Role, typer.Argument(help="Role whose settings are shown: coordinator, worker, validator or trainer.")
+    ],
     file: ConfigFile = None,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Show every setting of a role: its value, where the value comes from, and what it is.
+    """Show every setting of a role with its value, the source of the value, and a description.
 
-    Passwords in URLs are masked. Nothing is started, and required settings may be absent.
+    Passwords in URLs are masked. The command starts nothing and accepts missing required settings.
 
     Example: `covey config show worker --config worker.toml --set batch=32`
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from covey.tasks.checking import CheckReport
 
-Folder = Annotated[Path, typer.Argument(help="Folder of a data set.")]
+Folder = Annotated[Path, typer.Argument(help="Folder of the data set to read.")]
 SplitName = Literal["train", "held_out"]
 
 
@@ -27,19 +27,30 @@ def tasks_import(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="Files of JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet, folders of such files, or folders "
-            "and OWNER/NAME of the package datasets.",
+            help="Sources of the rows: files of JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) or "
+            "Parquet, folders that contain such files, folders saved by the Python package "
+            "datasets, or OWNER/NAME of a data set on the Hugging Face Hub.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the data set to write.")],
-    task_type: Annotated[str | None, typer.Option(help="Task type of rows that name none, for example math.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write the data set to.")],
+    task_type: Annotated[
+        str | None, typer.Option(help="Task type for rows that have no task_type column, for example math.")
+    ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(help="Task type of the source as OLD=NEW; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Task type to replace, as OLD=NEW, for example gsm8k=math; may be repeated."),
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read or graded, and count them.")
+        bool,
+        typer.Option(
+            "--skip-bad",
+            help="Skip rows that cannot be read or graded and report how many. Without it, the first such "
+            "row ends the import.",
+        ),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of rows to import.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of rows to import. Without it, all rows are imported.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Import tasks into a data set, whose digest goes into a pool's parameters.
@@ -68,7 +79,10 @@ def tasks_import(
         typer.echo(json.dumps(asdict(report)))
         return
     _show_rows(report.digest, report.rows)
-    typer.echo(f"left out: {report.duplicates} with the prompt of an earlier row, {report.skipped} that are bad")
+    typer.echo(
+        f"skipped: {report.duplicates} with the same prompt as an earlier row, {report.skipped} that "
+        "cannot be read or graded"
+    )
     for reason in report.reasons:
         typer.echo(f"  {quote(reason)}")
 
@@ -98,16 +112,25 @@ def tasks_check(folder: Folder, as_json: Json = False) -> None:
 
 def tasks_show(
     folder: Folder,
-    index: Annotated[int, typer.Argument(min=0, help="Number of the row in its split and task type.")] = 0,
+    index: Annotated[
+        int, typer.Argument(min=0, help="Number of the row within its split and task type, starting at 0.")
+    ] = 0,
     problem_id: Annotated[
-        str | None, typer.Option("--id", help="problem_id to search for, instead of the number of the row.")
+        str | None, typer.Option("--id", help="Value of problem_id to search for, used instead of the row number.")
     ] = None,
-    split: Annotated[SplitName | None, typer.Option(help="Split of the row, by default train.")] = None,
+    split: Annotated[
+        SplitName | None, typer.Option(help="Split that contains the row: train (the default) or held_out.")
+    ] = None,
     task_type: Annotated[
-        str | None, typer.Option("--type", help="Task type of the row; not needed if the data set has only one.")
+        str | None, typer.Option("--type", help="Task type of the row. Required only if the data set has several.")
     ] = None,
     pool_file: Annotated[
-        Path | None, typer.Option("--pool-file", help="TOML file of the pool whose environment asks the question.")
+        Path | None,
+        typer.Option(
+            "--pool-file",
+            help="TOML file of a pool, whose environment builds the prompt. Without it, the environment "
+            "has its default options.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -137,7 +160,7 @@ def tasks_show(
     for title, text in (
         ("question", row.prompt),
         ("graded by", json.dumps(row.verification_info, ensure_ascii=False)),
-        ("asked", asked or "by the kind's own rule"),
+        ("asked", asked or "by a rule of the environment kind"),
     ):
         typer.echo(f"\n{title}:")
         typer.echo("\n".join(f"  {quote(line)}" for line in text.split("\n")))
@@ -145,10 +168,16 @@ def tasks_show(
 
 def tasks_select(
     folder: Folder,
-    solve_rate: Annotated[str, typer.Option(help="Name of the solve rate, as covey tasks check lists it.")],
-    out: Annotated[Path, typer.Option(help="Folder of the data set to write.")],
-    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest solve rate to keep.")] = 0.125,
-    high: Annotated[float, typer.Option(min=0, max=1, help="Highest solve rate to keep.")] = 0.5,
+    solve_rate: Annotated[
+        str, typer.Option(help="Name of the solve rate to filter by, as listed by covey tasks check.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write the filtered data set to.")],
+    low: Annotated[
+        float, typer.Option(min=0, max=1, help="Minimum solve rate of the rows to keep, from 0 to 1.")
+    ] = 0.125,
+    high: Annotated[
+        float, typer.Option(min=0, max=1, help="Maximum solve rate of the rows to keep, from 0 to 1.")
+    ] = 0.5,
     as_json: Json = False,
 ) -> None:
     """Write a data set of the rows whose recorded solve rate is neither too low nor too high.
@@ -160,7 +189,7 @@ def tasks_select(
     from covey.tasks.selecting import select_rows
 
     if low > high:
-        raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
+        raise OperatorError("bad_bounds", f"--low {low} exceeds --high {high}", fix="Swap --low and --high")
     digest, counts = select_rows(folder, out, solve_rate=solve_rate, low=low, high=high)
     if as_json:
         typer.echo(json.dumps({"digest": digest} | counts))
@@ -170,9 +199,9 @@ def tasks_select(
 
 
 def tasks_example(
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write, which must not exist.")],
-    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Number of rows.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed that determines the rows.")] = 0,
+    out: Annotated[Path, typer.Option(help="New file to write the rows to, as JSON lines. It must not exist.")],
+    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Number of rows to draw.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of rows.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Write example tasks: word problems, algebra, small programs, multiple choice and short answers.
@@ -183,7 +212,7 @@ def tasks_example(
     from covey.tasks.examples import build_rows
 
     if out.exists():
-        raise OperatorError("file_exists", f"{out} exists", fix="Name a new file with --out")
+        raise OperatorError("file_exists", f"the output file {out} exists already", fix="Choose a new file with --out")
     examples = build_rows(rows, seed=seed)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples)
     try:
@@ -192,7 +221,7 @@ def tasks_example(
         raise OperatorError(
             "no_folder",
             f"{out} cannot be written: {error.strerror}",
-            fix="Name a file in a folder that you may write to",
+            fix="Choose a file in a folder that you can write to",
         ) from error
     count = len(examples)
     typer.echo(json.dumps({"rows": count, "file": str(out)}) if as_json else f"{count} rows in {out}")
@@ -201,7 +230,9 @@ def tasks_example(
 def _split_rename(text: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not (old and equals and new):
-        raise OperatorError("bad_rename", f"--rename {text} is not OLD=NEW", fix="Write for example gsm8k=math")
+        raise OperatorError(
+            "bad_rename", f"--rename {text} does not have the form OLD=NEW", fix="Write OLD=NEW, for example gsm8k=math"
+        )
     return old, new
 
 
@@ -226,16 +257,16 @@ def _show_rows(digest: str, rows: dict[str, int]) -> None:
 def _show_check(report: "CheckReport") -> None:
     _show_rows(report.digest, report.rows)
     for name, lengths in (
-        ("characters of a prompt", report.prompt_characters),
-        ("bytes of a row", report.row_bytes),
+        ("characters per prompt", report.prompt_characters),
+        ("bytes per row", report.row_bytes),
     ):
-        typer.echo(f"{name}: median {lengths.median}, 99 of 100 up to {lengths.p99}, largest {lengths.largest}")
+        typer.echo(f"{name}: median {lengths.median}, 99th percentile {lengths.p99}, maximum {lengths.largest}")
     typer.echo(f"rows without solve rates: {report.without_solve_rates}")
     for name, count in report.solve_rates.items():
         typer.echo(f"rows with the solve rate {quote(name)}: {count}")
-    typer.echo(f"held-out questions with the words of a training question and other numbers: {report.same_but_numbers}")
-    typer.echo(f"held-out questions that are nearly a training question: {report.near_duplicates}")
+    typer.echo(f"held-out questions that differ from a training question only in numbers: {report.same_but_numbers}")
+    typer.echo(f"held-out questions that nearly equal a training question: {report.near_duplicates}")
     for pair in report.first_near_duplicates:
-        typer.echo(f"  {quote(pair.held_out)} shares {pair.share:.0%} with {quote(pair.train)}")
+        typer.echo(f"  {quote(pair.held_out)} shares {pair.share:.0%} of its words with {quote(pair.train)}")
     if not report.are_all_compared:
-        typer.echo("not all likely pairs were compared: there may be more")
+        typer.echo("some likely pairs were not compared, so there may be more near duplicates")

@@ -13,26 +13,35 @@ def demo(
     context: typer.Context,
     environment: Annotated[
         str,
-        typer.Option(help="Task to train on: math, code, mixture or reasoning_gym:chain_sum, for example math."),
+        typer.Option(help="Task to train on: math, code, mixture or reasoning_gym:chain_sum."),
     ] = "reasoning_gym:spell_backward",
     steps: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="Number of policies to train. Without it, 24, or fewer for slower tasks."),
+        typer.Option(min=1, max=1000, help="Number of policies to train. By default 24, or fewer for slow tasks."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Number of honest workers.")] = 2,
-    cheats: Annotated[int, typer.Option(min=0, max=16, help="Number of dishonest workers, of two kinds in turn.")] = 2,
+    cheats: Annotated[
+        int,
+        typer.Option(min=0, max=16, help="Number of dishonest workers, which alternate between two kinds of cheating."),
+    ] = 2,
     max_staleness: Annotated[
         int,
         typer.Option(
-            min=0, max=8, help="Number of steps by which a rollout's policy may be older than the policy in training."
+            min=0,
+            max=8,
+            help="Maximum staleness: number of steps by which the policy that generated a rollout may "
+            "be older than the policy being trained.",
         ),
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed that determines the keys and all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for all keys and random choices.")] = 0,
     engine: Annotated[str, typer.Option(help="Inference engine of the workers: hf or vllm.")] = "hf",
-    json_file: Annotated[Path | None, typer.Option("--json", help="File to write the summary to, as JSON.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="File to write the JSON summary to. Without it, no summary is written."),
+    ] = None,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Keep the pool running after these steps until Ctrl-C; print how to join."),
+        typer.Option("--keep", help="After these steps, keep the pool running until Ctrl-C, and print how to join it."),
     ] = False,
 ) -> None:
     """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
@@ -51,7 +60,9 @@ def demo(
 
     if json_file is not None and not json_file.resolve().parent.is_dir():
         raise OperatorError(
-            "no_folder", f"the folder of {json_file} does not exist", fix="Name a file in a folder that exists"
+            "no_folder",
+            f"the folder that should contain {json_file} does not exist",
+            fix="Choose a file in an existing folder",
         )
     options = DemoOptions(
         environment=environment,

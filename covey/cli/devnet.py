@@ -8,26 +8,31 @@ import typer
 from covey.console.options import Json, Raw, show
 from covey.errors import OperatorError
 
-devnet = typer.Typer(help="Run a chain on this machine and hand out its test tokens.", no_args_is_help=True)
+devnet = typer.Typer(help="Run a test chain on this machine and distribute its test tokens.", no_args_is_help=True)
 
 
 @devnet.command("up")
 def devnet_up(
-    folder: Annotated[Path, typer.Option(help="Folder of the chain: its state, deployment.json, log.")] = Path(
-        ".covey/devnet"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the chain; 0 takes a free one.")] = 8545,
-    block_time: Annotated[float, typer.Option(help="Seconds per block; 0 mines each transaction at once.")] = 1.0,
-    seed: Annotated[str, typer.Option(help="Seed that determines the keys of the devnet.")] = "devnet",
+    folder: Annotated[
+        Path, typer.Option(help="Folder with the files of the test chain: its state, deployment.json and the log.")
+    ] = Path(".covey/devnet"),
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port that the test chain listens on. 0 chooses a free port.")
+    ] = 8545,
+    block_time: Annotated[
+        float, typer.Option(help="Seconds between blocks. 0 mines each transaction immediately.")
+    ] = 1.0,
+    seed: Annotated[str, typer.Option(help="Seed for all keys of the devnet.")] = "devnet",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start a new chain; the files of the old one are kept with the suffix .old.")
+        bool,
+        typer.Option("--fresh", help="Start a new chain and rename the files of the old one with the suffix .old."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a chain on this machine and keep it running until a stop signal.
+    """Start a test chain on this machine and keep it running until Ctrl-C or SIGTERM.
 
-    A new folder gets a chain with the contracts and their deployment.json. Later starts continue that chain, with its
-    pools and balances.
+    In a new folder, the command starts a new chain, deploys the contracts and writes deployment.json. Later starts
+    continue the same chain with its pools and balances.
 
     Example: `covey devnet up --folder net`
     """
@@ -49,22 +54,30 @@ def devnet_up(
         anvil.stop()
     if has_ended:
         raise OperatorError(
-            "anvil_ended", f"the node ended unexpectedly; see {folder / 'anvil.log'}", fix="Start it again"
+            "anvil_ended",
+            f"the test chain's Anvil process ended unexpectedly; its log is {folder / 'anvil.log'}",
+            fix="Run covey devnet up again",
         )
 
 
 @devnet.command("fund")
 def devnet_fund(
     address: Annotated[str, typer.Argument(help="Address that receives ether and test tokens.")],
-    folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
+    folder: Annotated[
+        Path, typer.Option(help="Folder of the running test chain, as passed to covey devnet up.")
+    ] = Path(".covey/devnet"),
     tokens: Annotated[
-        str, typer.Option(metavar="AMOUNT", help="Amount of test tokens, for example 1.5; 0 gives only ether.")
+        str,
+        typer.Option(
+            metavar="AMOUNT",
+            help="Number of test tokens to send, for example 1.5. With 0, the address receives only ether.",
+        ),
     ] = "1000",
-    seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
+    seed: Annotated[str, typer.Option(help="Seed of the devnet's keys, as passed to covey devnet up.")] = "devnet",
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Give an address ether and test tokens.
+    """Send ether and test tokens to an address.
 
     Example: `covey devnet fund ADDRESS --folder net --tokens 1000`
     """

@@ -25,7 +25,7 @@ ReceiptFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Receipt that a worker has kept, for example outgoing/sent/7-9.json in its home.",
+        help="File of a receipt that a worker keeps, for example outgoing/sent/7-9.json in the worker's home folder.",
     ),
 ]
 
@@ -48,8 +48,8 @@ def rewards_challenge(
     if kept.promise is None:
         raise OperatorError(
             "no_promise",
-            f"{file} has no countersignature: the operator promised nothing",
-            fix="Name a file of the folder outgoing/sent",
+            f"the receipt in {file} has no countersignature, so the operator made no promise about it",
+            fix="Use a file in the worker's folder outgoing/sent",
         )
     account = options.open_account(deployment, key_file, pool)
     _require_pool(account, kept.receipt.pool, file)
@@ -102,7 +102,7 @@ def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_jso
     if not wei:
         raise OperatorError(
             "nothing_to_withdraw",
-            f"no upheld challenge of {account.wallet.address} has ether left",
+            f"account {account.wallet.address} has no ether to withdraw from upheld challenges",
             fix="Run covey rewards resolve first, with the key of the account that sent the challenge",
         )
     entry = account.send(account.contracts.ledger.withdraw_ether())
@@ -111,7 +111,10 @@ def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_jso
 
 def case_equivocation(
     file: ReceiptFile,
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another receipt that the same node signed.")],
+    other: Annotated[
+        Path,
+        typer.Argument(metavar="OTHER", help="File of a second receipt that the same node signed for the same lease."),
+    ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
@@ -140,7 +143,9 @@ def case_equivocation(
 
 def case_slash_signer(
     receipt_hash: ReceiptHash,
-    validator: Annotated[str, typer.Argument(help="Address of a validator whose verdict the arbiter overruled.")],
+    validator: Annotated[
+        str, typer.Argument(help="Address of the validator to slash, whose verdict supported a vetoed case.")
+    ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
@@ -166,7 +171,7 @@ def case_slash_signer(
 
 def _require_pool(account: "Account", named: int, file: Path) -> None:
     if named != account.pool:
-        raise OperatorError("wrong_pool", f"the receipt in {file} is of pool {named}", fix=f"Name --pool {named}")
+        raise OperatorError("wrong_pool", f"the receipt in {file} belongs to pool {named}", fix=f"Set --pool {named}")
 
 
 def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
@@ -175,8 +180,8 @@ def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
     if leases[0] != leases[1] or first.work_key == second.work_key:
         raise OperatorError(
             "no_equivocation",
-            "the two receipts are not of one lease of one node with different files",
-            fix="Use two receipts with the same pool, node, task and lease, and different work keys",
+            "the two receipts do not show one node claiming two different files for the same lease",
+            fix="Use two receipts with the same pool, node, task and lease, but different work keys",
         )
 
 
@@ -199,6 +204,6 @@ def _find_verdict(
             return verdict, signature
     raise ProtocolError(
         "unknown_verdict",
-        f"{validator} gave no verdict that supports the case of {accusation.receipt_hash}",
+        f"validator {validator} revealed no verdict that supports the case about receipt {accusation.receipt_hash}",
         status=404,
     )

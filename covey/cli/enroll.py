@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 @worker.command("enroll")
 def worker_enroll(
-    folder: Annotated[Path, typer.Argument(help="Folder that `covey join` has made.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Worker folder, as created by covey join.")] = Path(),
     key_file: Annotated[
-        Path | None, typer.Option(help="Key file of the account that stakes, by default the folder's contributor.key.")
+        Path | None,
+        typer.Option(
+            help="Key file of the account that puts up the stake. By default contributor.key in the "
+            "folder's subfolder keys."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Add the stake that the workers of a folder lack, and register each of them.
+    """Add the missing stake for the workers of a folder, and register each worker's node.
 
-    The stake backs all nodes of the contributor, including those on other machines. Steps already done are skipped.
+    The stake backs all nodes of the contributor, including nodes on other machines. Steps already done are skipped.
 
     Example: `covey worker enroll worker`
     """
@@ -49,7 +53,7 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     nodes = [load_key(config.key_file) for config in configs]
     plan = plan_enrollment(account, nodes)
     if not is_agreed and not _is_confirmed(account, plan):
-        typer.echo("nothing was staked", err=True)
+        typer.echo("cancelled: nothing was staked or registered", err=True)
         return None
     enroll(account, plan)
     return {
@@ -68,7 +72,7 @@ def _is_confirmed(account: "Account", plan: "Enrollment") -> bool:
     contracts, stake = account.contracts, format_amount(plan.stake, account.get_unit(raw=False))
     rows = {
         "contributor": account.wallet.address,
-        "stake": f"{stake}, so that {plan.backed} node(s) are backed",
+        "stake": f"{stake}, to back {plan.backed} node(s)",
         "token": account.token.address,
         "chain": contracts.deployment.chain_id,
         "StakeManager": contracts.stakes.address,

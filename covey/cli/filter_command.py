@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from covey.environments.base import Environment
     from covey.protocol.params import GradingParams, PoolParams
 
-tasks = typer.Typer(help="Import data sets of tasks, and choose the questions of a pool.", no_args_is_help=True)
+tasks = typer.Typer(
+    help="Import, check and filter data sets of tasks, and choose the prompts of a pool.", no_args_is_help=True
+)
 
 EngineChoice = Literal["auto", "hf", "vllm"]
 Dtype = Literal["float32", "bfloat16"]
@@ -27,30 +29,56 @@ Dtype = Literal["float32", "bfloat16"]
 @tasks.command("filter")
 def tasks_filter(
     pool_file: Annotated[
-        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] determine the questions.")
+        Path,
+        typer.Argument(help="TOML file of a pool that has not been created yet. Its [params] determine the prompts."),
     ],
-    model: Annotated[str, typer.Option(help="Name or folder of the smaller model that answers.")],
-    out: Annotated[Path, typer.Option(help="File of results as JSON lines; an existing one is continued.")],
-    items: Annotated[int, typer.Option(min=1, max=100_000, help="Number of questions to ask.")] = 1000,
-    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of answers to each question.")] = 8,
-    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest share of right answers to keep.")] = 0.125,
-    high: Annotated[float, typer.Option(min=0, max=1, help="Highest share of right answers to keep.")] = 0.5,
+    model: Annotated[str, typer.Option(help="Name or folder of the smaller model that generates the completions.")],
+    out: Annotated[
+        Path, typer.Option(help="File to write the results to, as JSON lines. An existing file is continued.")
+    ],
+    items: Annotated[int, typer.Option(min=1, max=100_000, help="Number of prompts to try.")] = 1000,
+    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of completions per prompt.")] = 8,
+    low: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Minimum share of correct completions for a prompt to be kept, from 0 to 1."),
+    ] = 0.125,
+    high: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Maximum share of correct completions for a prompt to be kept, from 0 to 1."),
+    ] = 0.5,
     dataset: Datasets = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the answers; the questions follow from the pool.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Seed for sampling the completions. It does not affect the prompts, which the pool determines."
+        ),
+    ] = 0,
     engine: Annotated[
-        EngineChoice, typer.Option(help="Inference engine; auto is vllm if it is installed, otherwise hf.")
+        EngineChoice,
+        typer.Option(
+            help="Inference engine: hf, vllm, or auto, which chooses vllm if it is installed and otherwise hf."
+        ),
     ] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="Number format of the engine.")] = "bfloat16",
-    batch: Annotated[int, typer.Option(min=1, help="Number of answers generated in one batch.")] = 64,
+    dtype: Annotated[
+        Dtype, typer.Option(help="Data type that the engine computes in: float32 or bfloat16.")
+    ] = "bfloat16",
+    batch: Annotated[int, typer.Option(min=1, help="Number of completions generated in one batch.")] = 64,
     device: Annotated[str, typer.Option(help="Device of the engine, for example cuda:0.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
-    write: Annotated[bool, typer.Option("--write", help="Write the kept questions into the pool file.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads that torch uses.")] = 1,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write",
+            help="Write the option kept, which lists the kept prompts, into the pool file. Without it, the "
+            "option is only printed.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Let a smaller model answer questions and keep those that it sometimes gets right.
+    """Try the pool's prompts on a smaller model, and keep those that it sometimes gets right.
 
-    The result is the option "kept" of the pool's environment: one bit per question, so that worker and validator draw
-    the same prompts from the pool's parameters alone. Without --write the pool file does not change.
+    The result is the option "kept" of the pool's environment, with one bit per prompt. Workers and validators therefore
+    draw the same prompts from the pool's parameters alone. The pool file changes only with --write.
 
     Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
     """
@@ -63,14 +91,15 @@ def tasks_filter(
     from covey.tasks.catalog import DataSetCatalog
 
     if low > high:
-        raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
+        raise OperatorError("bad_bounds", f"--low {low} exceeds --high {high}", fix="Swap --low and --high")
     document = read_document(pool_file)
     params = build_params(pool_file, document, {})
     if params.environment.kind == "mixture":
         raise OperatorError(
             "bad_environment",
-            f"the environment of {pool_file} is a mixture, and each of its parts has its own option kept",
-            fix="Filter each part in a pool file of its own, and copy the option kept into the mixture",
+            f"{pool_file} uses a mixture of environments, which cannot be filtered as a whole",
+            fix="Filter each environment of the mixture in its own pool file, and copy each option "
+            "kept into the mixture",
         )
     trial = SolveTrial(
         kind=params.environment.kind,
@@ -92,8 +121,8 @@ def tasks_filter(
     if not kept:
         raise OperatorError(
             "nothing_kept",
-            f"none of {items} questions lies between {low} and {high}",
-            fix="Ask more questions, or ask another model",
+            f"none of the {items} prompts has a share of correct completions from {low} to {high}",
+            fix="Increase --items, change --low and --high, or use another model",
         )
     option = pack_kept(kept)
     _require_room(params, option)
@@ -109,8 +138,13 @@ def tasks_filter(
         summary = {"items": items, "kept": len(kept), "too_long": too_long, "by_passes": by_passes, "option": option}
         typer.echo(json.dumps(summary))
         return
-    typer.echo(f"kept {len(kept)} of {items} questions ({len(kept) / items:.1%}); {too_long} too long for the pool")
-    typer.echo("right answers: " + ", ".join(f"{passes}: {count}" for passes, count in by_passes.items()))
+    typer.echo(
+        f"kept {len(kept)} of {items} prompts ({len(kept) / items:.1%}); {too_long} exceed the pool's prompt limit"
+    )
+    typer.echo(
+        "prompts by number of correct completions: "
+        + ", ".join(f"{passes}: {count}" for passes, count in by_passes.items())
+    )
     typer.echo(f"written to {pool_file}" if write else f'kept = "{option}"')
 
 
@@ -166,6 +200,7 @@ def _require_room(params: "PoolParams", option: str) -> None:
     if size > MAX_PARAMS_BYTES:
         raise OperatorError(
             "too_many_questions",
-            f"the pool's parameters would have {size} bytes, but at most {MAX_PARAMS_BYTES} are allowed",
-            fix="Ask fewer questions with --items",
+            f"with this many prompts the pool's parameters have {size} bytes, more than the "
+            f"maximum of {MAX_PARAMS_BYTES}",
+            fix="Reduce the number of prompts with --items",
         )

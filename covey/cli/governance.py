@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.protocol.ids import Address, Hash
 
-case = typer.Typer(help="Show, veto and open slashing cases.", no_args_is_help=True)
-epoch = typer.Typer(help="Disable posted epochs.", no_args_is_help=True)
+case = typer.Typer(help="Show, open and veto slashing cases.", no_args_is_help=True)
+epoch = typer.Typer(help="Disable epochs that the operator has posted.", no_args_is_help=True)
 
 ReceiptHash = Annotated[
-    str, typer.Argument(help="Hash of the receipt that the case is about, as `covey case show` prints it.")
+    str, typer.Argument(help="Hash of the receipt that the case is about, as shown by covey case show.")
 ]
 
 
@@ -35,7 +35,11 @@ def _to_hash(text: str) -> "Hash":
     from covey.protocol.ids import Hash, is_hash
 
     if not is_hash(text):
-        raise OperatorError("bad_hash", f"{text} is not a hash", fix="Copy a hash that covey case show prints")
+        raise OperatorError(
+            "bad_hash",
+            f"{text} is not a hash: 0x and 64 hexadecimal digits are required",
+            fix="Copy a hash from the output of covey case show",
+        )
     return Hash(text)
 
 
@@ -43,7 +47,7 @@ def _to_hash(text: str) -> "Hash":
 def pool_refund(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, raw: Raw = False, as_json: Json = False
 ) -> None:
-    """Take back the escrow that no epoch has promised, once the pool is closed. Operator only.
+    """Return the uncommitted escrow of a closed pool to the operator. Operator only.
 
     Example: `covey pool refund --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -59,7 +63,7 @@ def pool_refund(
 
 @pool.command("invite")
 def pool_invite(
-    contributors: Annotated[list[str], typer.Argument(help="Addresses of contributors.")],
+    contributors: Annotated[list[str], typer.Argument(help="Addresses of the contributors to invite.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
@@ -77,13 +81,13 @@ def pool_invite(
 
 @pool.command("withdraw-invitation")
 def pool_withdraw_invitation(
-    contributor: Annotated[str, typer.Argument(help="Address of the contributor.")],
+    contributor: Annotated[str, typer.Argument(help="Address of the contributor whose invitation is withdrawn.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Stop a contributor from registering more nodes; its registered nodes stay. Operator only.
+    """Stop a contributor from registering more nodes. Nodes already registered remain. Operator only.
 
     Example: `covey pool withdraw-invitation ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -95,16 +99,18 @@ def pool_withdraw_invitation(
 
 @pool.command("replace-validator")
 def pool_replace_validator(
-    previous: Annotated[str, typer.Argument(help="Address of the validator that loses its power at once.")],
+    previous: Annotated[
+        str, typer.Argument(help="Address of the validator to remove. It loses its power immediately.")
+    ],
     current: Annotated[
-        str, typer.Argument(help="Address of the validator that gains power after two unbonding windows.")
+        str, typer.Argument(help="Address of the new validator. It gains its power after two unbonding windows.")
     ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Replace a validator with another account. Operator only.
+    """Replace a validator with a different account. Operator only.
 
     Example: `covey pool replace-validator OLD NEW --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -123,7 +129,8 @@ def worker_remove(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Remove a node; the contributor stays liable for the node's signatures until the unbonding window has passed.
+    """Remove a node from the pool. The contributor remains liable for the node's signatures until the unbonding window
+    ends.
 
     Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -136,18 +143,18 @@ def worker_remove(
 @worker.command("rotate")
 def worker_rotate(
     node: Annotated[str, typer.Argument(help="Address of the node to replace.")],
-    node_key_file: Annotated[Path, typer.Option(help="Key file of the new node; it is created if it does not exist.")],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the new node. It is created if it does not exist.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Replace a node with another one, for example after its key leaked. The contributor and the new node both sign.
+    """Replace a node with a new one, for example after its key leaked. The contributor and the new node both sign.
 
-    The contributor stays liable for the old node's signatures until the unbonding window has passed.
+    The contributor remains liable for the old node's signatures until the unbonding window ends.
 
-    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
+    contributor.key`
     """
     from covey.chain.wallet import load_key
     from covey.console.account import make_key
@@ -161,7 +168,7 @@ def worker_rotate(
 
 @case.command("show")
 def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
-    """Show all cases of a pool: who is accused of what, and the state of each.
+    """List all slashing cases of a pool, with the accused, the accusation and the state.
 
     Example: `covey case show --deployment net/deployment.json --pool 1`
     """
@@ -201,7 +208,7 @@ def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
     wanted = _to_hash(receipt_hash)
     accusation = account.history.find_accusation(wanted)
     if accusation is None:
-        raise ProtocolError("unknown_case", f"no case is about the receipt {wanted}", status=404)
+        raise ProtocolError("unknown_case", f"there is no case about receipt {wanted}", status=404)
     return accusation
 
 
@@ -209,7 +216,7 @@ def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
 def case_veto(
     receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """End a case in the contributor's favour, within the veto window. Arbiter only.
+    """Decide a case in the contributor's favour within the veto window, so that nothing is slashed. Arbiter only.
 
     Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
     """
@@ -228,13 +235,13 @@ def epoch_disable(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Disable an epoch and all later ones within the challenge window; new epochs take their work. Arbiter only.
+    """Disable an epoch and all later ones within the challenge window. Their work moves to new epochs. Arbiter only.
 
     Example: `covey epoch disable 3 --deployment net/deployment.json --pool 1 --key-file arbiter.key`
     """
     account = options.open_account(deployment, key_file, pool)
     posted = account.history.find_epoch(account.pool, number)
     if posted is None:
-        raise ProtocolError("unknown_epoch", f"epoch {number} is not posted", status=404)
+        raise ProtocolError("unknown_epoch", f"epoch {number} has not been posted", status=404)
     entry = account.send(account.contracts.ledger.disable_epoch(account.pool, posted.record))
     options.show({"epoch": number, "transaction": entry.transaction_hash}, as_json)

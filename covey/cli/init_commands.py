@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 FILE_BYTES = 4096
 """Bytes to reserve for deployment.json. The file is always smaller."""
 
-init = typer.Typer(help="Create folders with keys and settings.", no_args_is_help=True)
+init = typer.Typer(help="Create a pool's folder with keys and settings.", no_args_is_help=True)
 
 
 def deploy(
-    rpc: Annotated[str, typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain.")],
-    token: Annotated[str, typer.Option(help="Address of the ERC-20 token in which pools pay and stake.")],
+    rpc: Annotated[str, typer.Option(envvar="COVEY_RPC_URL", help="RPC URL of a node of the chain.")],
+    token: Annotated[str, typer.Option(help="Address of the ERC-20 token in which pools pay rewards and hold stake.")],
     key_file: Annotated[
-        Path, typer.Option(help="Key file of the account that pays; later it can pause new work, and nothing else.")
+        Path,
+        typer.Option(
+            help="Key file of the account that pays for the deployment. Its only later power is to pause new work."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write, which must not exist.")] = Path("deployment.json"),
+    out: Annotated[Path, typer.Option(help="New file to write the deployment to, as JSON. It must not exist.")] = Path(
+        "deployment.json"
+    ),
     as_json: Json = False,
 ) -> None:
     """Deploy Covey's contracts to a chain and write deployment.json for everyone who uses them.
@@ -48,7 +53,9 @@ def deploy(
         address = read_address(token)
         if not ChainClient(rpc).has_code(address):
             raise OperatorError(
-                "no_token", f"there is no contract at {address} on {show_host(rpc)}", fix="Name an ERC-20 with --token"
+                "no_token",
+                f"there is no contract at the token address {address} on {show_host(rpc)}",
+                fix="Set --token to the address of an ERC-20 token",
             )
         deployer = load_key(key_file)
         deployment = deploying.deploy(rpc, deployer, token=address, say=lambda line: typer.echo(line, err=True))
@@ -66,7 +73,9 @@ def _new_file(path: Path) -> Iterator[None]:
     try:
         file = path.open("xb", buffering=0)
     except FileExistsError as error:
-        raise OperatorError("file_exists", f"{path} exists", fix="Name a new file with --out") from error
+        raise OperatorError(
+            "file_exists", f"the output file {path} exists already", fix="Choose a new file with --out"
+        ) from error
     except OSError as error:
         raise _refuse_file(path, error) from error
     with ExitStack() as undo:
@@ -83,49 +92,68 @@ def _new_file(path: Path) -> Iterator[None]:
 
 def _refuse_file(path: Path, error: OSError) -> OperatorError:
     what = f"{path} cannot be written: {error.strerror}"
-    return OperatorError("no_folder", what, fix="Name a file in a folder that you may write to")
+    return OperatorError("no_folder", what, fix="Choose a file in a folder that you can write to")
 
 
 @init.command("pool")
 def init_pool(
-    folder: Annotated[Path, typer.Argument(help="New folder of the pool.")],
+    folder: Annotated[Path, typer.Argument(help="New folder to create for the pool.")],
     chain: Annotated[
         str | None,
         typer.Option(
-            help="Chain of the pool: devnet (a test chain in the folder) or the URL of a node. By default devnet, or "
-            "with --deployment the URL in the variable COVEY_RPC_URL."
+            help="Chain of the pool: devnet (a test chain in the folder) or the RPC URL of a node. "
+            "The default is devnet, or with --deployment the URL in the environment variable "
+            "COVEY_RPC_URL."
         ),
     ] = None,
     deployment: Annotated[
-        Path | None, typer.Option(help="File deployment.json of the chain, if --chain is a URL; see `covey deploy`.")
+        Path | None,
+        typer.Option(
+            help="File deployment.json with the contracts on the chain, as written by covey deploy. "
+            "Required if --chain is a URL."
+        ),
     ] = None,
     public_url: Annotated[
         str | None,
-        typer.Option(help="Public base URL of the coordinator, required if --chain is a URL."),
+        typer.Option(help="Public base URL of the coordinator. Required if --chain is a URL."),
     ] = None,
     relay: Annotated[
         list[str] | None,
         typer.Option(
-            help="Public base URL of a relay; may be repeated. By default the relay's own port on the host of "
-            "--public-url."
+            help="Public base URL of a relay; may be repeated. By default the host of --public-url "
+            "with the relay's port."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder or hub name of the model to train; by default a tiny one.")
+        str | None,
+        typer.Option(
+            help="Model to train: a folder or a name on the Hugging Face Hub. By default the tiny model of the demo."
+        ),
     ] = None,
-    environment: Annotated[str, typer.Option(help="Kind of environment, for example math.")] = "reasoning_gym",
-    validators: Annotated[int, typer.Option(min=1, max=32, help="Number of validators.")] = 3,
-    device: Annotated[str, typer.Option(help="Device of trainer and validators, for example cuda.")] = "cpu",
+    environment: Annotated[
+        str, typer.Option(help="Kind of environment that sets the tasks, for example math.")
+    ] = "reasoning_gym",
+    validators: Annotated[
+        int, typer.Option(min=1, max=32, help="Number of validators to create keys and settings for.")
+    ] = 3,
+    device: Annotated[
+        str, typer.Option(help="Device that trainer and validators compute on, for example cuda.")
+    ] = "cpu",
     port: Annotated[
-        int, typer.Option(min=1024, max=65532, help="First of four ports: coordinator, origin, relay, chain.")
+        int,
+        typer.Option(
+            min=1024,
+            max=65532,
+            help="First of four consecutive ports, for the coordinator, the origin, the relay and the chain.",
+        ),
     ] = 8000,
     as_json: Json = False,
 ) -> None:
     """Create a folder with everything that a pool's operator needs, and print the next steps.
 
-    The folder holds the keys of operator, trainer, arbiter and validators, pool.toml with their addresses, and settings
-    of every role. Nothing is overwritten, and nothing is sent to a chain. On an existing chain, --public-url is
-    required, because contributors reach the coordinator there. The command lists what each public URL must lead to.
+    The folder contains the keys of operator, trainer, arbiter and validators, a pool.toml with their addresses, and the
+    settings of every role. Nothing is overwritten, and nothing is sent to a chain. On an existing chain, --public-url
+    is required, because contributors must reach the coordinator. The command lists where each public URL must lead.
 
     Example: `covey init pool mypool --validators 3`
     """
@@ -136,16 +164,24 @@ def init_pool(
 
     if environment not in KINDS:
         raise OperatorError(
-            "bad_environment", f"there is no environment of kind {environment}", fix=f"Use one of {', '.join(KINDS)}"
+            "bad_environment",
+            f"there is no environment kind called {environment}",
+            fix=f"Use one of {', '.join(KINDS)}",
         )
     if model is not None and Path(model).is_dir():
         if not (Path(model) / "config.json").is_file():
             raise OperatorError(
-                "model_unavailable", f"{model} has no config.json", fix="Name a folder or a model on a hub"
+                "model_unavailable",
+                f"the model folder {model} has no config.json",
+                fix="Set --model to a folder with a model, or to its name on the Hugging Face Hub",
             )
         model = str(Path(model).resolve())  # absolute, because the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
-        raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
+        raise OperatorError(
+            "model_unavailable",
+            f"the model folder {model} does not exist",
+            fix="Set --model to a folder with a model, or to its name on the Hugging Face Hub",
+        )
     describe_hardware(device)  # refuses a device that torch does not find, which would end trainer and validators
     # As an option, the URL would show a provider's key in the list of processes.
     if chain is None and deployment is not None:
@@ -166,9 +202,9 @@ def init_pool(
         return
     for name, address in addresses.items():
         typer.echo(f"{name:>14}  {address}  {folder}/keys/{name}.key")
-    typer.echo(f"\nCheck {folder}/pool.toml: it cannot be changed once the pool is open.")
+    typer.echo(f"\nCheck {folder}/pool.toml before you open the pool: it cannot be changed afterwards.")
     if places:
-        typer.echo("Everyone, including this machine, must reach:")
+        typer.echo("These URLs must be reachable by everyone, including this machine:")
     for url, place in places.items():
         typer.echo(f"  {url}  ({place})")
     typer.echo("Then:")
@@ -191,27 +227,31 @@ def _read_chain(
         if deployment is not None:
             raise OperatorError(
                 "bad_settings",
-                "a devnet deploys its own contracts",
-                fix="Leave --deployment out, or name the chain's URL with --chain or in COVEY_RPC_URL",
+                "--deployment cannot be combined with a devnet, which deploys its own contracts",
+                fix="Remove --deployment, or set the chain's URL with --chain or in COVEY_RPC_URL",
             )
         if public_url is not None or relays:
             raise OperatorError(
                 "bad_settings",
-                "a devnet can be reached from this machine only",
-                fix="Leave --public-url and --relay out, or name the chain's URL with --chain",
+                "--public-url and --relay cannot be combined with a devnet, which only this machine can reach",
+                fix="Remove --public-url and --relay, or set the chain's URL with --chain",
             )
         return None
     if not is_plain_url(chain):
         raise OperatorError(
-            "bad_url", f"--chain is {hide_secrets(chain)}", fix="Name devnet, or the URL of a node: https://rpc.example"
+            "bad_url",
+            f"--chain is {hide_secrets(chain)}, which is neither devnet nor the URL of a chain node",
+            fix="Set --chain to devnet or to a URL such as https://rpc.example",
         )
     if deployment is None:
-        what = f"the addresses of the contracts on {show_host(chain)} are missing"
-        raise OperatorError("bad_settings", what, fix="Add --deployment FILE, which covey deploy writes")
+        what = f"--deployment is missing, so the contract addresses on {show_host(chain)} are unknown"
+        raise OperatorError(
+            "bad_settings", what, fix="Add --deployment FILE with the file that covey deploy has written"
+        )
     if public_url is None:
         raise OperatorError(
             "no_public_url",
-            f"contributors of a pool on {show_host(chain)} must reach its coordinator",
+            f"--public-url is missing, so contributors of a pool on {show_host(chain)} cannot reach its coordinator",
             fix="Add --public-url URL, for example --public-url https://pool.example",
         )
     return NamedChain(
@@ -227,8 +267,8 @@ def _read_url(option: str, text: str) -> str:
     if not is_public_url(text):
         raise OperatorError(
             "bad_url",
-            f"{option} is {hide_secrets(text)}",
-            fix="Name a URL without user and query: https://pool.example",
+            f"{option} is {hide_secrets(text)}, which is not a public base URL",
+            fix="Use a URL without user name and query, for example https://pool.example",
         )
     return text.rstrip("/")
 

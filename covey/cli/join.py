@@ -30,29 +30,40 @@ ANSWER_SECONDS = 60.0
 
 def join(
     url: Annotated[str, typer.Argument(help="Base URL of the pool's coordinator.")],
-    folder: Annotated[Path, typer.Argument(help="New folder for keys and settings.")] = Path("worker"),
+    folder: Annotated[Path, typer.Argument(help="New folder to create for keys and settings.")] = Path("worker"),
     deployment: Annotated[
-        Path | None, typer.Option(help="File deployment.json that the pool's operator has published.")
+        Path | None,
+        typer.Option(
+            help="File deployment.json as published by the pool's operator. It says which contracts to trust."
+        ),
     ] = None,
     rpc: Annotated[
         str | None,
-        typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain, by default the one in deployment.json."),
+        typer.Option(
+            envvar="COVEY_RPC_URL", help="RPC URL of a node of the chain. By default the URL in deployment.json."
+        ),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=0, help="Number of GPUs to use, by default all; 0 works on the CPU.")
+        int | None, typer.Option(min=0, help="Number of GPUs to use. By default all; 0 uses the CPU.")
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism) instead of one per GPU.")
+        bool,
+        typer.Option(
+            "--together", help="Run one worker on all GPUs with tensor parallelism, instead of one worker per GPU."
+        ),
     ] = False,
     key_file: Annotated[
         Path | None,
-        typer.Option(help="Key file that stakes. With it, the workers are enrolled and started once the checks pass."),
+        typer.Option(
+            help="Key file of the account that puts up the stake. With it, the workers are enrolled and "
+            "started once all checks pass."
+        ),
     ] = None,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="Skip the questions: trust the contracts that the coordinator names, and stake with --key-file.",
+            help="Skip all confirmations: trust the contracts that the coordinator reports, and stake with --key-file.",
         ),
     ] = False,
     as_json: Json = False,
@@ -114,8 +125,8 @@ def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
     if not is_agreed and not is_terminal():
         raise OperatorError(
             "not_confirmed",
-            "--key-file stakes tokens, and there is no terminal to ask for confirmation on",
-            fix="Add --yes, or leave out --key-file and run covey worker enroll later",
+            "with --key-file this command stakes tokens, but there is no terminal to ask for confirmation",
+            fix="Add --yes, or remove --key-file and run covey worker enroll later",
         )
 
 
@@ -134,7 +145,7 @@ def _wait_for_pool(url: str) -> "PoolView":
                 raise
             if not is_said:
                 is_said = True
-                typer.echo(f"waiting for {url} to answer, at most {ANSWER_SECONDS:.0f} s", err=True)
+                typer.echo(f"waiting at most {ANSWER_SECONDS:.0f} s for {url} to respond", err=True)
             waiting.wait(0.5)
 
 
@@ -154,8 +165,8 @@ def _choose_deployment(
     if rpc is None:
         raise OperatorError(
             "no_deployment",
-            "the contracts hold your stake, and the coordinator alone does not prove which they are",
-            fix="Name the operator's deployment.json with --deployment, or a node of the chain with --rpc",
+            "it is unknown which contracts to trust with your stake, because neither --deployment nor --rpc is set",
+            fix="Add --deployment with the operator's deployment.json, or --rpc with a node of the chain",
         )
     named = joining.build_deployment(view, rpc)
     if is_agreed:
@@ -163,11 +174,13 @@ def _choose_deployment(
     for name, value in ({"chain": named.chain_id} | named.get_contracts() | {"token": named.token}).items():
         typer.echo(f"{name:>16}  {value}", err=True)
     question = (
-        f"These contracts, as {url} names them, will hold your stake. Are they those that the operator published?"
+        f"These contracts, reported by {url}, will hold your stake. Are they the contracts that the operator published?"
     )
     if not is_terminal():
         raise OperatorError(
-            "not_confirmed", question, fix="Compare them and add --yes, or name the operator's file with --deployment"
+            "not_confirmed",
+            question,
+            fix="Compare the contracts and add --yes, or set the operator's file with --deployment",
         )
     typer.confirm(question, abort=True, err=True)
     return named
@@ -181,7 +194,9 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
     count = available if gpus is None else gpus
     if count > available:
         raise OperatorError(
-            "bad_device", f"torch finds {available} GPUs, not {count}", fix=f"Use --gpus {available} or fewer"
+            "bad_device",
+            f"{count} GPUs were requested with --gpus, but torch finds {available}",
+            fix=f"Use --gpus {available} or fewer",
         )
     if count == 0:
         return ["cpu"], 1
@@ -204,10 +219,10 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "T
     try:
         give_test_money(pool.deployment, {address: amount})
     except (ProtocolError, TransientError) as error:
-        typer.echo(quote(f"warn: no test money was given: {error.message}"), err=True)
+        typer.echo(quote(f"warn: no test tokens were received: {error.message}"), err=True)
         return
     gift = f"{format_amount(amount, unit)} and ether for gas" if is_own else "ether for gas"
-    typer.echo(f"test chain: {address} was given {gift}", err=True)
+    typer.echo(f"test chain: {address} received {gift}", err=True)
 
 
 def _describe(
@@ -218,7 +233,7 @@ def _describe(
     params = pool.params
     values = {
         "pool": quote(f"{pool.pool}, {params.name}, operated by {pool.operator}"),
-        "chain": f"{pool.deployment.chain_id}; terms and parameters match the chain",
+        "chain": f"{pool.deployment.chain_id}; the coordinator's terms and parameters match the chain",
         "work": f"{quote(params.environment.kind)}, up to {params.model.longest} tokens, {params.model.compute_dtype}",
         "engine": params.verification.worker_engine,
         "hardware": params.verification.hardware,
@@ -226,11 +241,13 @@ def _describe(
         "stake": f"{format_amount(pool.terms.min_stake, unit)} per worker; a cheat loses "
         f"{format_amount(pool.terms.slash_amount, unit)}",
         "workers": ", ".join(devices)
-        + (f", on {tensor_parallel_size} GPUs together" if tensor_parallel_size > 1 else ""),
+        + (f", on {tensor_parallel_size} GPUs with tensor parallelism" if tensor_parallel_size > 1 else ""),
         "folder": folder,
     }
     if pool.terms.is_invite_only:
-        values["invitation"] = "needed: the operator must run covey pool invite with the address of the key that stakes"
+        values["invitation"] = (
+            "required: the operator must run covey pool invite with the address of the key that stakes"
+        )
     show(values, as_json=False)
 
 

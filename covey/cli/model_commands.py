@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-model = typer.Typer(help="Make the demo's model.", no_args_is_help=True)
+model = typer.Typer(help="Create a tiny model for demos and tests.", no_args_is_help=True)
 
 
 @model.command("tiny")
 def model_tiny(
     folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
-    seed: Annotated[int, typer.Option(help="Seed that determines the weights; the shipped model has 1.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the weights. The model shipped with Covey uses seed 1.")] = 1,
 ) -> None:
-    """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute.
+    """Create the demo's model: a Qwen2 with 250,000 parameters and a short supervised warm start. Takes about a minute.
 
     Example: `covey model tiny my-model --seed 2`
     """

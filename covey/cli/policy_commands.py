@@ -24,17 +24,17 @@ def policy_list(
     pool: Pool,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of policies to list.")] = 20,
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay to ask for each policy; may be repeated.")
+        list[str] | None, typer.Option(help="Base URL of a relay to query for each policy; may be repeated.")
     ] = None,
     coordinator_url: Annotated[
         str | None,
-        typer.Option("--coordinator-url", help="Base URL of the coordinator whose relays are asked for each policy."),
+        typer.Option("--coordinator-url", help="Base URL of a coordinator. Its relays are queried for each policy."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List published policies, newest first: step, time and block of publication, manifest hash.
+    """List published policies, newest first, with step, time, block and manifest hash.
 
-    A relay has a policy if it serves the manifest with the hash that is on chain.
+    A relay is listed as having a policy if it serves the manifest whose hash is on chain.
 
     Example: `covey policy list --deployment net/deployment.json --pool 1 --relay http://127.0.0.1:9001`
     """
@@ -45,7 +45,9 @@ def policy_list(
     relays = list(relay or ())
     for url in relays:
         if not is_plain_url(url):
-            raise OperatorError("bad_relay", f"{url!r} is not the URL of a relay", fix="Name one like http://HOST:9001")
+            raise OperatorError(
+                "bad_relay", f"the relay URL {url!r} is not valid", fix="Use a URL such as http://HOST:9001"
+            )
     if coordinator_url is not None:
         relays += [url for url in account.list_relays(coordinator_url) if is_plain_url(url) and url not in relays]
     served = asyncio.run(_look(relays, published)) if relays else {}
@@ -63,7 +65,7 @@ def policy_list(
         options.show({"policies": rows}, as_json)
         return
     if not rows:
-        typer.echo(f"pool {pool} has published no policy", err=True)
+        typer.echo(f"pool {pool} has not published any policy", err=True)
         return
     now = account.get_time()
     for row in rows:

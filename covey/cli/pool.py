@@ -25,26 +25,30 @@ pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=Tr
 
 @pool.command("create")
 def pool_create(
-    file: Annotated[Path, typer.Argument(help="TOML file with the tables [terms] and [params]; see configs/.")],
+    file: Annotated[
+        Path, typer.Argument(help="TOML file with the tables [terms] and [params]; examples are in configs/.")
+    ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     dataset: Datasets = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="Name or folder of the model that the pool starts from: its chat template and its end tokens are "
-            "pinned if the file does not name them."
+            help="Name or folder of the model that the pool starts from. Its chat template and end "
+            "tokens are written into the parameters if the file does not set them."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Create it even if one account holds several roles.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Create the pool without asking even if one account holds several roles.")
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Create a pool; the signer becomes its operator.
+    """Create a pool. The account that signs becomes its operator.
 
-    Prints the expected loss of a cheat relative to its gain, and refuses terms that deter too little. A pool with
-    prompt_format = "chat" requires --model or chat_template_hash. A chat template that depends on the date or on
-    chance is refused.
+    Prints how much a cheat is expected to lose relative to its gain, and refuses terms that deter cheating too little.
+    A pool with prompt_format = "chat" requires --model or chat_template_hash. A chat template that depends on the date
+    or on random numbers is refused.
 
     Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
     """
@@ -77,7 +81,7 @@ def ask_for_consent(file: Path, weaknesses: list[str]) -> None:
     """
     if not is_terminal():
         raise OperatorError(
-            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept this with --yes"
+            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Use different accounts, or accept this with --yes"
         )
     for weakness in weaknesses:
         typer.echo(f"{file}: {weakness}", err=True)
@@ -93,7 +97,7 @@ def pool_fund(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Put tokens into a pool's escrow.
+    """Add tokens to a pool's escrow, from which rewards are paid.
 
     Example: `covey pool fund 100 --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -121,7 +125,8 @@ def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_jso
 
 @pool.command("end")
 def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """End a pool: no new work starts, but countersigned work is still settled and paid. Operator or arbiter only.
+    """End a pool. No new work starts, but work with a countersigned receipt is still settled and paid. Operator or
+    arbiter only.
 
     Example: `covey pool end --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
@@ -132,7 +137,7 @@ def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json:
 
 @pool.command("show")
 def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
-    """Show a pool as it is on chain.
+    """Show the state and terms of a pool, as stored on chain.
 
     Example: `covey pool show --deployment net/deployment.json --pool 1`
     """

@@ -18,14 +18,21 @@ ESCROW, OPERATOR_BOND = "100", "10"
 
 def pool_open(
     folder: Folder,
-    escrow: Annotated[str, typer.Option(help="Minimum escrow of the pool afterwards, in tokens.")] = ESCROW,
-    bond: Annotated[str, typer.Option(help="Minimum bond of the operator afterwards, in tokens.")] = OPERATOR_BOND,
+    escrow: Annotated[
+        str,
+        typer.Option(help="Escrow that the pool must have afterwards, in tokens. Only the missing amount is added."),
+    ] = ESCROW,
+    bond: Annotated[
+        str,
+        typer.Option(help="Bond that the operator must have afterwards, in tokens. Only the missing amount is added."),
+    ] = OPERATOR_BOND,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="Skip the questions and the check of the windows: spend at once, even for a pool with the short "
-            "windows of a test network or with one account in several roles.",
+            help="Do not ask for confirmation, and do not check the windows. The command then spends "
+            "tokens immediately, even if the pool has the short windows of a test network or one "
+            "account in several roles.",
         ),
     ] = False,
     force: Force = False,
@@ -67,8 +74,8 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
     if short and opening.pool is None:
         raise OperatorError(
             "short_windows",
-            f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
-            fix=f"Lengthen them in {file}, or accept them with --yes, which also skips the questions",
+            f"some windows in {file} are too short for a public pool, in seconds: {'; '.join(short)}",
+            fix=f"Lengthen them in {file}, or accept them with --yes, which also skips all confirmations",
         )
 
 
@@ -94,10 +101,11 @@ def _ask_to_spend(folder: Path, opening: "Opening") -> None:
     unit = read_unit(opening.token)
     chain_id, cost = opening.operator.deployment.chain_id, format_amount(total, unit)
     question = (
-        f"Opening the pool of {folder} on chain {chain_id} spends {cost} of token {opening.token.address}, and gas"
+        f"Opening the pool of {folder} on chain {chain_id} spends {cost} of token "
+        f"{opening.token.address} and ether for gas"
     )
     if not is_terminal():
-        raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without confirmation")
+        raise OperatorError("not_confirmed", question, fix="Add --yes to spend them without confirmation")
     rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}
     rows |= {f"bond of {file.stem}": amount for file, amount in opening.validator_bonds.items()}
     for name, spent in rows.items():

@@ -5,15 +5,15 @@ import typer
 from covey.console import options
 from covey.console.options import DeploymentFile, Json, KeyFile
 
-registry = typer.Typer(help="Stop new work in all pools of a deployment, and allow it again.", no_args_is_help=True)
+registry = typer.Typer(help="Pause and resume new work in all pools of a deployment.", no_args_is_help=True)
 
 
 @registry.command("pause")
 def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Stop new pools, stake, nodes, funding and policies in all pools. Pauser of the contracts only.
+    """Stop new pools, stake, nodes, funding and policies in all pools. Pauser account of the contracts only.
 
-    Settlement, claims, withdrawals and cases continue. A trainer cannot publish its next policy, and ends with
-    `publication_refused` until `covey registry unpause`.
+    Settlement, claims, withdrawals and cases continue. A trainer cannot publish its next policy: it ends with the error
+    `publication_refused` and must be restarted after `covey registry unpause`.
 
     Example: `covey registry pause --deployment net/deployment.json --key-file admin.key`
     """
@@ -24,7 +24,7 @@ def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json 
 
 @registry.command("unpause")
 def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Allow new pools, stake, nodes, funding and policies again. Pauser of the contracts only.
+    """Allow new pools, stake, nodes, funding and policies again. Pauser account of the contracts only.
 
     Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
     """

@@ -5,20 +5,20 @@ from typing import Annotated
 
 import typer
 
-origin = typer.Typer(help="Serve the trainer's policies.", no_args_is_help=True)
-relay = typer.Typer(help="Mirror the policies of an origin.", no_args_is_help=True)
+origin = typer.Typer(help="Serve the policies that the trainer publishes.", no_args_is_help=True)
+relay = typer.Typer(help="Run a relay, which mirrors the policies of an origin.", no_args_is_help=True)
 
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Host = Annotated[str, typer.Option(help="IP address to listen on.")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
 
 
 @origin.command("run")
 def origin_run(
-    root: Annotated[Path, typer.Option(help="Folder that the trainer publishes into.")],
+    root: Annotated[Path, typer.Option(help="Folder into which the trainer publishes policies.")],
     host: Host = "127.0.0.1",
     port: Port = 9000,
 ) -> None:
-    """Serve the trainer's policies.
+    """Serve the policies that the trainer publishes.
 
     Example: `covey origin run --root policies --port 9000`
     """
@@ -29,18 +29,21 @@ def origin_run(
 
 @relay.command("run")
 def relay_run(
-    root: Annotated[Path, typer.Option(help="Folder of this relay's copies.")],
-    upstream: Annotated[str, typer.Option(help="Base URL of the origin or another relay.")],
+    root: Annotated[Path, typer.Option(help="Folder for the copies that this relay keeps.")],
+    upstream: Annotated[str, typer.Option(help="Base URL of the origin or relay to mirror.")],
     host: Host = "127.0.0.1",
     port: Port = 9001,
     keep_policies: Annotated[
-        int, typer.Option(min=1, help="Number of newest policies to keep; an older one is fetched on request.")
+        int,
+        typer.Option(
+            min=1, help="Number of policies to keep, newest first. An older policy is fetched again on request."
+        ),
     ] = 5,
     keep_datasets: Annotated[
-        int, typer.Option(min=1, help="Number of data sets to keep: those that were fetched last.")
+        int, typer.Option(min=1, help="Number of data sets to keep, most recently fetched first.")
     ] = 16,
 ) -> None:
-    """Mirror an origin: fetch on demand, check every shard, serve.
+    """Run a relay: it fetches files from an origin or relay on request, checks every shard and serves them.
 
     Example: `covey relay run --root copies --upstream http://127.0.0.1:9000 --port 9001`
     """

@@ -69,16 +69,23 @@ def rewards_show(
     deployment: DeploymentFile,
     pool: Pool,
     key_file: Annotated[
-        Path | None, typer.Option("--key-file", envvar="COVEY_KEY_FILE", help="Key file of the contributor.")
+        Path | None,
+        typer.Option(
+            "--key-file",
+            envvar="COVEY_KEY_FILE",
+            help="Key file of the contributor. Required unless --contributor is set.",
+        ),
     ] = None,
-    contributor: Annotated[str | None, typer.Option(help="Address of the contributor, instead of --key-file.")] = None,
+    contributor: Annotated[
+        str | None, typer.Option(help="Address of the contributor. Can be used instead of --key-file.")
+    ] = None,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Show a contributor's work and rewards: not judged yet, not final yet, claimable and claimed.
+    """Show a contributor's work and rewards: work not judged yet, rewards not final yet, claimable and claimed.
 
-    Values that only the coordinator knows are shown as unknown while it does not answer.
+    Values that only the coordinator has are shown as unknown while it does not respond.
 
     Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
     """
@@ -87,7 +94,11 @@ def rewards_show(
 
     account = options.open_account(deployment, None if contributor else key_file, pool)
     if contributor is None and key_file is None:
-        raise OperatorError("no_key", "no contributor is named", fix="Name a --contributor by address, or a --key-file")
+        raise OperatorError(
+            "no_key",
+            "the contributor is unknown, because neither --contributor nor --key-file is set",
+            fix="Add --contributor ADDRESS or --key-file FILE",
+        )
     who = read_address(contributor) if contributor else account.wallet.address
     unit, now = account.get_unit(raw=raw or as_json), account.get_time()
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
@@ -137,12 +148,16 @@ def rewards_claim(
     pool: Pool,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until there is something to claim, at most about twice the windows.")
+        bool,
+        typer.Option(
+            "--wait",
+            help="Wait until there is a reward to claim, at most about twice the challenge and veto windows together.",
+        ),
     ] = False,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Claim what the signer has earned by the last final epoch.
+    """Claim the rewards that the signer has earned up to the newest final epoch.
 
     Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -169,7 +184,7 @@ def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPos
         raise OperatorError("not_final", "no epoch is final yet", fix=_say_when(account))
     view = account.get_reward(coordinator_url, who, final)
     if view is None:
-        raise ProtocolError("no_reward", f"{who} has earned nothing by epoch {final.epoch}. {_say_when(account)}")
+        raise ProtocolError("no_reward", f"{who} has earned nothing up to epoch {final.epoch}. {_say_when(account)}")
     return final, view
 
 
@@ -242,4 +257,4 @@ def _spell_wait(account: "Account", next_epoch: "EpochPosted | None", now: int) 
         return f"Claim when epoch {next_epoch.epoch} is final: {describe_time(next_epoch.record.final_at, now=now)}"
     terms = account.contracts.pools.get_terms(account.pool)
     windows = terms.challenge_window + terms.veto_window
-    return f"Wait until the coordinator has posted the next epoch, which is final {windows} s later"
+    return f"Wait until the coordinator has posted the next epoch, which becomes final {windows} s later"

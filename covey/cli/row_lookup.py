@@ -21,8 +21,8 @@ def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple
     known = ", ".join(f"{part} {kind}" for part, kind in found.groups)
     raise OperatorError(
         "no_row",
-        f"{len(named)} task types of the data set match; it contains {known}",
-        fix="Name one of them with --split and --type",
+        f"{len(named)} combinations of split and task type match, but one is required; the data set contains {known}",
+        fix="Choose one with --split and --type",
     )
 
 
@@ -61,6 +61,6 @@ def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> Enviro
             return EnvironmentSpec(kind=kind, options=options)
     raise OperatorError(
         "wrong_dataset",
-        f"the pool of {pool_file} does not ask rows of type {row.task_type} of the data set {found.digest}",
-        fix="Name the file of a pool that does, or leave out --pool-file",
+        f"the pool of {pool_file} does not draw rows of type {row.task_type} from the data set {found.digest}",
+        fix="Use the file of a pool that draws them, or remove --pool-file",
     )

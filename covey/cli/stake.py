@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
     from covey.console.account import Account
 
-stake = typer.Typer(help="Put up stake and take it back.", no_args_is_help=True)
+stake = typer.Typer(help="Add, unbond, withdraw and show stake.", no_args_is_help=True)
 
 
 @stake.command("add")
@@ -24,7 +24,7 @@ def stake_add(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Stake in a pool.
+    """Add stake to a pool for the account that signs.
 
     Example: `covey stake add 1.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -51,7 +51,7 @@ def stake_unbond(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Start to take stake back; it stays liable until the unbonding window has passed.
+    """Start to unbond stake. It can still be slashed until the unbonding window ends.
 
     Example: `covey stake unbond 0.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -71,7 +71,7 @@ def stake_withdraw(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Withdraw stake whose unbonding window has passed.
+    """Withdraw unbonded stake whose unbonding window has ended.
 
     Example: `covey stake withdraw --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
@@ -90,7 +90,7 @@ def stake_show(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Show the signer's stake in a pool.
+    """Show the stake of the account that signs.
 
     Example: `covey stake show --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """

@@ -29,17 +29,21 @@ _PREFIX = re.compile("(0x)?[0-9a-f]{8,64}")
 @submissions.command("list")
 def submissions_list(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
-    node: Annotated[str | None, typer.Option(help="Show only submissions of the node with this address.")] = None,
+    node: Annotated[str | None, typer.Option(help="Address of a node. Only its submissions are listed.")] = None,
     contributor: Annotated[
-        str | None, typer.Option(help="Show only submissions of the contributor with this address.")
+        str | None, typer.Option(help="Address of a contributor. Only its submissions are listed.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option(help="Show only this state: submitted, accepted, rejected, void or settled.")
+        str | None,
+        typer.Option(
+            help="State to filter by: submitted, accepted, rejected, void or settled. Without it, all "
+            "states are listed."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of submissions to list.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """List submissions, newest first: task, state, reason, units, epoch, receipt, node, evidence hashes.
+    """List submissions, newest first, with task, state, reason, work units, epoch, receipt, node and evidence hashes.
 
     Example: `covey submissions list --state rejected --limit 5 --coordinator-url http://127.0.0.1:8000`
     """
@@ -53,7 +57,9 @@ def submissions_list(
         wanted = SubmissionState(state.upper()) if state else None
     except ValueError as error:
         names = ", ".join(SubmissionState).lower()
-        raise OperatorError("bad_state", f"there is no state {state}", fix=f"Name one of {names}") from error
+        raise OperatorError(
+            "bad_state", f"there is no submission state called {state}", fix=f"Use one of {names}"
+        ) from error
     by = read_address(node) if node else None
     of = read_address(contributor) if contributor else None
 
@@ -66,7 +72,7 @@ def submissions_list(
         chain.show({"submissions": [view.model_dump(mode="json") for view in views]}, as_json)
         return
     if not views:
-        typer.echo("no submissions", err=True)
+        typer.echo("no submissions found", err=True)
         return
     typer.echo(f"{'task':>6} {'state':9} {'reason':20} {'units':>7} {'epoch':>5} {'receipt':10} {'node':42} evidence")
     for view in views:
@@ -86,13 +92,16 @@ def submissions_show(
     pool: Pool,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay for the audit command, instead of the coordinator's.")
+        list[str] | None,
+        typer.Option(
+            help="Base URL of the relay to use in the printed audit command. By default one that the coordinator lists."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show everything public about a submission: receipt, verdicts, epoch, case, and how to audit it.
+    """Show everything public about a submission: receipt, verdicts, epoch, case, and the command that audits it.
 
-    Receipt and verdicts are public once the submission is decided, and its file once its epoch is closed.
+    Receipt and verdicts become public once the submission is decided, and its file once its epoch is closed.
 
     Example: `covey submissions show 0x12345678 --deployment net/deployment.json --pool 1`
     """
@@ -101,7 +110,9 @@ def submissions_show(
     prefix = receipt_hash.lower()
     if not _PREFIX.fullmatch(prefix):
         raise OperatorError(
-            "bad_hash", f"{receipt_hash} is not a receipt's hash", fix="Name at least 8 of its hexadecimal digits"
+            "bad_hash",
+            f"{receipt_hash} is not a receipt hash or the start of one",
+            fix="Use at least the first 8 hexadecimal digits of the hash",
         )
     prefix = "0x" + prefix.removeprefix("0x")
     account = chain.open_account(deployment, None, pool)
@@ -121,9 +132,9 @@ def submissions_show(
             typer.echo(f"\n{name.removesuffix('s')}")
             chain.show(row, as_json)
     if not parts["verdicts"]:
-        typer.echo("\nno verdicts are public: the submission is not decided, or nobody had to judge it", err=True)
+        typer.echo("\nno verdicts are public: the submission is not decided yet, or it needed no verdict", err=True)
     elif detail.epoch is None:
-        typer.echo("\nan audit needs the file, which is public once the submission's epoch is closed", err=True)
+        typer.echo("\nthe submission cannot be audited yet: its file becomes public once its epoch is closed", err=True)
 
 
 async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDetail, list[str]]":
@@ -142,16 +153,20 @@ def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) ->
     contracts = account.contracts
     domain = Domain(chain_id=contracts.deployment.chain_id, contract=contracts.court.address)
     if not detail.receipt_hash.startswith(prefix):
-        raise ProtocolError("bad_answer", f"the coordinator answered with another submission than {prefix}")
+        raise ProtocolError(
+            "bad_answer", f"the coordinator returned a submission whose hash does not start with {prefix}"
+        )
     if detail.receipt is not None and compute_struct_hash(detail.receipt.to_message()) != detail.receipt_hash:
-        raise ProtocolError("bad_answer", f"the coordinator's receipt does not have the hash {detail.receipt_hash}")
+        raise ProtocolError(
+            "bad_answer", f"the receipt that the coordinator returned does not have the hash {detail.receipt_hash}"
+        )
     if detail.receipt is not None and detail.receipt.pool != account.pool:
         raise ProtocolError("bad_answer", f"the coordinator serves pool {detail.receipt.pool}, not {account.pool}")
     if len(detail.verdicts) != len(detail.signatures):
-        raise ProtocolError("bad_answer", "the coordinator's verdicts and signatures differ in number")
+        raise ProtocolError("bad_answer", "the coordinator returned a different number of verdicts than signatures")
     for verdict, signature in zip(detail.verdicts, detail.signatures, strict=True):
         if verdict.receipt_hash != detail.receipt_hash:
-            raise ProtocolError("bad_answer", "the coordinator shows a verdict on another submission")
+            raise ProtocolError("bad_answer", "the coordinator returned a verdict about a different submission")
         require_signer(verdict.to_message(), domain, signature, verdict.validator)
 
 

@@ -76,13 +76,15 @@ class Results:
             self.passes = {row["number"]: row["passes"] for row in rows}
         except (ValueError, KeyError, TypeError) as error:
             raise OperatorError(
-                "bad_results", f"{self._path} does not contain results of a filter", fix="Name another file with --out"
+                "bad_results",
+                f"{self._path} is not a results file of covey tasks filter",
+                fix="Choose another file with --out",
             ) from error
         if head != json.loads(json.dumps(asdict(trial))):
             raise OperatorError(
                 "another_filter",
-                f"{self._path} contains results of another model, environment or setting",
-                fix="Name another file with --out, or repeat the first command",
+                f"{self._path} contains results for a different model, environment or setting",
+                fix="Choose another file with --out, or use the options of the earlier run",
             )
 
     def _append(self, rows: Sequence[Mapping[str, object]]) -> None:

@@ -32,7 +32,12 @@ CHAIN_SECONDS = 60.0
 def up(
     folder: Folder = Path(),
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once all work; `covey down` stops them.")
+        bool,
+        typer.Option(
+            "--detach",
+            "-d",
+            help="Run in the background: return once all processes are ready. `covey down` stops them.",
+        ),
     ] = False,
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
@@ -62,7 +67,9 @@ def keep_up(folder: Path, console: "Console") -> None:
     commands = read_processes(folder)
     with locked(folder):
         if "chain" in commands:  # only under the lock, because a running chain may be writing its files
-            renewal = f"make another pool with covey init pool, because everything in {folder} belongs to the old chain"
+            renewal = (
+                f"create another pool with covey init pool, because everything in {folder} belongs to the old chain"
+            )
             find_deployment(folder / "chain", renewal=renewal)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         # A shell may have started this process with Ctrl-C ignored.
@@ -125,7 +132,9 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
         open_pool(folder, plan_opening(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND), say=screen.say)
     else:
         raise OperatorError(
-            "pool_not_open", f"the pool of {folder} is not open on its chain", fix=f"Run covey pool open {folder}"
+            "pool_not_open",
+            f"the pool of {folder} has not been opened on its chain",
+            fix=f"Run covey pool open {folder}",
         )
 
 
@@ -142,7 +151,11 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
     while True:
         if chain.running.exit_code is not None or time.monotonic() >= deadline:
             last = read_last(chain.running.log)
-            raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
+            raise OperatorError(
+                "chain_failed",
+                f"the test chain did not start; the last line of its log is: {last}",
+                fix=f"Read {chain.running.log}",
+            )
         # This is the last line of `covey devnet up`, which has deployed the contracts by then.
         if has_said(chain.running.log, chain.running.begun, "token "):
             with contextlib.suppress(TransientError):
@@ -186,12 +199,16 @@ def _detach(folder: Path) -> None:
     if process.poll() is None:
         raise OperatorError(
             "not_ready",
-            f"{folder} is not ready after {READY_SECONDS:.0f} s, {awaited}",
-            fix=f"Read {log}, or stop it with covey down {folder}",
+            f"{folder} was not ready after {READY_SECONDS:.0f} s; it was still {awaited}",
+            fix=f"Read {log}, or stop the processes with covey down {folder}",
         )
     last, fix = read_last(log), f"Read {log}"
     if not last.startswith("covey: "):  # the end of a traceback or of a library's output
-        raise OperatorError("process_died", f"covey up ended with {process.returncode}: {last}", fix=fix)
+        raise OperatorError(
+            "process_died",
+            f"covey up ended with exit code {process.returncode}; the last line of its log is: {last}",
+            fix=fix,
+        )
     code, _, message = last.removeprefix("covey: ").partition(": ")
     raise OperatorError(code, message, fix=fix)
 

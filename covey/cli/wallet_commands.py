@@ -8,14 +8,14 @@ import typer
 
 from covey.console.options import Json
 
-wallet = typer.Typer(help="Make and show keys in files.", no_args_is_help=True)
+wallet = typer.Typer(help="Create and show key files.", no_args_is_help=True)
 
 
 @wallet.command("new")
 def wallet_new(
-    file: Annotated[Path, typer.Argument(help="Key file to make, which must not exist.")], as_json: Json = False
+    file: Annotated[Path, typer.Argument(help="New key file to create. It must not exist.")], as_json: Json = False
 ) -> None:
-    """Make a key in a new file and print its address.
+    """Create a key, write it to a new file and print its address.
 
     Example: `covey wallet new operator.key`
     """
@@ -26,7 +26,7 @@ def wallet_new(
 
 @wallet.command("show")
 def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")], as_json: Json = False) -> None:
-    """Print the address of a key file.
+    """Print the address of the key in a file.
 
     Example: `covey wallet show operator.key`
     """

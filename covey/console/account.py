@@ -58,7 +58,11 @@ class Account:
     @property
     def wallet(self) -> Wallet:
         if self._wallet is None:
-            raise OperatorError("no_key", "this command signs", fix="Name a key file with --key-file")
+            raise OperatorError(
+                "no_key",
+                "this command signs a transaction, but --key-file is missing",
+                fix="Add --key-file FILE with the key of the account",
+            )
         return self._wallet
 
     @staticmethod
@@ -67,7 +71,9 @@ class Account:
             return BondKind[kind.upper()]
         except KeyError as error:
             names = ", ".join(k.name.lower() for k in BondKind)
-            raise OperatorError("bad_kind", f"there is no bond of kind {kind}", fix=f"Use one of {names}") from error
+            raise OperatorError(
+                "bad_kind", f"there is no kind of bond called {kind}", fix=f"Use one of {names}"
+            ) from error
 
     def get_stake(self, kind: str) -> int:
         return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
@@ -122,7 +128,11 @@ class Account:
         Raises OperatorError("same_key") if both have the same key.
         """
         if node.address == previous:
-            raise OperatorError("same_key", f"{previous} is the node to replace", fix="Use the key file of a new node")
+            raise OperatorError(
+                "same_key",
+                f"the new node has the same key as the node to replace, {previous}",
+                fix="Use the key file of a different node",
+            )
         message, domain = self._prepare_registration(node)
         return self.send(
             self.contracts.nodes.rotate_node(
@@ -160,8 +170,8 @@ class Account:
         if waiting > 0:
             raise OperatorError(
                 "pending_transaction",
-                f"{address} has {waiting} transaction(s) that are not in a block yet",
-                fix="Wait until they are in a block, then run this again",
+                f"{address} has {waiting} pending transaction(s)",
+                fix="Wait until they are mined, then run this command again",
             )
 
     def send(self, call: Call) -> Entry:
@@ -202,7 +212,9 @@ class Account:
         )
         if not is_in_tree(posted.record.reward_root, leaf, view.proof):
             raise ProtocolError(
-                "bad_reward", f"the coordinator's reward of {contributor} is not in epoch {posted.epoch} on chain"
+                "bad_reward",
+                f"the reward that the coordinator reports for {contributor} is not part of epoch "
+                f"{posted.epoch} on chain",
             )
         return view
 
@@ -267,7 +279,7 @@ def read_pool_file(
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
     if unknown:
-        raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
+        raise OperatorError("bad_pool_file", f"{file} has unknown tables: {'; '.join(unknown)}", fix=f"Correct {file}")
     params = _with_fingerprint(build_params(file, document, {}), datasets)
     if model is not None:
         params = pin_model(params, model, datasets=datasets)

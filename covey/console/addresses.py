@@ -15,11 +15,14 @@ def read_address(text: object, field: str = "") -> Address:
         return Address(text)
     subject = f"{field} is " if field else ""
     if not isinstance(text, str) or not _SHAPE.fullmatch(text):
-        wrong, fix = "not an address", "Name one as covey wallet show prints it"
+        wrong, fix = "not an address", "Use an address in the form that covey wallet show prints"
     elif text in (text.lower(), "0x" + text[2:].upper()):
-        wrong, fix = "without a checksum (EIP-55)", "Copy the address as covey wallet show prints it"
+        wrong, fix = "an address without a checksum (EIP-55)", "Copy the address from the output of covey wallet show"
     else:
-        wrong, fix = "mistyped: its checksum (EIP-55) is wrong", "Copy the address as covey wallet show prints it"
+        wrong, fix = (
+            "an address with a wrong checksum (EIP-55), so it is mistyped",
+            "Copy the address from the output of covey wallet show",
+        )
     raise OperatorError("bad_address", f"{subject}{text}, {wrong}", fix=fix)
 
 

@@ -15,29 +15,35 @@ if TYPE_CHECKING:
     from covey.runtime.settings import Settings
 
 DeploymentFile = Annotated[
-    Path, typer.Option("--deployment", envvar="COVEY_DEPLOYMENT", help="File deployment.json of the network.")
+    Path,
+    typer.Option(
+        "--deployment",
+        envvar="COVEY_DEPLOYMENT",
+        help="File deployment.json with the addresses of Covey's contracts on the chain.",
+    ),
 ]
 KeyFile = Annotated[
     Path,
     typer.Option(
-        "--key-file", envvar="COVEY_KEY_FILE", help="File of the key that signs the transaction and pays its gas."
+        "--key-file",
+        envvar="COVEY_KEY_FILE",
+        help="File with the key that signs the transaction. Its account pays the gas.",
     ),
 ]
-Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="Number of the pool on chain.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-AmountText = Annotated[
-    str, typer.Argument(metavar="AMOUNT", help='Amount in units of the pool\'s token, for example 1.5 or "1.5 CVT".')
-]
-Raw = Annotated[bool, typer.Option("--raw", help="Read and show amounts in the token's smallest unit.")]
+Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="On-chain number of the pool.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AmountText = Annotated[str, typer.Argument(metavar="AMOUNT", help='Token amount, for example 1.5 or "1.5 CVT".')]
+Raw = Annotated[bool, typer.Option("--raw", help="Read and show token amounts in the token's smallest unit.")]
 CoordinatorUrl = Annotated[
     str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Base URL of the pool's coordinator.")
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Create the pool even if its terms deter cheats or validators too little.")
+    bool,
+    typer.Option("--force", help="Create the pool even if its terms deter cheating workers or validators too little."),
 ]
 Datasets = Annotated[
     list[Path] | None,
-    typer.Option("--dataset", help="Folder of a data set that the pool draws its tasks from; may be repeated."),
+    typer.Option("--dataset", help="Folder of a data set from which the pool draws tasks; may be repeated."),
 ]
 Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
@@ -64,15 +70,19 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-Folder = Annotated[Path, typer.Argument(help="Folder that `covey init pool` or `covey join` has made.")]
+Folder = Annotated[Path, typer.Argument(help="Folder created by covey init pool or covey join.")]
 
 
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the role's settings.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the settings of the role.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Setting as NAME=VALUE, which overrides file and environment; may be repeated."),
+    typer.Option(
+        "--set",
+        help="Setting in the form NAME=VALUE, which takes precedence over the file and the environment; "
+        "may be repeated.",
+    ),
 ]
 
 
@@ -82,6 +92,8 @@ def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] |
     for item in sets or []:
         name, equals, value = item.partition("=")
         if not equals:
-            raise OperatorError("bad_settings", f"--set {item} has no value", fix="Write --set NAME=VALUE")
+            raise OperatorError(
+                "bad_settings", f"the option --set {item} has no value", fix="Write it in the form --set NAME=VALUE"
+            )
         values[name] = value
     return kind.load(file, values)

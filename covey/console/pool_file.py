@@ -27,16 +27,20 @@ def read_document(file: Path) -> "TOMLDocument":
     try:
         return tomlkit.parse(file.read_text())
     except OSError as error:
-        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
+        raise OperatorError(
+            "no_pool_file", f"the pool file {file} cannot be read", fix="Use an existing TOML file"
+        ) from error
     except (TOMLKitError, UnicodeDecodeError) as error:
-        raise OperatorError("bad_pool_file", f"{file} is not TOML: {error}", fix=f"Correct {file}") from error
+        raise OperatorError(
+            "bad_pool_file", f"{file} is not valid TOML: {error}", fix=f"Correct the syntax of {file}"
+        ) from error
 
 
 def read_table(file: Path, document: "TOMLDocument", name: str) -> dict[str, Any]:
     """Return one of TABLES as plain values. Raises OperatorError("bad_pool_file") if it is missing."""
     values = document.unwrap().get(name)
     if not isinstance(values, dict):
-        raise OperatorError("bad_pool_file", f"{file} has no table [{name}]", fix=f"Add [{name}] to {file}")
+        raise OperatorError("bad_pool_file", f"{file} has no table [{name}]", fix=f"Add the table [{name}] to {file}")
     return values
 
 
@@ -55,7 +59,9 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
         return PoolParams.model_validate(values)
     except ValidationError as error:
         wrong = explain(error, PoolParams)
-        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {wrong}", fix=f"Correct {file}") from error
+        raise OperatorError(
+            "bad_pool_file", f"the table [params] of {file} is wrong: {wrong}", fix=f"Correct {file}"
+        ) from error
 
 
 def write_document(file: Path, document: "TOMLDocument") -> None:

@@ -36,7 +36,7 @@ def read_terms(
             terms[name] = read_address(terms[name], f"{name} in [terms] of {file}")
     named = terms.pop("validators")
     if not isinstance(named, list):
-        raise _refuse(file, ["validators must be a list of addresses"])
+        raise _refuse(file, ["validators is not a list of addresses"])
     validators = [read_address(text, f"validators[{i}] in [terms] of {file}") for i, text in enumerate(named)]
     terms.setdefault("token", token)
     longest = terms["challenge_window"] // 2
@@ -53,14 +53,14 @@ def _require_names(file: Path, values: Mapping[str, Any]) -> None:
     wrong = []
     for name, value in values.items():
         if name in PoolParams.model_fields:
-            wrong.append(f"{name}: belongs in [params]")
+            wrong.append(f"{name}: belongs in [params], not in [terms]")
         elif name not in known:
             wrong.append(explain_unknown(name, known))
         elif name in _FIELDS and _FIELDS[name].type in (int, bool) and type(value) is not _FIELDS[name].type:
             kind = "a whole number" if _FIELDS[name].type is int else "true or false"
-            wrong.append(f"{name}: must be {kind}, not {value!r}")
+            wrong.append(f"{name}: is {value!r}, but must be {kind}")
         elif type(value) is int and value < 0:
-            wrong.append(f"{name}: must not be negative, but is {value}")
+            wrong.append(f"{name}: is {value}, but must not be negative")
     optional = {name for name, field in _FIELDS.items() if field.default is not MISSING} | {"token"}
     wrong += [f"{name}: missing" for name in known if name not in values and name not in optional]
     if wrong:
@@ -68,7 +68,9 @@ def _require_names(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def _refuse(file: Path, wrong: Sequence[str]) -> OperatorError:
-    return OperatorError("bad_pool_file", f"[terms] of {file} is wrong: {'; '.join(wrong)}", fix=f"Correct {file}")
+    return OperatorError(
+        "bad_pool_file", f"the table [terms] of {file} is wrong: {'; '.join(wrong)}", fix=f"Correct {file}"
+    )
 
 
 def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams) -> list[str]:
@@ -76,22 +78,31 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
     needed = terms.challenge_window + terms.veto_window
     twice = sorted({address for address in validators if validators.count(address) > 1})
     checks = (
-        (min(terms.challenge_window, terms.veto_window) < 1, "challenge_window and veto_window must be at least 1"),
-        (terms.unbond_window < needed, f"unbond_window must be at least challenge_window + veto_window, {needed}"),
-        (64 * terms.epoch_length < needed, f"epoch_length must be at least {-(-needed // 64)}"),
-        (2 * terms.epoch_length > terms.challenge_window, "epoch_length must be at most half of challenge_window"),
-        (terms.slash_amount > terms.min_stake, "slash_amount must not exceed min_stake"),
-        (terms.max_slashes < 1, "max_slashes must be at least 1"),
-        (terms.signer_penalty > terms.validator_bond, "signer_penalty must not exceed validator_bond"),
-        (terms.light_slash_bps > 10_000, "light_slash_bps must not exceed 10,000"),
-        (terms.arbiter in validators, "the arbiter must not be a validator"),
-        (terms.epoch_units < params.max_task_units, f"epoch_units must hold a task, {params.max_task_units}"),
-        (bool(twice), f"validators names {', '.join(twice)} more than once"),
-        (len(validators) > MAX_VALIDATORS, f"validators names {len(validators)} accounts, at most {MAX_VALIDATORS}"),
+        (min(terms.challenge_window, terms.veto_window) < 1, "challenge_window or veto_window is 0"),
+        (
+            terms.unbond_window < needed,
+            f"unbond_window is shorter than challenge_window + veto_window, which is {needed}",
+        ),
+        (64 * terms.epoch_length < needed, f"epoch_length is less than {-(-needed // 64)}"),
+        (2 * terms.epoch_length > terms.challenge_window, "epoch_length exceeds half of challenge_window"),
+        (terms.slash_amount > terms.min_stake, "slash_amount exceeds min_stake"),
+        (terms.max_slashes < 1, "max_slashes is 0"),
+        (terms.signer_penalty > terms.validator_bond, "signer_penalty exceeds validator_bond"),
+        (terms.light_slash_bps > 10_000, "light_slash_bps exceeds 10,000"),
+        (terms.arbiter in validators, "the arbiter is also a validator"),
+        (
+            terms.epoch_units < params.max_task_units,
+            f"epoch_units is less than {params.max_task_units}, so a task may not fit in an epoch",
+        ),
+        (bool(twice), f"validators lists {', '.join(twice)} more than once"),
+        (
+            len(validators) > MAX_VALIDATORS,
+            f"validators lists {len(validators)} accounts, but the maximum is {MAX_VALIDATORS}",
+        ),
         (
             terms.quorum > len(validators),
-            f"quorum is {terms.quorum} and there are {len(validators)} validators: lower quorum in [params] to at most"
-            f" {len(validators)}, or name {terms.quorum} validators",
+            f"quorum is {terms.quorum}, but there are only {len(validators)} validators: lower "
+            f"quorum in [params] to at most {len(validators)}, or list {terms.quorum} validators",
         ),
     )
     return [message for is_wrong, message in checks if is_wrong]
@@ -109,22 +120,25 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
     if examples:
         raise OperatorError(
             "example_address",
-            f"{', '.join(examples)} in [terms] of {file} are examples, to which nobody has a key",
-            fix="Make the keys with covey wallet new and write the addresses that it prints",
+            f"{', '.join(examples)} in [terms] of {file} are example addresses, whose keys nobody has",
+            fix="Create keys with covey wallet new and write the addresses that it prints",
         )
     if terms.arbiter == operator:
-        raise _refuse(file, [f"the arbiter must not be the operator, {operator}, who signs"])
+        raise _refuse(file, [f"the arbiter {operator} is also the operator, whose key signs this transaction"])
 
 
 def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: Address) -> list[str]:
     """List accounts that have two roles which should control each other. The contract allows this."""
     checks = (
-        (terms.trainer == terms.arbiter, "trainer and arbiter are one account, which judges cases about its own pool"),
-        (terms.trainer in validators, "the trainer is a validator: it judges the work that it learns from"),
-        (operator in validators, "the operator is a validator: it judges the work that it pays for"),
+        (
+            terms.trainer == terms.arbiter,
+            "trainer and arbiter are the same account, so it decides cases about its own pool",
+        ),
+        (terms.trainer in validators, "the trainer is also a validator, so it judges the work that it trains on"),
+        (operator in validators, "the operator is also a validator, so it judges the work that it pays for"),
         (
             terms.trainer == operator,
-            "trainer and operator are one account: their two processes compete for its nonces",
+            "trainer and operator are the same account, so their two processes compete for its nonces",
         ),
     )
     return [message for is_weak, message in checks if is_weak]
@@ -135,24 +149,26 @@ def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> No
     weak = list_weak_terms(terms, params)
     if weak:
         raise OperatorError(
-            "weak_terms", f"{file}: {'; '.join(weak)}", fix=f"Correct {file}, or accept it with --force"
+            "weak_terms",
+            f"the terms in {file} deter cheating too little: {'; '.join(weak)}",
+            fix=f"Correct {file}, or accept the terms with --force",
         )
 
 
 def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
     """List the terms that deter too little, each with a sufficient value."""
     checks = (
-        (terms.slash_amount == 0, "slash_amount is 0: a cheat that is caught loses nothing"),
-        (terms.quorum == 1, "quorum is 1: one validator alone can slash and void"),
-        (terms.validator_bond == 0, "validator_bond is 0: a validator that signs a false case loses nothing"),
+        (terms.slash_amount == 0, "slash_amount is 0, so a cheat that is caught loses nothing"),
+        (terms.quorum == 1, "quorum is 1, so a single validator can slash stake and void submissions"),
+        (terms.validator_bond == 0, "validator_bond is 0, so a validator that signs a false case loses nothing"),
     )
     weak = [message for is_weak, message in checks if is_weak]
     factor = compute_deterrence(terms, params).factor
     if factor < LEAST_FACTOR:
         remedies = "; or ".join(_describe_remedy(remedy) for remedy in list_remedies(terms, params))
         weak.append(
-            f"a cheat is expected to lose {factor:.2f} times what it gains, but at least {LEAST_FACTOR:g} times is"
-            f" required: set {remedies}"
+            f"a cheat is expected to lose {factor:.2f} times its gain, but must lose at least "
+            f"{LEAST_FACTOR:g} times: set {remedies}"
         )
     return weak
 
@@ -168,5 +184,5 @@ def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool =
     """
     factor = compute_deterrence(terms, params).factor
     if math.isinf(factor):
-        return None if as_json else "no cheat is paid: all work is replayed, or nothing is paid for it"
-    return factor if as_json else f"a cheat is expected to lose {factor:.1f} times what it gains"
+        return None if as_json else "cheating never pays: all work is replayed, or nothing is paid for work"
+    return factor if as_json else f"a cheat is expected to lose {factor:.1f} times its gain"

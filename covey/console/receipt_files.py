@@ -38,7 +38,7 @@ def read_receipt_file(file: Path) -> SignedReceipt:
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
+            raise ValueError(f"the file is larger than {MAX_FILE_BYTES} bytes")
         values = json.loads(data)
         receipt = ReceiptBody.model_validate(values["receipt"]).to_message()
         receipt_hash = compute_struct_hash(receipt)
@@ -46,13 +46,13 @@ def read_receipt_file(file: Path) -> SignedReceipt:
         countersignature = values.get("countersignature")
         answer = None if countersignature is None else SubmissionAnswer.model_validate(countersignature)
         if answer is not None and answer.receipt_hash != receipt_hash:
-            raise ValueError("its countersignature is of a different receipt")
+            raise ValueError("the countersignature in it is for a different receipt")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, ProtocolError) as error:
         reason = str(error).partition("\n")[0]
         raise OperatorError(
             "bad_receipt_file",
             f"{file} does not contain a signed receipt: {reason}",
-            fix="Use a file that a worker keeps in HOME/outgoing/sent, or JSON with receipt and signature",
+            fix="Use a file from the worker's folder outgoing/sent, or JSON with receipt and signature",
         ) from error
     promise = None
     if answer is not None:

@@ -135,5 +135,7 @@ CHEATS: dict[str, Callable[[Engine], Engine]] = {
 def get_cheat(kind: str) -> Callable[[Engine], Engine]:
     """Return the function that wraps an engine in a cheat of this kind. Raises OperatorError("bad_cheat")."""
     if kind not in CHEATS:
-        raise OperatorError("bad_cheat", f"there is no cheat {kind}", fix=f"Name one of {', '.join(CHEATS)}")
+        raise OperatorError(
+            "bad_cheat", f"there is no kind of cheat called {kind}", fix=f"Use one of {', '.join(CHEATS)}"
+        )
     return CHEATS[kind]

@@ -48,9 +48,9 @@ def prepare_policy(preset: Preset, say: Say) -> Path | None:
         return None
     folder = find_cache() / FOLDER / compute_name(preset, preset.recipe)
     if folder.is_dir():
-        say(f"the model of {preset.name} is in {folder}")
+        say(f"using the model for {preset.name} in {folder}")
         return folder
-    say(f"a warm start makes the model of {preset.name}, once, into {folder}")
+    say(f"creating the model for {preset.name} by a warm start, once, in {folder}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
@@ -61,10 +61,10 @@ def prepare_policy(preset: Preset, say: Say) -> Path | None:
     except OSError as error:
         raise OperatorError(
             "no_folder",
-            f"the demo's models cannot be written into {folder.parent}: {error.strerror or error}",
-            fix="Set XDG_CACHE_HOME to a folder that you may write to",
+            f"the demo's models cannot be written to {folder.parent}: {error.strerror or error}",
+            fix="Set XDG_CACHE_HOME to a folder that you can write to",
         ) from error
-    say(f"the model of {preset.name} earns {reward:.3f} of 1 on held-out prompts at temperature 1")
+    say(f"the model for {preset.name} has a mean reward of {reward:.3f} on held-out prompts at temperature 1")
     return folder
 
 
@@ -174,9 +174,9 @@ def _require_room(preset: Preset, reward: float) -> None:
     if not LEAST_REWARD <= reward <= MOST_REWARD:
         raise OperatorError(
             "warm_start_failed",
-            f"after its warm start the tiny model earns {reward:.3f} in {preset.name}, but the demo needs a model that"
-            f" earns {LEAST_REWARD} to {MOST_REWARD}",
-            fix="Choose another environment, for example --environment math",
+            f"after its warm start, the tiny model has a mean reward of {reward:.3f} on "
+            f"{preset.name}, but the demo needs {LEAST_REWARD} to {MOST_REWARD}",
+            fix="Choose another task, for example --environment math",
         )
 
 

@@ -81,14 +81,17 @@ def list_failures(
     unslashed = [p.name for p in participants.workers if p.cheat and p.node not in summary["slashed"]]
     on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
     checks = (
-        (len(reward) == participants.options.steps + 1, f"only {len(reward)} rewards were measured"),
+        (len(reward) == participants.options.steps + 1, f"rewards were measured at only {len(reward)} steps"),
         (gain >= required, f"the reward rose by {gain:.3f}, but {required:.3f} is required"),
-        (not unslashed, f"not slashed: {', '.join(unslashed)}"),
+        (not unslashed, f"cheats that were not slashed: {', '.join(unslashed)}"),
         (summary["honest_slashed"] == 0, "an honest worker was slashed"),
-        (not lost, f"honest workers lost {len(lost)} submissions"),
-        (status.settled, "not all work was settled"),
-        (summary["claimed"] == summary["cumulative"], "the claims are not equal to what the ledger owes"),
-        (on_chain and all(str(s.policy_version) in policies for s in submissions), "a used policy is not on chain"),
+        (not lost, f"{len(lost)} submissions of honest workers were rejected"),
+        (status.settled, "some work was not settled"),
+        (summary["claimed"] == summary["cumulative"], "the claimed amount differs from what the ledger owes"),
+        (
+            on_chain and all(str(s.policy_version) in policies for s in submissions),
+            "a policy that was used is not on chain",
+        ),
     )
     return [message for holds, message in checks if not holds]
 

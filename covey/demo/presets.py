@@ -174,6 +174,6 @@ def find_preset(name: str) -> Preset:
         return PRESETS[name]
     raise OperatorError(
         "bad_demo_environment",
-        f"the demo has no environment {name!r}",
-        fix=f"Name one of {', '.join(PRESETS)}, for example --environment math",
+        f"the demo has no task called {name!r}",
+        fix=f"Use one of {', '.join(PRESETS)}, for example --environment math",
     )

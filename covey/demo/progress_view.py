@@ -17,19 +17,19 @@ SLOW_SECONDS = 8.0
 def find_stage(status: StatusView, *, published: int) -> str:
     """Return what the newest step waits for, from the coordinator's status and the number of policies on chain."""
     if published - 1 > status.step:
-        return "the coordinator reads the chain"
+        return "the coordinator is reading the chain"
     if status.step < 0:
-        return "the trainer publishes the first policy"
+        return "the trainer is publishing the first policy"
     newest = status.steps[-1].state if status.steps else StepState.OPEN
     if newest == StepState.READY:
-        return "the trainer learns and publishes"
+        return "the trainer is training and publishing"
     if status.tasks.get(TaskState.ASSIGNED):
-        return "workers generate"
+        return "workers are generating"
     if status.tasks.get(TaskState.PENDING):
-        return "tasks wait for a worker"
+        return "tasks are waiting for a worker"
     if status.submissions.get(SubmissionState.SUBMITTED):
-        return "validators judge"
-    return "accepted groups are packed"
+        return "validators are judging"
+    return "accepted groups are being packed into a batch"
 
 
 def describe_success(summary: Mapping[str, Any]) -> str:
@@ -39,7 +39,7 @@ def describe_success(summary: Mapping[str, Any]) -> str:
     """
     slashed = len(summary["slashed"])
     cheats = f"{slashed} cheat{'s were' if slashed > 1 else ' was'} slashed" if slashed else "nobody was slashed"
-    paid = "honest work was paid" if summary["claimed"] else "no work had to be paid"
+    paid = "honest work was paid" if summary["claimed"] else "there was no work to pay for"
     return f"the model learned, {cheats}, {paid}"
 
 
@@ -87,7 +87,7 @@ class DemoScreen:
     ) -> None:
         """Show rewards, workers and policies, and then whether the demo succeeded."""
         console = self._console
-        console.rule("reward at temperature 1 on held-out prompts, by step")
+        console.rule("mean reward on held-out prompts at temperature 1, by step")
         console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))
         console.rule("workers")
         for line in workers:
@@ -95,8 +95,8 @@ class DemoScreen:
         rejected = ", ".join(f"{n} for {reason}" for reason, n in summary["rejected"].items()) or "none"
         console.print(f"submissions accepted {summary['accepted']}, rejected {rejected}")
         claimed, owed = (format_amount(summary[name], unit) for name in ("claimed", "cumulative"))
-        console.print(f"claimed {claimed} of {owed} that the ledger owes in all")
-        console.rule("policies on chain")
+        console.print(f"claimed {claimed} of {owed} that the ledger owes")
+        console.rule("published policies on chain")
         for step, manifest_hash in summary["policies"].items():
             console.print(f"{step:>4}  {manifest_hash}")
         console.print(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {summary['processes']} processes")

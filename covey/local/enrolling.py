@@ -41,8 +41,8 @@ def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
         if owner not in (None, contributor):
             raise OperatorError(
                 "node_taken",
-                f"{node.address} works for {owner}, not for {contributor}",
-                fix=f"Name the key file of {owner}, or make another folder with covey join",
+                f"the node {node.address} is registered for contributor {owner}, not for {contributor}",
+                fix=f"Use the key file of {owner}, or create another folder with covey join",
             )
     backed = {*account.history.list_nodes(pool, contributor), *(node.address for node in nodes)}
     free = contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - contracts.stakes.locked_of(
@@ -72,24 +72,24 @@ def _require_possible(account: Account, plan: Enrollment) -> None:
     if not contracts.pools.is_open(pool):
         raise OperatorError(
             "pool_not_active",
-            f"pool {pool} accepts neither stake nor nodes now",
-            fix="Check with covey pool show whether the pool has ended; if not, the contracts' admin has paused it",
+            f"pool {pool} currently accepts neither stake nor nodes",
+            fix="Check with covey pool show whether the pool has ended; if not, the contracts are paused",
         )
     is_closed = contracts.pools.get_terms(pool).is_invite_only and not contracts.nodes.is_invited(pool, contributor)
     if plan.missing and is_closed:
         raise OperatorError(
             "not_invited",
-            f"pool {pool} is by invitation only, and {contributor} is not invited",
+            f"contributor {contributor} is not invited to pool {pool}, which is by invitation only",
             fix=f"Ask the pool's operator to run covey pool invite {contributor}",
         )
     balance = account.token.balance_of(contributor)
     needs = ["ether for gas"] if account.client.get_balance(contributor) == 0 else []
     if balance < plan.stake:
         unit = read_unit(account.token)
-        needs.append(f"a stake of {format_amount(plan.stake, unit)}, of which it has {format_amount(balance, unit)}")
+        needs.append(f"{format_amount(plan.stake, unit)} to stake, but has {format_amount(balance, unit)}")
     if needs:
         raise OperatorError(
             "unfunded",
             f"{contributor} needs {' and '.join(needs)}",
-            fix=f"Send {contributor} what it lacks, and run covey worker enroll again",
+            fix=f"Send {contributor} the missing amounts, and run covey worker enroll again",
         )

@@ -88,12 +88,16 @@ def require_new(folder: Path) -> Path:
     """
     folder = folder.absolute()
     if folder.is_symlink() or folder == Path.cwd():
-        raise OperatorError("folder_not_empty", f"{folder} cannot be replaced by a new folder", fix="Name a new one")
+        raise OperatorError(
+            "folder_not_empty",
+            f"{folder} is a symbolic link or the working directory, so it cannot become a new folder",
+            fix="Choose a new folder",
+        )
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise OperatorError(
             "folder_not_empty",
             f"{folder} exists and is not an empty folder",
-            fix="Name a new one; nothing is overwritten",
+            fix="Choose a new folder; nothing is overwritten",
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +107,7 @@ def require_new(folder: Path) -> Path:
 
 
 def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
-    fix = "Name a folder that you may write to"
+    fix = "Choose a folder that you can write to"
     return OperatorError("no_folder", f"{folder} cannot be created: {error.strerror}", fix=fix)
 
 
@@ -116,7 +120,10 @@ DESCRIPTIONS = {
 
 def write_processes(file: Path, commands: Mapping[str, str]) -> None:
     """Write the file of `covey up`."""
-    head = "# What `covey up` keeps running, in this order; each is a covey command in this folder.\n[processes]\n"
+    head = (
+        "# Processes that `covey up` keeps running, started in this order. Each is a covey command "
+        "run in this folder.\n[processes]\n"
+    )
     file.write_text(head + "".join(f"{name} = {json.dumps(command)}\n" for name, command in commands.items()))
 
 
@@ -132,21 +139,27 @@ def read_processes(folder: Path) -> dict[str, str]:
         raise OperatorError(
             "no_processes",
             f"{file} cannot be read: {error.strerror}",
-            fix="Name a folder that covey init pool or covey join has made",
+            fix="Use a folder that covey init pool or covey join has created",
         ) from error
     except (KeyError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OperatorError(
-            "bad_processes", f"{file} has no table [processes]: {error}", fix=f"Correct {file}"
+            "bad_processes", f"{file} is not valid TOML or has no table [processes]: {error}", fix=f"Correct {file}"
         ) from error
     is_right = isinstance(commands, dict) and all(isinstance(text, str) and text.strip() for text in commands.values())
     if not is_right or not commands:
-        raise OperatorError("bad_processes", f'[processes] of {file} must hold NAME = "command"', fix=f"Correct {file}")
+        raise OperatorError(
+            "bad_processes",
+            f'[processes] of {file} is empty or has an entry that is not of the form NAME = "command"',
+            fix=f"Correct {file}",
+        )
     for name, command in commands.items():
         try:
             shlex.split(command)
         except ValueError as error:
             raise OperatorError(
-                "bad_processes", f"the command of {name} in {file} cannot be split: {error}", fix=f"Correct {file}"
+                "bad_processes",
+                f"the command of process {name} in {file} has a syntax error: {error}",
+                fix=f"Correct the command in {file}",
             ) from error
     return commands
 

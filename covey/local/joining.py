@@ -50,7 +50,9 @@ async def ask_for_pool(url: str) -> PoolView:
     """
     if not is_public_url(url):
         raise OperatorError(
-            "bad_url", f"{hide_secrets(url)} is not a URL of a coordinator", fix="Write it like http://127.0.0.1:8000"
+            "bad_url",
+            f"{hide_secrets(url)} is not a valid URL of a coordinator",
+            fix="Use a URL such as http://127.0.0.1:8000",
         )
     async with CoordinatorClient(url, None, chain_id=0) as client:
         try:
@@ -58,8 +60,8 @@ async def ask_for_pool(url: str) -> PoolView:
         except ProtocolError as error:
             raise OperatorError(
                 "not_a_coordinator",
-                f"{hide_secrets(url)} does not answer as a coordinator does: {error.message}",
-                fix="Name the base URL of a coordinator, as the pool's operator has published it",
+                f"the service at {hide_secrets(url)} is not a coordinator: {error.message}",
+                fix="Use the coordinator's base URL, as published by the pool's operator",
             ) from error
 
 
@@ -67,9 +69,11 @@ def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
     """Return the contracts that a coordinator names, which nobody has confirmed yet."""
     for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
         if not is_address(address):
-            raise ProtocolError("bad_answer", f"the coordinator does not name its {name} by a checksummed address")
+            raise ProtocolError(
+                "bad_answer", f"the address of {name} that the coordinator reports is missing or not checksummed"
+            )
     if not 0 < view.pool < 1 << 64:
-        raise ProtocolError("bad_answer", f"the coordinator names pool {view.pool}")
+        raise ProtocolError("bad_answer", f"the coordinator reports the invalid pool number {view.pool}")
     return Deployment(
         chain_id=view.chain_id,
         rpc_url=rpc_url,
@@ -84,15 +88,15 @@ def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
     named = build_deployment(view, deployment.rpc_url)
     theirs, ours = ({"chain_id": each.chain_id} | each.get_contracts() for each in (named, deployment))
     wrong = [
-        f"{name} is {theirs[name]} at the coordinator and {ours[name]} in the deployment"
+        f"{name} is {theirs[name]} at the coordinator, but {ours[name]} in the deployment file"
         for name in theirs
         if theirs[name] != ours[name]
     ]
     if wrong:
         raise OperatorError(
             "other_contracts",
-            f"the coordinator uses other contracts: {'; '.join(wrong)}",
-            fix="Ask the pool's operator for the right deployment.json or URL",
+            f"the coordinator uses different contracts: {'; '.join(wrong)}",
+            fix="Ask the pool's operator for the correct deployment.json or URL",
         )
 
 
@@ -106,7 +110,9 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
     state = contracts.pools.state_of(view.pool)
     if state is not PoolState.ACTIVE:
         raise OperatorError(
-            "pool_not_active", f"pool {view.pool} is {state.name.lower()} on the chain", fix="Join another pool"
+            "pool_not_active",
+            f"pool {view.pool} is not active: its state on chain is {state.name.lower()}",
+            fix="Join another pool",
         )
     terms = contracts.pools.get_terms(view.pool)
     params = PoolParams.from_text(view.params, terms.params_hash)

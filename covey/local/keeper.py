@@ -50,7 +50,7 @@ class Kept:
     def state(self) -> str:
         """State of the process in words, for example "runs", "done" or "failed, starts again"."""
         if self.again_at is not None:
-            return "failed, starts again"
+            return "failed, restarting"
         if self.running is None:
             return "waits"
         return "runs" if self.running.exit_code is None else "done"
@@ -117,7 +117,10 @@ class Keeper:
         pause = min(LONGEST_BREAK, 2.0 ** (kept.failures - 1))
         kept.again_at = now + pause
         last = read_last(kept.running.log)
-        self._say(f"{kept.name} ended with {kept.running.exit_code}, starts again in {pause:.0f} s: {last}")
+        self._say(
+            f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {pause:.0f} "
+            f"s; the last line of its log is: {last}"
+        )
 
     def stop(self) -> None:
         """Stop all processes, those that depend on others first."""
@@ -134,7 +137,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise OperatorError(
                 "already_up",
-                f"the processes of {folder} already run, kept by process {file.read().strip()}",
+                f"the processes of {folder} are already running, managed by process {file.read().strip()}",
                 fix=f"Stop them with covey down {folder}",
             ) from None
         file.truncate(0)
@@ -168,16 +171,16 @@ def stop_keeper(
                 is_asked = True
                 _ask_to_end(folder, int(text))
             before, now = text, time.monotonic()
-            pid = text or "(id not written yet)"
+            pid = text or "(id unknown)"
             if now >= say_at:
                 say_at += REPEAT_SECONDS
                 left = begun + seconds - now
-                say(f"waiting for process {pid} to stop those of {folder}, for at most {left:.0f} s more")
+                say(f"waiting at most {left:.0f} s more for process {pid} to stop the processes of {folder}")
             if now >= begun + seconds:
                 raise OperatorError(
                     "still_up",
-                    f"process {pid} has not ended after {seconds:.0f} s",
-                    fix=f"End it with kill -9 {pid}",
+                    f"the covey up process {pid} has not ended after {seconds:.0f} s",
+                    fix=f"Kill it with kill -9 {pid}",
                 )
             threading.Event().wait(0.1)
     return is_asked
@@ -200,6 +203,6 @@ def _ask_to_end(folder: Path, pid: int) -> None:
     except PermissionError as error:
         raise OperatorError(
             "not_yours",
-            f"the processes of {folder} are kept by process {pid} of another user",
+            f"the processes of {folder} are managed by process {pid}, which belongs to another user",
             fix="Run covey down as that user",
         ) from error

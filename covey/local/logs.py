@@ -30,7 +30,7 @@ def read_last_lines(log: Path, count: int) -> list[str]:
 
 def read_last(log: Path) -> str:
     """Return the last line of a log."""
-    return next(iter(read_last_lines(log, 1)), f"nothing in {log}")
+    return next(iter(read_last_lines(log, 1)), f"{log} is empty")
 
 
 def has_said(log: Path, begun: int, text: str) -> bool:

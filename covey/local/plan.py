@@ -149,7 +149,7 @@ def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
     values = {"epoch_seconds": params.epoch_seconds, "draw_seconds": params.verification.draw_seconds}
     values |= {name: getattr(terms, name) for name in PUBLIC_WINDOWS if name not in values}
     return [
-        f"{name} is {values[name]:g}, a public pool requires {least}"
+        f"{name} is {values[name]:g}, but a public pool requires {least}"
         for name, least in PUBLIC_WINDOWS.items()
         if values[name] < least
     ]

@@ -73,7 +73,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
         raise OperatorError(
             "no_deployment",
-            f"the chain of {folder} has not run yet",
+            f"the test chain of {folder} has not been started yet",
             fix=f"Run covey up {folder}, which also opens the pool",
         )
     operator = _open_account(folder, folder / OPERATOR_KEY)
@@ -88,7 +88,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     pool = _find_pool(folder, operator, terms, params)
     if pool is not None and contracts.pools.state_of(pool) is PoolState.ENDED:
         raise OperatorError(
-            "pool_ended", f"pool {pool} of {folder} has ended", fix="Make another folder for another pool"
+            "pool_ended", f"pool {pool} of {folder} has ended", fix="Create another folder for a new pool"
         )
 
     def lacks(kind: BondKind, address: Address, amount: int) -> int:
@@ -126,21 +126,22 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
     set_pool_number(folder, pool)
     operator = _open_account(folder, folder / OPERATOR_KEY, pool)
     if opening.escrow:
-        say(f"pool {pool}: funding the escrow")
+        say(f"pool {pool}: adding tokens to the escrow")
         operator.approve(operator.contracts.ledger.address, opening.escrow)
         operator.send(operator.contracts.ledger.fund_pool(pool, opening.escrow))
     if opening.operator_bond:
-        say(f"pool {pool}: bonding the operator")
+        say(f"pool {pool}: adding the operator's bond")
         operator.stake(BondKind.OPERATOR, opening.operator_bond)
     for file, amount in opening.validator_bonds.items():
         if amount:
-            say(f"pool {pool}: bonding {file.stem}")
+            say(f"pool {pool}: adding the bond of {file.stem}")
             _open_account(folder, file, pool).stake(BondKind.VALIDATOR, amount)
     for address, amount in opening.absent_bonds.items():
         if amount:
             say(
-                f"pool {pool}: the owner of {address} must add its bond: covey stake add {amount} --raw "
-                f"--kind validator --pool {pool} --deployment FILE --key-file FILE"
+                f"pool {pool}: the owner of {address} must add the validator's bond with: covey "
+                f"stake add {amount} --raw --kind validator --pool {pool} --deployment FILE "
+                "--key-file FILE"
             )
     if operator.contracts.pools.state_of(pool) is PoolState.CREATED:
         operator.send(operator.contracts.pools.start_pool(pool))
@@ -155,7 +156,9 @@ def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
     operator.send(operator.contracts.pools.create_pool(terms, opening.validators, params.to_text()))
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     if pool is None:
-        raise OperatorError("no_pool", "the chain does not show the pool that was created", fix="Run this again")
+        raise OperatorError(
+            "no_pool", "the pool was created, but the chain does not show it yet", fix="Run this command again"
+        )
     return pool
 
 
@@ -187,7 +190,7 @@ def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolPa
     if created.params_hash != terms.params_hash:
         published = PoolParams.from_text(operator.history.find_params(pool) or "", created.params_hash)
     differing = [
-        f"{name} in [terms] is {value}, on the chain {getattr(created, name)}"
+        f"{name} in [terms] is {value}, but {getattr(created, name)} on chain"
         for name, value in asdict(terms).items()
         if name not in ("params_hash", "quorum") and value != getattr(created, name)
     ]
@@ -195,9 +198,9 @@ def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolPa
     if differing:
         raise OperatorError(
             "pool_differs",
-            f"{folder / 'pool.toml'} is not what pool {pool} was created with: {'; '.join(differing)}",
-            fix="Undo the change, or make another folder for another pool; if only environment differs, install the "
-            "version of its library with which the pool was created",
+            f"{folder / 'pool.toml'} differs from what pool {pool} was created with: {'; '.join(differing)}",
+            fix="Undo the change, or create another folder for a new pool; if only environment "
+            "differs, install the library version with which the pool was created",
         )
     return pool
 
@@ -210,7 +213,7 @@ def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Acco
     file = folder / "coordinator.toml"
     if not file.exists():
         raise OperatorError(
-            "no_pool_file", f"{folder} has no {file.name}", fix="Name a folder that covey init pool has made"
+            "no_pool_file", f"{folder} has no {file.name}", fix="Use a folder that covey init pool has created"
         )
     settings = CoordinatorConfig.load(file, environment=get_environment())
     return Account(settings.deployment, key_file, pool or settings.pool, rpc_url=settings.rpc_url)
@@ -234,7 +237,9 @@ def _require_money(folder: Path, opening: Opening) -> None:
     wanted = "; ".join(
         f"{address} needs ether for gas and {format_amount(amount, unit)}" for address, amount in poor.items()
     )
-    raise OperatorError("unfunded", wanted, fix=f"Send them what they lack, and run covey pool open {folder} again")
+    raise OperatorError(
+        "unfunded", wanted, fix=f"Send them the missing amounts, and run covey pool open {folder} again"
+    )
 
 
 def _give_what_is_missing(opening: Opening) -> None:

@@ -83,7 +83,7 @@ class Running:
         if self.process.exitcode == LOST:
             self.life.poll(max(0.0, deadline - time.monotonic()))
         if self.exit_code is None:
-            raise TimeoutError(f"{self.name} still runs after {seconds} s")
+            raise TimeoutError(f"{self.name} is still running after {seconds} s")
         return self.exit_code
 
     def signal(self, number: signal.Signals) -> None:
@@ -127,7 +127,9 @@ class Processes:
             except OSError as error:  # a socket's path has at most 107 bytes
                 folder = tempfile.gettempdir()
                 raise OperatorError(
-                    "no_fork_server", f"no process can be started from {folder}: {error}", fix="Set TMPDIR to /tmp"
+                    "no_fork_server",
+                    f"processes cannot be started, because the temporary folder {folder} is not usable: {error}",
+                    fix="Set TMPDIR to /tmp",
                 ) from error
             finally:
                 os.environ.clear()
@@ -168,7 +170,7 @@ class Processes:
             try:
                 rotate(running.log)
             except OSError as error:
-                trouble = f"{running.log} cannot be moved to its older part: {error.strerror}"
+                trouble = f"the log {running.log} cannot be rotated: {error.strerror}"
         return trouble
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
@@ -178,7 +180,11 @@ class Processes:
             if code is None or (code == 0 and running.name in ended):
                 continue
             tail = "\n".join(read_last_lines(running.log, 5))
-            raise OperatorError("process_died", f"{running.name} ended with {code}:\n{tail}", fix=f"Read {running.log}")
+            raise OperatorError(
+                "process_died",
+                f"{running.name} ended with exit code {code}; its log ends with:\n{tail}",
+                fix=f"Read {running.log}",
+            )
 
     def stop(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Ask all processes to end, those that depend on others first, and kill any that exceed their phase's timeout.
@@ -200,9 +206,9 @@ def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) 
                 running.wait(max(0.0, started + limit - time.monotonic()))
         late = ", ".join(running.name for running in ending if running.exit_code is None)
         if late and limit < seconds:
-            say(f"waiting for {late}, for at most {seconds - limit:.0f} s more")
+            say(f"waiting at most {seconds - limit:.0f} s more for {late} to stop")
         elif late:
-            say(f"killing {late}, still running after {seconds:.0f} s")
+            say(f"killing {late}, which did not stop within {seconds:.0f} s")
     for running in ending:
         running.signal(signal.SIGKILL)
     for running in ending:

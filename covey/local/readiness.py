@@ -28,10 +28,10 @@ ASK_SECONDS = 1.0
 """Seconds between two checks."""
 ANSWER_SECONDS = 2.0
 EVENTS = {
-    "worker run": '"worker runs"',
-    "worker cheat": '"worker runs"',
-    "trainer run": '"trainer runs"',
-    "validator run": '"validator runs"',
+    "worker run": '"worker started"',
+    "worker cheat": '"worker started"',
+    "trainer run": '"trainer started"',
+    "validator run": '"validator started"',
     "origin run": '"serves policies"',
     "relay run": '"serves policies"',
 }
@@ -102,15 +102,20 @@ class Readiness:
             return False
         except ProtocolError as error:
             raise self._refuse(
-                "other_coordinator", f"another service answers on port {settings.port}: {error.message}"
+                "other_coordinator",
+                f"a service that is not the folder's coordinator listens on port {settings.port}: {error.message}",
             ) from error
         if (view.pool, view.operator, named) != (settings.pool, load_key(settings.key_file).address, deployment):
             other = f"pool {view.pool} of {view.operator}, chain {view.chain_id}"
-            raise self._refuse("other_coordinator", f"the coordinator of {other} answers on port {settings.port}")
+            raise self._refuse(
+                "other_coordinator", f"a different coordinator, for {other}, listens on port {settings.port}"
+            )
         return True
 
     def _refuse(self, code: str, message: str, file: str = SETTINGS) -> OperatorError:
-        return OperatorError(code, message, fix=f"Stop what listens there, or change port in {self._folder / file}")
+        return OperatorError(
+            code, message, fix=f"Stop the service that listens there, or change the port in {self._folder / file}"
+        )
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:

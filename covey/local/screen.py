@@ -64,7 +64,7 @@ class Screen:
 
     def _build_table(self, kept: Sequence[Kept]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
-        table = Table("process", "state", "pid", "last line of its log", title=escape(quote(title)), expand=True)
+        table = Table("process", "state", "pid", "last log line", title=escape(quote(title)), expand=True)
         for process in kept:
             running = process.running
             pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])

@@ -94,7 +94,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
 
         done = await audit(walk, str(kept), store, "--policies", str(policies))  # a table, and the policy from disk
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        assert "the same verdict" in done.stdout
+        assert "the verdict is the same as in the bundle" in done.stdout
         assert "10 of 32 rollouts" in done.stdout
 
         lie = tmp_path / "lie.json"  # a validator that accepted: well formed, and false

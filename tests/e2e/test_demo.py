@@ -98,7 +98,7 @@ def test_demo__two_steps_with_cheats__exit_0_and_the_promised_json(folder):
     assert summary["accepted"] >= 8
     assert {path.name for path in folder.iterdir()} - {"cache"} == {"summary.json"}
     assert not (folder / "cache/covey").exists()
-    assert "reward at temperature 1 on held-out prompts" in output
+    assert "mean reward on held-out prompts at temperature 1" in output
     assert find_processes(str(folder)) == []
 
 
@@ -136,7 +136,7 @@ def test_demo__keep__goes_on_training_and_is_joined_by_the_printed_commands(fold
     process = start_demo(folder, "--keep", "--steps", "1", "--workers", "1", "--cheats", "0")
     assert process.stdout is not None
     commands, line = [], ""
-    while "Ctrl-C ends it" not in line:
+    while "Ctrl-C stops the pool" not in line:
         line = process.stdout.readline()
         assert process.poll() is None
         if (place := line.find("  covey ")) >= 0:

@@ -101,7 +101,7 @@ async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_tw
         await network.client.close()
         assert find_files(trainer) >= {"masters", "optimizer"}
         log = (folder / "logs" / "trainer.log").read_text()
-        assert '"event": "follows"' in log
+        assert '"event": "rank started"' in log
         assert "rank_lost" in log
     finally:
         network.close()
@@ -116,7 +116,7 @@ def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
         for name in ("coordinator", "jobs", "origin", "relay", "trainer"):
             network.start(name)
         running = network.processes.get("trainer")
-        wait_for(lambda: "trainer runs" in running.log.read_text())
+        wait_for(lambda: "trainer started" in running.log.read_text())
         rank_0, _ = find_ranks(running.pid)
         os.kill(rank_0, signal.SIGTERM)
         assert running.wait(ENDS) == 0, running.log.read_text()[-2000:]
@@ -131,7 +131,7 @@ def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder
         network.open()
         network._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
         running = network.start("trainer")
-        wait_for(lambda: '"event": "follows"' in running.log.read_text())
+        wait_for(lambda: '"event": "rank started"' in running.log.read_text())
         ranks = find_ranks(running.pid)
         os.kill(ranks[0], signal.SIGSTOP)
         assert running.wait(SILENCE + ENDS) != 0

@@ -27,7 +27,7 @@ def build_samples(
     for work in sorted(works, key=lambda w: w.task):
         rows = sorted(work.rollouts, key=lambda r: (r.group, r.sibling))
         if not rows or not is_whole(rows, groups=-(-len(rows) // group_size), group_size=group_size):
-            raise ProtocolError("bad_batch", f"task {work.task} has incomplete groups")
+            raise ProtocolError("bad_batch", f"task {work.task} has a group with missing or surplus rollouts")
         rewards = torch.tensor([r.reward for r in rows], dtype=torch.float64).view(-1, group_size)
         if not bool(rewards.isfinite().all()):
             raise ProtocolError("bad_batch", f"task {work.task} has a reward that is NaN or Inf")
@@ -44,7 +44,7 @@ def build_samples(
             )
             samples.append(sample)
     if len({sample.id for sample in samples}) != len(samples):
-        raise ProtocolError("bad_batch", "a task appears twice in one batch")
+        raise ProtocolError("bad_batch", "two submissions in the batch have the same task")
     return samples
 
 

@@ -58,7 +58,9 @@ def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
     if is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
     else:
-        get_logger().warning("attention uses masks, which is slow for long groups", without="the package flash_attn")
+        get_logger().warning(
+            "attention falls back to masks, which are slow for long groups", without="the package flash_attn"
+        )
 
 
 def shares_prefixes(model: PreTrainedModel) -> bool:
@@ -83,7 +85,7 @@ def recompute_activations(model: PreTrainedModel) -> None:
         raise OperatorError(
             "unsupported_model",
             f"the layers of {type(model).__name__} do not support activation checkpointing",
-            fix="Remove the setting activation_checkpointing",
+            fix="Remove activation_checkpointing from the settings",
         )
     for layer in layers:  # not the whole model, because its training mode would also enable dropout
         layer.gradient_checkpointing = layer.training = True
@@ -102,7 +104,7 @@ def explain_trainer_memory() -> Iterator[None]:
         raise OperatorError(
             "trainer_out_of_memory",
             cause.message.removesuffix(f". {cause.fix}"),
-            fix="Lower micro_batch_size or seq_len, or set activation_checkpointing",
+            fix="Lower micro_batch_size or seq_len, or enable activation_checkpointing",
         ) from error
 
 
@@ -213,8 +215,8 @@ def require_supported(model: PreTrainedModel) -> None:
     if not torch.allclose(ours, torch.cat(theirs), atol=1e-3):
         raise OperatorError(
             "unsupported_model",
-            f"{type(model).__name__} has more than a plain head on its states, or mixes packed samples",
-            fix="Use another model",
+            f"{type(model).__name__} applies more than a linear head to its hidden states, or mixes packed samples",
+            fix="Use a model with a plain linear head that supports sequence packing",
         )
 
 
@@ -240,8 +242,8 @@ def require_borders(predictor: Predictor) -> None:
     if not leak <= limit + 1e-3:
         raise OperatorError(
             "unsupported_model",
-            f"{type(predictor.model).__name__} mixes packed samples: {leak:.3g} nats per token",
-            fix="Use another model, or remove the package flash_attn if it is installed",
+            f"{type(predictor.model).__name__} lets packed samples affect each other, by {leak:.3g} nats per token",
+            fix="Use a different model, or uninstall flash_attn if it is installed",
         )
 
 

@@ -156,7 +156,7 @@ def compute_loss(
     Raises ValueError if the KL divergence is enabled and `reference` is None.
     """
     if objective.kl > 0 and reference is None:
-        raise ValueError("no reference")
+        raise ValueError("the KL divergence has a weight, but the samples have no reference log-probabilities")
     old = logprobs.detach() if old is None else old
     ratio = correction = drift = compute_ratio(logprobs, old)
     is_capped = torch.zeros_like(ratio, dtype=torch.bool)

@@ -150,7 +150,9 @@ class Learner:
             norm = self._clip()
             if not norm < float("inf"):
                 raise OperatorError(
-                    "diverged", f"the gradient norm is {norm}", fix="Lower learning_rate and resume from a checkpoint"
+                    "diverged",
+                    f"training diverged: the gradient norm is {norm}",
+                    fix="Lower learning_rate and resume from a checkpoint",
                 )
             self._optimizer.param_groups[0]["lr"] = rate
             self._optimizer.step()

@@ -26,7 +26,9 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise OperatorError(
-            "no_lora", "peft is not installed", fix="Install covey[lora], or remove the setting lora_rank"
+            "no_lora",
+            "lora_rank is set, but the package peft is not installed",
+            fix="Install covey[lora], or remove lora_rank from the settings",
         ) from error
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets) or "all-linear")  # type: ignore[arg-type]
     try:
@@ -35,7 +37,7 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
             inject_adapter_in_model(config, model)
     except ValueError as error:
         raise OperatorError(
-            "bad_lora_targets", str(error), fix="Name linear layers of the model in lora_targets"
+            "bad_lora_targets", str(error), fix="Set lora_targets to names of linear layers in the model"
         ) from error
 
 

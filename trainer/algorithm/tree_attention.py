@@ -105,7 +105,9 @@ def attend(
         return plain
     if any(rest.get(name) is not None for name in UNSERVED):
         raise OperatorError(
-            "unsupported_model", f"{type(module).__name__} uses an unsupported attention", fix="Use another model"
+            "unsupported_model",
+            f"{type(module).__name__} uses an attention implementation that is not supported",
+            fix="Use a different model",
         )
     stacked, places = families.stacked, families.places
     states = [_move(each[0].transpose(0, 1), stacked, places) for each in (query, key, value)]

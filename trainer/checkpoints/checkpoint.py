@@ -141,14 +141,15 @@ def load_state(learner: Learner, folder: Path) -> State:
             require_undamaged(folder)
         state = State(**json.loads((folder / _STATE).read_bytes()))
         if state.base_hash != learner.base_hash:
-            raise ValueError("its adapters were trained with other base weights or another lora_alpha")
+            raise ValueError("the adapters in it were trained on different base weights or with a different lora_alpha")
         masters, moments = learner.build_tensors(state.updates)
         load_tensors(masters | moments, folder)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise OperatorError(
             "bad_checkpoint",
-            f"{folder} does not fit: {error}",
-            fix="Resume with the model of the checkpoint, or remove the folder to resume from an earlier one",
+            f"the checkpoint {folder} does not match the model or the settings: {error}",
+            fix="Resume with the model and settings of the checkpoint, or remove the folder to "
+            "resume from an earlier one",
         ) from error
     for name, tensor in learner.get_masters().items():
         tensor.copy_(masters[name])

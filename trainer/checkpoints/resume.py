@@ -84,8 +84,8 @@ def require_resumable(step: Step, published: int, *, max_staleness: int) -> None
         where, instead = "behind", _advise_fresh_optimizer(published - 1)
     raise OperatorError(
         "wrong_checkpoint",
-        f"the state of step {step} is {where} the chain, which holds {published} policies",
-        fix=f"Resume with the home folder with which this pool was trained, or {instead}",
+        f"the checkpoint of step {step} is {where} the chain, which has {published} policies",
+        fix=f"Resume with the home folder that was used to train this pool, or {instead}",
     )
 
 
@@ -101,8 +101,8 @@ def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folde
             return
     raise OperatorError(
         "another_policy",
-        f"{folder} is not the policy that the chain holds for step {step}",
-        fix="Set initial_policy to a copy of home/exports/N, and initial_step to N, the newest published step",
+        f"{folder} is not the policy that is on chain for step {step}",
+        fix="Set initial_step to the newest published step N, and initial_policy to a copy of home/exports/N",
     )
 
 
@@ -118,9 +118,10 @@ def build_lost_policy(folder: Path, published: int) -> OperatorError:
     lost = int(folder.name)
     return OperatorError(
         "lost_policy",
-        f"{folder} is damaged or gone, and the chain does not hold it yet",
-        fix=f"Put a copy of it there; or, if home/checkpoints/{lost} is kept, remove the later checkpoints, and the "
-        f"policy is exported again; or {_advise_fresh_optimizer(published - 1)}",
+        f"{folder} is damaged or missing, and its policy is not on chain yet",
+        fix=f"Put a copy of the folder there; or, if home/checkpoints/{lost} exists, remove the later "
+        "checkpoints so that the policy is exported again; or "
+        f"{_advise_fresh_optimizer(published - 1)}",
     )
 
 
@@ -128,6 +129,6 @@ def build_lost_reference(reason: str) -> OperatorError:
     """Build the error for a lost policy of step 0, which `kl_coef` requires as the reference."""
     return OperatorError(
         "no_reference",
-        f"{reason}, and kl_coef requires it as the reference",
-        fix="Put a copy of it there from the lost home folder, or set kl_coef to 0",
+        f"{reason}, but kl_coef requires the policy of step 0 as the reference",
+        fix="Restore the folder from a copy of the old home folder, or set kl_coef to 0",
     )

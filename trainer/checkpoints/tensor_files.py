@@ -53,8 +53,8 @@ def require_whole(tensors: Mapping[str, Tensor], folder: Path) -> None:
     except ValueError as error:
         raise OperatorError(
             "folder_not_shared",
-            f"{folder} does not hold what the other ranks wrote: {error}",
-            fix="Put home on a file system that all machines of the trainer mount at the same path",
+            f"{folder} does not contain the files that the other ranks wrote: {error}",
+            fix="Set home to a folder on a file system that all machines of the trainer mount at the same path",
         ) from error
 
 
@@ -68,7 +68,7 @@ def load_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
     with _plain_failures():
         load(dict(tensors), storage_reader=reader, no_dist=not is_shared())
     if not all(bool(get_local(tensor).isfinite().all()) for tensor in tensors.values()):
-        raise ValueError("it contains NaN or Inf")
+        raise ValueError("the checkpoint contains NaN or Inf")
 
 
 def write_digests(folder: Path) -> None:
@@ -81,10 +81,10 @@ def require_undamaged(folder: Path) -> None:
     try:
         saved = dict(json.loads((folder / _DIGESTS).read_bytes()))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"not as it was saved: {_DIGESTS}") from error
+        raise ValueError(f"the digest file {_DIGESTS} cannot be read") from error
     present = _compute_digests(folder)
     if changed := sorted(str(name) for name in {*saved, *present} if saved.get(name) != present.get(name)):
-        raise ValueError(f"not as it was saved: {', '.join(changed)}")
+        raise ValueError(f"these files were changed after they were saved: {', '.join(changed)}")
 
 
 def _compute_digests(folder: Path) -> dict[str, str]:
@@ -101,15 +101,15 @@ def _compute_digest(path: Path) -> str:
 
 def _require_match(tensors: Mapping[str, Tensor], found: Mapping[str, object]) -> None:
     if tensors.keys() != found.keys():
-        raise ValueError("it does not hold the tensors that the model trains")
+        raise ValueError("it does not contain exactly the tensors that the model trains")
     for name, tensor in tensors.items():
         entry = found[name]
         if not isinstance(entry, TensorStorageMetadata):
             raise TypeError(f"{name} is not a tensor")
         if (entry.size, entry.properties.dtype) != (tensor.shape, tensor.dtype):
-            raise ValueError(f"{name} has another shape or number format")
+            raise ValueError(f"the shape or data type of {name} differs from the model's")
         if sum(chunk.sizes.numel() for chunk in entry.chunks) != tensor.numel():
-            raise ValueError(f"parts of {name} are missing")
+            raise ValueError(f"some shards of {name} are missing")
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def require_order(order: BatchOrder, step: Step) -> None:
     if order.step != step:
         raise OperatorError(
             "wrong_batch",
-            f"the coordinator answers the claim for step {step} with a batch of step {order.step}",
-            fix="Check that coordinator_url names the pool's coordinator and that it runs the trainer's release",
+            f"the coordinator returned a batch for step {order.step}, but step {step} was claimed",
+            fix="Set coordinator_url to the pool's coordinator, and check that both run the same release",
         )
 
 
@@ -46,7 +46,9 @@ def is_fresh(item: BatchItem, step: Step, params: PoolParams) -> bool:
     """Return whether a submission is neither too stale for `step` nor from a later policy. Log it if not."""
     if 0 <= step - item.policy_version <= params.max_staleness:
         return True
-    get_logger().error("submission left out, it is stale", task=item.task, policy=item.policy_version, step=step)
+    get_logger().error(
+        "submission skipped, its policy is too old or too new", task=item.task, policy=item.policy_version, step=step
+    )
     return False
 
 
@@ -61,12 +63,14 @@ def read_work(
     Raises ProtocolError("digest_mismatch") if the file is not the accepted one.
     """
     if sha256(file) != item.work_key:
-        raise ProtocolError("digest_mismatch", f"the file of task {item.task} is not the accepted one")
+        raise ProtocolError(
+            "digest_mismatch", f"the file for task {item.task} does not have the hash of the accepted submission"
+        )
     try:
         rows = unpack_answer(decode(pack_call(file, params.build_budget())))
         _require_rows(rows, params, vocabulary)
     except (ProtocolError, SandboxError) as error:
-        get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)
+        get_logger().warning("submission skipped", task=item.task, code=error.code, message=error.message)
         return None
     is_of_the_policy = item.replayed and params.model.temperature == 1  # workers claim those of the unmodified model
     return AcceptedWork(
@@ -76,10 +80,10 @@ def read_work(
 
 def _require_rows(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) -> None:
     if not is_whole(rows, groups=params.groups_per_task, group_size=params.group_size):
-        raise ProtocolError("bad_batch", "the rows are not those of a complete task")
+        raise ProtocolError("bad_batch", "the submission does not have exactly the rollouts of a complete task")
     # A token id beyond the embedding raises an exception on a CPU, but ends the process on a GPU.
     if max(token for row in rows for token in (*row.prompt, *row.tokens)) >= vocabulary:
-        raise ProtocolError("bad_batch", f"a token is outside the vocabulary of {vocabulary}")
+        raise ProtocolError("bad_batch", f"a token id is outside the vocabulary, which has {vocabulary} tokens")
 
 
 def read(ctx: Context, item: BatchItem, file: bytes) -> AcceptedWork | None:
@@ -116,7 +120,7 @@ async def fetch(ctx: Context, order: BatchOrder) -> list[AcceptedWork | None]:
                 refusals.append(error)  # the link may have expired: the next order has a new one
 
     def leave_out(item: BatchItem, error: ProtocolError) -> None:
-        get_logger().error("submission left out", task=item.task, code=error.code, message=error.message)
+        get_logger().error("submission skipped", task=item.task, code=error.code, message=error.message)
         fetched[item.task] = None
 
     try:

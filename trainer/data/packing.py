@@ -146,7 +146,7 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     Raises ValueError if a length exceeds `seq_len`.
     """
     if lengths and max(lengths) > seq_len:
-        raise ValueError(f"{max(lengths)} tokens do not fit a row of {seq_len}")
+        raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into a row of {seq_len}")
     rows: list[list[int]] = []
     room: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -212,7 +212,7 @@ def build_rows(
     def read(name: str) -> Tensor | None:
         columns = [each for sample, _ in chosen if (each := getattr(sample, name)) is not None]
         if len(columns) not in (0, len(chosen)):
-            raise ValueError(f"{len(columns)} of {len(chosen)} samples have {name}")
+            raise ValueError(f"only {len(columns)} of {len(chosen)} samples have {name}")
         return join(columns, np.float32) if len(columns) == len(chosen) else None
 
     return PackedBatch(

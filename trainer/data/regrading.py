@@ -73,18 +73,20 @@ class Regrader:
             )
             if rejection is not None:
                 code, details = rejection.reason.name.lower(), dict(rejection.details)
-                get_logger().error("submission left out", task=item.task, node=item.node, code=code, **details)
+                get_logger().error("submission skipped", task=item.task, node=item.node, code=code, **details)
                 return None
             replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer, ends=self.ends)
             grades = self.grade(replies)
             wrong_answers = [self.environment.grade_wrong(reply) for reply in replies]
         for row, grade, answer in zip(rows, grades, wrong_answers, strict=True):
             if row.reward != grade.reward and is_explained_by_limit(row.reward, grade, answer, self.limits):
-                get_logger().warning("submission left out: a limit ended a grade", task=item.task, node=item.node)
+                get_logger().warning("submission skipped, a limit ended its grading", task=item.task, node=item.node)
                 return None
         rewards = [grade.reward for grade in grades]
         wrong = sum(row.reward != reward for row, reward in zip(rows, rewards, strict=True))
         if wrong:
-            get_logger().error("rewards differ from the recomputed", task=item.task, node=item.node, rollouts=wrong)
+            get_logger().error(
+                "claimed rewards differ from recomputed rewards", task=item.task, node=item.node, rollouts=wrong
+            )
         graded = tuple(replace(row, reward=reward) for row, reward in zip(rows, rewards, strict=True))
         return replace(work, rollouts=graded, regraded=wrong)

@@ -162,8 +162,9 @@ def explain_lost_rank() -> Iterator[None]:
             raise
         raise OperatorError(
             "rank_lost",
-            f"another rank of this trainer is gone: {str(error).splitlines()[0]}",
-            fix="Read the log of the rank that ended first, then start all ranks again; they resume",
+            f"the connection to another rank of this trainer was lost: {str(error).splitlines()[0]}",
+            fix="Read the log of the rank that ended first, then restart all ranks; they resume from "
+            "the newest checkpoint",
         ) from error
 
 

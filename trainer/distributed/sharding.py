@@ -21,8 +21,8 @@ def require_shardable(ranks: Ranks, *, lora_rank: int | None) -> None:
     if ranks.is_shared and lora_rank is not None:
         raise OperatorError(
             "unsupported_ranks",
-            "adapters cannot be trained on several ranks",
-            fix="Remove the setting lora_rank, or start one process without torchrun",
+            "LoRA adapters cannot be trained on several ranks",
+            fix="Remove lora_rank from the settings, or start one process without torchrun",
         )
 
 

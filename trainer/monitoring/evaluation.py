@@ -89,7 +89,7 @@ def explain_evaluation() -> Iterator[None]:
         raise OperatorError(
             cause.code,
             f"the evaluation failed: {cause.message.removesuffix(f'. {cause.fix}')}",
-            fix="Lower evaluation_batch or evaluation_prompts, or train without it: evaluation_every = 0",
+            fix="Lower evaluation_batch or evaluation_prompts, or disable evaluations with evaluation_every = 0",
         ) from error
 
 
@@ -140,10 +140,10 @@ class Background:
             try:
                 await asyncio.to_thread(self.evaluate, step)
             except ProtocolError as error:
-                get_logger().error("evaluation left out", step=step, code=error.code, message=error.message)
+                get_logger().error("evaluation skipped", step=step, code=error.code, message=error.message)
             self._waiting.pop(0)
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            get_logger().error("an evaluation failed", step=self._waiting[0], without="evaluation_every = 0")
+            get_logger().error("evaluation failed", step=self._waiting[0], without="evaluation_every = 0")
             self.on_failure()

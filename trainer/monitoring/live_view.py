@@ -46,7 +46,7 @@ def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
 
         def show(event: str, step: int, values: Values) -> None:
             if event == "policy":
-                progress.update(bar, completed=step, description=f"policy {step} is published")
+                progress.update(bar, completed=step, description=f"policy {step} published")
             elif event != "alarm":  # alarms are in the log
                 console.print(format_line(event, step, values), highlight=False, markup=False)
 
@@ -61,4 +61,4 @@ def format_line(event: str, step: int, values: Values) -> str:
     if event == "update":
         parts = [f"{label} {values[name]:{form}}" for label, name, form in SHOWN if name in values]
         return f"step {step:4d}  {'  '.join(parts)}"
-    return f"step {step:4d}  evaluated: reward {values['reward']:.3f} on {values['n']} held-out completions"
+    return f"step {step:4d}  evaluation: mean reward {values['reward']:.3f} of {values['n']} held-out completions"

@@ -86,7 +86,7 @@ def log_line(event: str, step: int, values: Values) -> None:
     """Log the main values of an update. This is the sink of processes without a terminal."""
     if event == "update":
         shown = {name: round(float(values[name]), 4) for name in LOGGED if name in values}
-        get_logger().info("updated", step=step, **shown)
+        get_logger().info("step trained", step=step, **shown)
 
 
 def open_tensorboard(folder: Path) -> Sink:
@@ -99,8 +99,8 @@ def open_tensorboard(folder: Path) -> Sink:
     except ImportError as error:
         raise OperatorError(
             "no_tensorboard",
-            "the package tensorboard is not installed",
-            fix="Install covey[tensorboard], or remove the setting tensorboard",
+            "tensorboard = true is set, but the package tensorboard is not installed",
+            fix="Install covey[tensorboard], or remove tensorboard from the settings",
         ) from error
     writer = Writer(str(folder))
 

@@ -200,8 +200,8 @@ def calibrate(
     if params.verification.mode == "exact" and not is_identical:
         raise OperatorError(
             "exact_impossible",
-            "replays are not bit for bit equal to what the worker claims",
-            fix="Use one engine build on one class of hardware, or the calibrated mode",
+            "replays are not bit for bit equal to the workers' values, so the exact mode is impossible",
+            fix="Use the same engine build on the same class of hardware, or use the calibrated mode",
         )
     thresholds = propose(
         [s.distances for s in seen], false_reject_rate=false_reject_rate, temperature=params.model.temperature
@@ -211,8 +211,8 @@ def calibrate(
     if rejected:
         raise OperatorError(
             "honest_rejected",
-            f"the proposal rejects {rejected} of {len(others)} other honest submissions",
-            fix="Collect more submissions",
+            f"the proposed thresholds reject {rejected} of {len(others)} other honest submissions",
+            fix="Increase the number of submissions",
         )
     return Calibration(
         verification=rules,
@@ -312,12 +312,14 @@ def _prove_with(
 def _require_none(name: str, passed: Sequence[bool]) -> int:
     if not passed:
         raise OperatorError(
-            "too_few_windows", f"no window exists to try the forgery {name} on", fix="Calibrate with more submissions"
+            "too_few_windows",
+            f"there is no window to test the forgery {name} on",
+            fix="Increase the number of submissions",
         )
     if any(passed):
         raise OperatorError(
             "forgery_passes",
-            f"under these thresholds the forgery {name} passes on {sum(passed)} of {len(passed)} windows",
-            fix="Use float32, the same engine on both sides, or a larger model",
+            f"the proposed thresholds accept {sum(passed)} of {len(passed)} windows of the forgery {name}",
+            fix="Use float32, the same engine for workers and validators, or a larger model",
         )
     return len(passed)

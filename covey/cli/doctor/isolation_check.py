@@ -4,7 +4,7 @@ from covey.cli.doctor.snapshot import Check, IsolationFacts, Snapshot, Trouble, 
 from covey.sandbox import RUNGS, IsolationSetting, require_isolation, try_rung
 
 ISOLATION_SECONDS = 20.0
-FIX = "Install bubblewrap 0.8 or newer, or pip install covey[isolation], and allow user namespaces"
+FIX = "Install bubblewrap 0.8 or newer, or run pip install covey[isolation], and allow user namespaces"
 
 
 def look_at_isolation(setting: IsolationSetting = "auto") -> IsolationFacts:
@@ -18,5 +18,5 @@ def check_isolation(seen: Snapshot) -> Check:
     """Warn about a level that does not shield everything. The role still works, at a risk for the machine's owner."""
     facts = seen.isolation
     if facts is None or isinstance(facts, Trouble):
-        return tell("isolation", facts or Trouble(detail="not looked at"))
+        return tell("isolation", facts or Trouble(detail="not checked"))
     return warn("isolation", facts.detail, FIX) if facts.isolation.open_doors else ok("isolation", facts.detail)

@@ -39,10 +39,14 @@ def spell_bytes(size: int) -> str:
 
 def check_device(seen: Snapshot) -> Check:
     if seen.device is None or isinstance(seen.device, Trouble):
-        return tell("device", seen.device or Trouble(detail="not looked at"))
+        return tell("device", seen.device or Trouble(detail="not checked"))
     detail = f"{seen.device.name}, {spell_bytes(seen.device.memory)} of memory"
     if seen.device.has_idle_gpu:
-        return warn("device", f"{detail}; this machine has an NVIDIA GPU", 'Set device = "cuda" to use it')
+        return warn(
+            "device",
+            f"{detail}; the settings use the CPU although this machine has an NVIDIA GPU",
+            'Set device = "cuda" to use the GPU',
+        )
     return ok("device", detail)
 
 
@@ -67,7 +71,8 @@ def check_memory(seen: Snapshot) -> Check:
     else:
         needed, fix = int(WORKING_SHARE * size), "Use a larger device, or lower batch"
     detail = (
-        f"weights take {spell_bytes(size)}, in all about {spell_bytes(needed)} of {spell_bytes(seen.device.memory)}"
+        f"the weights need {spell_bytes(size)}, everything about {spell_bytes(needed)}; the "
+        f"device has {spell_bytes(seen.device.memory)}"
     )
     if seen.device.memory < size:
         return fail("memory", detail, fix)
@@ -80,12 +85,16 @@ def check_disk(seen: Snapshot) -> Check:
         if isinstance(folder, Trouble):
             return tell("disk", folder)
         if not folder.is_writable:
-            return fail("disk", f"{root} cannot be written to", "Name another home, or get write permission for it")
+            return fail(
+                "disk",
+                f"{root} cannot be written to",
+                "Set home to another folder, or get write permission for this one",
+            )
         needed = max(LEAST_DISK, least.get(root, 0) - folder.held)
-        details.append(f"{root} has {spell_bytes(folder.free)} free, {spell_bytes(needed)} needed")
+        details.append(f"{root} has {spell_bytes(folder.free)} free and needs {spell_bytes(needed)}")
         if folder.free < needed:
             lacking.append(root)
-    fix = f"Free space at {', '.join(map(str, lacking))}, or name another folder in the settings"
+    fix = f"Free space at {', '.join(map(str, lacking))}, or set another folder in the settings"
     return warn("disk", "; ".join(details), fix) if lacking else ok("disk", "; ".join(details))
 
 
@@ -118,7 +127,7 @@ def _measure_policy(seen: Snapshot) -> tuple[int | None, int | None]:
 
 def skip_unpublished(name: str, seen: Snapshot) -> Check:
     if isinstance(seen.pool, PoolFacts) and not seen.pool.steps:
-        return Check(name=name, status="skip", detail="no policy is published yet")
+        return Check(name=name, status="skip", detail="no policy has been published yet")
     return skip(name, "coordinator" if seen.params is None else "relays")
 
 
@@ -127,7 +136,7 @@ def check_port(seen: Snapshot) -> Check:
     if seen.port is None:
         return ok("port", f"{place} is free")
     if isinstance(seen.coordinator, CoordinatorFacts) and seen.coordinator.pool == seen.settings.pool:
-        return ok("port", f"the coordinator of pool {seen.coordinator.pool} serves at {place}")
+        return ok("port", f"the coordinator of pool {seen.coordinator.pool} already listens on {place}")
     return tell("port", seen.port)
 
 

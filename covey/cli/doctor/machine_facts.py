@@ -38,7 +38,7 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
     if ended.returncode:
         reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")
-        fix = "Set device to one that torch finds; covey doctor lists them"
+        fix = "Set device to one that covey doctor lists"
         raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
     return DeviceFacts(**json.loads(ended.stdout))
 

@@ -74,15 +74,17 @@ def check_chain(seen: Snapshot) -> Check:
     if isinstance(seen.deployment, Trouble):
         return tell("chain", seen.deployment)
     if seen.chain is None or isinstance(seen.chain, Trouble):
-        return tell("chain", seen.chain or Trouble(detail="not looked at"))
+        return tell("chain", seen.chain or Trouble(detail="not checked"))
     chain, wanted = seen.chain, seen.deployment.chain_id
     if chain.chain_id != wanted:
-        detail = f"{chain.url} is chain {chain.chain_id}, but the deployment is on chain {wanted}"
+        detail = (
+            f"{chain.url} serves chain {chain.chain_id}, but the contracts in the deployment file are on chain {wanted}"
+        )
         return fail("chain", detail, "Correct rpc_url or deployment")
     if chain.codeless:
-        detail = f"chain {wanted} has no code at the addresses of {', '.join(chain.codeless)}"
-        return fail("chain", detail, "Name the deployment file of the running chain, or a node that is in sync")
-    return ok("chain", f"{chain.url} is chain {wanted}, all contracts have code")
+        detail = f"chain {wanted} has no contract code at the addresses of {', '.join(chain.codeless)}"
+        return fail("chain", detail, "Use the deployment file of the running chain, or a chain node that is in sync")
+    return ok("chain", f"{chain.url} serves chain {wanted}, and all contracts have code")
 
 
 def check_pool(seen: Snapshot) -> Check:
@@ -92,14 +94,14 @@ def check_pool(seen: Snapshot) -> Check:
         return tell("pool", seen.pool)
     name, steps = f"pool {seen.settings.pool}", seen.pool.steps
     if seen.pool.state is PoolState.CREATED:
-        return warn("pool", f"{name} is not started", "The operator runs covey pool start")
+        return warn("pool", f"{name} has not been started", "Ask the operator to run covey pool start")
     if seen.pool.state is PoolState.ENDED:
         fix = (
             "Join another pool"
             if seen.role == "worker"
-            else "Remaining work is still settled; create another pool to continue"
+            else "Create another pool to continue; remaining work of this one is still settled"
         )
-        return warn("pool", f"{name} has ended: there is no new work", fix)
+        return warn("pool", f"{name} has ended, so there is no new work", fix)
     return ok("pool", f"{name} is active, {steps} {'policy is' if steps == 1 else 'policies are'} published")
 
 
@@ -146,15 +148,18 @@ def check_bond(seen: Snapshot) -> Check:
     held = pool.format_amount(stake)
     if seen.role == "coordinator":
         if stake:
-            return ok("bond", f"{held} back the operator's promises")
-        fix = "Contributors may wait for one: covey stake add AMOUNT --kind operator with the operator's key"
-        return warn("bond", "the operator has no bond", fix)
+            return ok("bond", f"a bond of {held} backs the operator's promises")
+        fix = (
+            "Run covey stake add AMOUNT --kind operator with the operator's key, because "
+            "contributors may wait for a bond"
+        )
+        return warn("bond", "the operator has put up no bond", fix)
     if stake < needed:
         missing = pool.format_argument(needed - stake)
         fix = f"Run covey stake add {missing} --kind validator --pool {seen.settings.pool} with this key"
-        detail = f"{seen.address} has a bond of {held}, the pool requires {pool.format_amount(needed)}"
+        detail = f"{seen.address} has a bond of {held}, but the pool requires {pool.format_amount(needed)}"
         return fail("bond", detail, fix)
-    return ok("bond", f"{held} of {pool.format_amount(needed)}")
+    return ok("bond", f"the bond is {held}, and the pool requires {pool.format_amount(needed)}")
 
 
 def check_registration(seen: Snapshot) -> Check:
@@ -162,17 +167,17 @@ def check_registration(seen: Snapshot) -> Check:
         return skip("registration", "key" if isinstance(seen.address, Trouble) else "pool")
     node, settings = seen.address, seen.settings
     if seen.pool.contributor is None:
-        fix = "Run covey worker register with your contributor's key:"
+        fix = "Run covey worker register with the contributor's key:"
         fix += f" --node-key-file {settings.key_file} --deployment {settings.deployment} --pool {settings.pool}"
         if seen.pool.terms.is_invite_only:
             fix += "; the operator must have run covey pool invite with the contributor's address"
-        return fail("registration", f"no contributor vouches for {node}", fix)
-    detail = f"{seen.pool.contributor} vouches for {node}"
+        return fail("registration", f"no contributor has registered the node {node}", fix)
+    detail = f"contributor {seen.pool.contributor} has registered the node {node}"
     if not isinstance(seen.coordinator, CoordinatorFacts):
         return ok("registration", detail)
     known = seen.coordinator.nodes.get(node)
     if known is None or known.suspended == "removed":
-        return ok("registration", f"{detail}; the coordinator learns of it when the worker starts")
+        return ok("registration", f"{detail}; the worker will announce itself to the coordinator when it starts")
     if known.suspended:
         detail = f"the coordinator has suspended {node}: {known.suspended}"
         other = "a node of another contributor" if known.suspended == "strikes" else "another node"
@@ -186,7 +191,9 @@ def check_stake(seen: Snapshot) -> Check:
         return skip("stake", "registration")
     pool, owner, count = seen.pool, seen.pool.contributor, len({*seen.pool.nodes, seen.address})
     needed, held = pool.terms.min_stake * count, pool.format_amount(max(0, pool.stake))
-    detail = f"{owner} has a free stake of {held}, the pool requires {pool.format_amount(needed)} for {count} node(s)"
+    detail = (
+        f"{owner} has a free stake of {held}, but the pool requires {pool.format_amount(needed)} for {count} node(s)"
+    )
     if pool.stake < needed:
         missing = pool.format_argument(needed - pool.stake)
         return fail(
@@ -201,14 +208,20 @@ def check_stake(seen: Snapshot) -> Check:
 def check_coordinator(seen: Snapshot) -> Check:
     facts, pool = seen.coordinator, seen.settings.pool
     if facts is None or isinstance(facts, Trouble):
-        return tell("coordinator", facts or Trouble(detail="not looked at"))
+        return tell("coordinator", facts or Trouble(detail="not checked"))
     if facts.pool != pool:
-        return fail("coordinator", f"it serves pool {facts.pool}, not {pool}", "Correct pool or coordinator_url")
+        return fail(
+            "coordinator", f"the coordinator serves pool {facts.pool}, not {pool}", "Correct pool or coordinator_url"
+        )
     if not isinstance(seen.pool, PoolFacts):
-        return warn("coordinator", f"it serves pool {pool}; its parameters could not be compared", "Fix the row pool")
+        return warn(
+            "coordinator",
+            f"the coordinator serves pool {pool}, but its parameters could not be compared with the chain's",
+            'Fix the problem in the row "pool" first',
+        )
     if isinstance(facts.params, Trouble):
         return fail("coordinator", facts.params.detail, "Correct deployment or coordinator_url")
-    return ok("coordinator", f"it serves pool {pool} with the chain's parameters")
+    return ok("coordinator", f"the coordinator serves pool {pool} with the parameters that are on chain")
 
 
 def check_relays(seen: Snapshot) -> Check:
@@ -219,13 +232,21 @@ def check_relays(seen: Snapshot) -> Check:
     if not seen.relays:
         if seen.role != "coordinator" and not isinstance(seen.coordinator, CoordinatorFacts):
             return skip("relays", "coordinator")
-        return fail("relays", "neither settings nor coordinator name a relay", "Set relays, and start covey relay run")
+        return fail(
+            "relays",
+            "neither the settings nor the coordinator list any relay",
+            "Set relays and start one with covey relay run",
+        )
     wrong = [found.detail for found in seen.relays.values() if isinstance(found, Trouble)]
     good = [url for url, found in seen.relays.items() if isinstance(found, Manifest)]
-    detail = f"{len(good)} of {len(seen.relays)} have policy {seen.pool.steps - 1}"
+    detail = f"{len(good)} of {len(seen.relays)} relays serve policy {seen.pool.steps - 1}"
     if not wrong:
         return ok("relays", detail)
-    make, fix = (warn, "Start it, or remove it from relays") if good else (fail, "Start a relay, or correct relays")
+    make, fix = (
+        (warn, "Start the failing relay, or remove it from relays")
+        if good
+        else (fail, "Start a relay, or correct relays")
+    )
     return make("relays", f"{detail}; {'; '.join(wrong)}", fix)
 
 

@@ -82,7 +82,7 @@ class IsolationFacts:
         """
         parts = [f"{self.isolation.rung} ({self.isolation.version})"]
         if self.isolation.open_doors:
-            parts.append(f"does not shield {', '.join(self.isolation.open_doors)}")
+            parts.append(f"does not isolate from {', '.join(self.isolation.open_doors)}")
         if not self.isolation.has_own_root:
             parts += [f"{trial.rung}: {trial.reason}" for trial in self.failed]
         return "; ".join(parts)
@@ -236,4 +236,4 @@ def tell(name: str, trouble: Trouble) -> Check:
 
 
 def skip(name: str, needed: str) -> Check:
-    return Check(name=name, status="skip", detail=f"needs the row {needed}")
+    return Check(name=name, status="skip", detail=f'not checked; fix the row "{needed}" first')

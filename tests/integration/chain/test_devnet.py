@@ -59,10 +59,10 @@ def test_up__port_or_folder_of_a_running_devnet__is_refused_and_its_deployment_s
     anvil, deployment = deploy.up(tmp_path / "net", block_time=None)
     try:
         port = int(anvil.url.rpartition(":")[2])
-        with pytest.raises(OperatorError, match=f"devnet_runs: a devnet already runs on 127.0.0.1:{port}"):
+        with pytest.raises(OperatorError, match=f"devnet_runs: a devnet is already running on 127.0.0.1:{port}"):
             deploy.up(tmp_path / "other", port=port, is_fresh=True)
         for is_fresh in (False, True):
-            with pytest.raises(OperatorError, match=f"devnet_runs: .*net already runs.* kill {anvil.pid}"):
+            with pytest.raises(OperatorError, match=f"devnet_runs: .*net in .* is already running.* kill {anvil.pid}"):
                 deploy.up(tmp_path / "net", is_fresh=is_fresh)
         assert Deployment.load(tmp_path / "net" / "deployment.json") == deployment
         assert not (tmp_path / "other" / "deployment.json").exists()
@@ -134,7 +134,7 @@ def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_pa
     finally:
         second[0].stop()
     first[1].save(tmp_path / "deployment.json")
-    with pytest.raises(OperatorError, match=r"devnet_differs: .*names contracts that are not on the chain of"):
+    with pytest.raises(OperatorError, match=r"devnet_differs: .*lists contracts that do not exist on the chain"):
         deploy.up(tmp_path, block_time=None)
 
 

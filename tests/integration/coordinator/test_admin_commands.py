@@ -65,7 +65,7 @@ async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(
     harness: CoordinatorHarness, covey: Terminal
 ):
     url = ("--coordinator-url", harness.url)
-    with pytest.raises(OperatorError, match="posted the next epoch, which is final 20 s later"):
+    with pytest.raises(OperatorError, match="posted the next epoch, which becomes final 20 s later"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     await settle(harness)
     final_at = harness.chain.now() + 20

@@ -112,8 +112,8 @@ def test_enroll__not_invited__is_refused_before_any_money_moves(harness: Coordin
 @pytest.mark.parametrize(
     ("name", "needs"),
     [
-        ("nobody", "needs ether for gas and a stake of 0.0000000000000001 CVT, of which it has 0 CVT"),
-        ("rich", "needs a stake of 0.0000000000000001 CVT, of which it has 0 CVT"),
+        ("nobody", "needs ether for gas and 0.0000000000000001 CVT to stake, but has 0 CVT"),
+        ("rich", "needs 0.0000000000000001 CVT to stake, but has 0 CVT"),
     ],
 )
 def test_enroll__too_little_money__is_refused_with_the_amount(
@@ -135,7 +135,7 @@ def test_enroll__nodes_of_another_contributor__are_not_staked_for_again(
     enroll(capsys, folder, key_of(tmp_path, "contributor"))
     with pytest.raises(OperatorError, match="node_taken") as caught:
         enroll(capsys, folder, key_of(tmp_path, "trainer"))
-    assert f"Name the key file of {harness.chain.address('contributor')}" in caught.value.fix
+    assert f"Use the key file of {harness.chain.address('contributor')}" in caught.value.fix
     stakes = harness.chain.contracts.stakes
     trainer = harness.chain.address("trainer")
     assert stakes.stake_of(harness.ctx.ledger.pool, BondKind.CONTRIBUTOR, trainer) == 0

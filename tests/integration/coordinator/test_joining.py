@@ -163,7 +163,7 @@ def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pyt
     monkeypatch.setattr("covey.local.pool_opening.give_test_money", refuse)
     result = join("--json")
     assert result.exit_code == 0, result.exception
-    assert "warn: no test money was given: the node has ended" in result.stderr
+    assert "warn: no test tokens were received: the node has ended" in result.stderr
     assert json.loads(result.stdout)["folder"] == str(tmp_path / "mine")
 
 

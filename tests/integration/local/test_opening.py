@@ -193,7 +193,7 @@ def test_pool_open__chain_that_exists__refuses_short_windows_and_asks_before_it_
     with pytest.raises(OperatorError) as caught:
         pool_open(folder)
     assert caught.value.code == "short_windows"
-    assert "unbond_window is 120, a public pool requires 604800" in caught.value.message
+    assert "unbond_window is 120, but a public pool requires 604800" in caught.value.message
     lengthen_windows(folder)
     with pytest.raises(OperatorError, match=r"not_confirmed: .* chain 31337 spends 112 CVT of token 0x.*--yes"):
         pool_open(folder)
@@ -235,7 +235,7 @@ def test_pool_open__one_account_in_two_roles__is_refused_without_a_terminal(fold
     trainer, operator = (load_key(folder / f"keys/{name}.key").address for name in ("trainer", "operator"))
     text = (folder / "pool.toml").read_text()
     (folder / "pool.toml").write_text(text.replace(f'trainer = "{trainer}"', f'trainer = "{operator}"'))
-    with pytest.raises(OperatorError, match=r"weak_pool: .*trainer and operator are one account"):
+    with pytest.raises(OperatorError, match=r"weak_pool: .*trainer and operator are the same account"):
         pool_open(folder)
     assert contracts.pools.count_pools() == 0
     pool_open(folder, yes=True)
@@ -261,7 +261,7 @@ def test_pool_open__terms_that_pay_for_cheating__needs_force_on_a_chain_that_exi
         pool_open(folder, yes=True)
     assert contracts.pools.count_pools() == 0
     pool_open(folder, yes=True, force=True)
-    assert re.match(r"a cheat is expected to lose 0\.\d times what it gains\n", capsys.readouterr().out)
+    assert re.match(r"a cheat is expected to lose 0\.\d times its gain\n", capsys.readouterr().out)
     assert contracts.pools.count_pools() == 1
 
 
@@ -272,7 +272,7 @@ def test_open_pool__validators_key_is_elsewhere__says_who_has_to_bond_it(folder:
     open_pool(folder, plan_opening(folder, escrow="100", operator_bond="10"), say=lines.append)
     (line,) = (line for line in lines if address in line)
     command = f"covey stake add {TOKENS} --raw --kind validator --pool 1 --deployment FILE --key-file FILE"
-    assert line == f"pool 1: the owner of {address} must add its bond: {command}"
+    assert line == f"pool 1: the owner of {address} must add the validator's bond with: {command}"
     (folder / "elsewhere.key").rename(away)
     open_it(folder)
     require_whole(folder, contracts, PoolId(1))

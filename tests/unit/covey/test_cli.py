@@ -156,7 +156,7 @@ def test_help__brackets__are_shown():
 def test_pool_open__help__says_all_that_yes_skips():
     output = runner.invoke(cli.app, ["pool", "open", "--help"], env={"COLUMNS": "400"}).output
     assert squeeze("before it spends anything; --yes skips all three") in squeeze(output)
-    assert squeeze("Skip the questions and the check of the windows") in squeeze(output)
+    assert squeeze("Do not ask for confirmation, and do not check the windows") in squeeze(output)
 
 
 def test_help_and_settings__import_nothing_heavy():

@@ -101,7 +101,10 @@ ROWS = [
     Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
     Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
     # the devnet
-    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is incomplete"),
+    Row(
+        "devnet up --folder {folder}/half --port 0",
+        "bad_state: the chain state in {folder}/half/state.json is incomplete",
+    ),
     Row(
         "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json belongs to a chain"
     ),
@@ -110,55 +113,74 @@ ROWS = [
         "or start a new chain with covey devnet up --folder {folder}/gone --fresh",
     ),
     Row("devnet up --folder {folder}/new --port {busy}", "address_in_use: cannot listen on 127.0.0.1:{busy}"),
-    Row("devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet already runs on 127.0.0.1:{node}"),
-    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, mistyped: its checksum (EIP-55) is wrong"),
     Row(
-        f"devnet fund {A.lower()} --folder {{folder}}", "without a checksum (EIP-55). Copy the address as covey wallet"
+        "devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet is already running on 127.0.0.1:{node}"
+    ),
+    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
+    Row(
+        f"devnet fund {A.lower()} --folder {{folder}}", "an address without a checksum (EIP-55). Copy the address from"
     ),
     Row(f"devnet fund {A} --folder {{folder}}/none", "no_deployment: {folder}/none/deployment.json cannot be read"),
     # the folder of a pool
-    Row(f"{INIT} --chain http://node.example/secret", "the contracts on http://node.example are missing. Add"),
-    Row(f"{INIT} {CHAIN}", "bad_settings: a devnet deploys its own contracts. Leave --deployment out, or name"),
-    Row(f"{INIT} --public-url http://a.example", "bad_settings: a devnet can be reached from this machine only."),
-    Row(f"{PUBLIC}", "no_public_url: contributors of a pool on http://node.example must reach its coordinator. Add -"),
-    Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example. Name a URL without user and"),
-    Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example. Name a URL w"),
-    Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
-    Row(f"{INIT} --chain sepolia {CHAIN}", "bad_url: --chain is sepolia. Name devnet, or the URL of a node"),
+    Row(f"{INIT} --chain http://node.example/secret", "the contract addresses on http://node.example are unknown. Add"),
+    Row(f"{INIT} {CHAIN}", "bad_settings: --deployment cannot be combined with a devnet, which"),
+    Row(
+        f"{INIT} --public-url http://a.example",
+        "bad_settings: --public-url and --relay cannot be combined with a devnet",
+    ),
+    Row(f"{PUBLIC}", "no_public_url: --public-url is missing, so contributors of a pool on http://node.example"),
+    Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example, which is not a public base URL"),
+    Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example, which"),
+    Row(
+        f"{PUBLIC} --public-url http://b.example --relay ftp://b",
+        "bad_url: --relay is ftp://b, which is not a public base URL",
+    ),
+    Row(f"{INIT} --chain sepolia {CHAIN}", "bad_url: --chain is sepolia, which is neither devnet nor the URL"),
     Row(f"{INIT} --device gpu", "bad_device: gpu cannot be used: "),
     Row("init pool /proc/new", "no_folder: /proc/new cannot be created: "),
-    Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Name a new"),
-    Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Na"),
+    Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Choose a new"),
+    Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Ch"),
+    Row("init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be created: File exists. Choose"),
     Row(
-        "init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be created: File exists. Name a fol"
+        f"{INIT} --model {{folder}}/half",
+        "model_unavailable: the model folder {folder}/half has no config.json. Set --model",
     ),
-    Row(f"{INIT} --model {{folder}}/half", "model_unavailable: {folder}/half has no config.json. Name a folder or a"),
-    Row(f"{INIT} --model ./none", "model_unavailable: there is no folder ./none. Name a folder or a model on a hub"),
-    Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment of kind sudoku. Use one of "),
+    Row(f"{INIT} --model ./none", "model_unavailable: the model folder ./none does not exist. Set --model to a folder"),
+    Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment kind called sudoku. Use one of "),
     Row(
         f"{INIT} --chain http://node.example --deployment {{folder}}/none.json --public-url https://a.example",
         "no_deployment: {folder}/n",
     ),
-    Row("up {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. Na"),
+    Row("up {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. Us"),
     Row("up {folder}", "no_processes: {folder}/processes.toml cannot be read"),
-    Row("up {folder}/quote", "bad_processes: the command of relay in {folder}/quote/processes.toml cannot be split"),
-    Row("up {folder}/quote", "No closing quotation. Correct {folder}/quote/processes.toml"),
+    Row(
+        "up {folder}/quote",
+        "bad_processes: the command of process relay in {folder}/quote/processes.toml has a syntax error",
+    ),
+    Row("up {folder}/quote", "No closing quotation. Correct the command in {folder}/quote/processes.toml"),
     Row("down {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. "),
     Row("down {folder}", "no_processes: {folder}/processes.toml cannot be read"),
     Row("pool open {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or direc"),
-    Row("pool open {folder}/quote", "bad_processes: the command of relay in {folder}/quote/processes.toml cannot be"),
-    Row("pool open {folder}/work", "no_pool_file: {folder}/work has no coordinator.toml. Name a folder that covey"),
-    Row("pool open {folder}/lost", "no_deployment: the chain of {folder}/lost has not run yet. Run covey up {folder}/"),
-    Row(f"{DEPLOY} --token {A}", f"no_token: there is no contract at {A} on http://127.0.0.1:{{node}}. Name an ERC-20"),
-    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, mistyped: its checksum (EIP-55) is wrong"),
+    Row("pool open {folder}/quote", "bad_processes: the command of process relay in {folder}/quote/processes.toml has"),
+    Row("pool open {folder}/work", "no_pool_file: {folder}/work has no coordinator.toml. Use a folder that covey"),
     Row(
-        f"{DEPLOY} --token {A} --out {{folder}}/right.toml", "file_exists: {folder}/right.toml exists. Name a new file"
+        "pool open {folder}/lost",
+        "no_deployment: the test chain of {folder}/lost has not been started yet. Run covey up {folder}/",
+    ),
+    Row(
+        f"{DEPLOY} --token {A}",
+        f"no_token: there is no contract at the token address {A} on http://127.0.0.1:{{node}}. Set",
+    ),
+    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
+    Row(
+        f"{DEPLOY} --token {A} --out {{folder}}/right.toml",
+        "file_exists: the output file {folder}/right.toml exists already. Choose a new",
     ),
     Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
     Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
-    Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: /dev/full exists"),
-    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is incomplete"),
-    Row("up {folder}/lost", "or make another pool with covey init pool, because everything in {folder}/lost"),
+    Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: the output file /dev/full exists"),
+    Row("up {folder}/lost", "bad_state: the chain state in {folder}/lost/chain/state.json is incomplete"),
+    Row("up {folder}/lost", "or create another pool with covey init pool, because everything in {folder}/lost"),
     # pool files
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
@@ -166,8 +188,8 @@ ROWS = [
         CREATE, "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, not an address", change=(ARBITER, "bob")
     ),
     Row(f"pool create {CONFIGS}/pool.toml {SIGNED}", "example_address: trainer, arbiter, validators[0], validators[1]"),
-    Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: {folder}/none.toml cannot be read"),
-    Row(CREATE, "bad_pool_file: {folder}/pool.toml is not TOML", change=("[terms]", "[terms")),
+    Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: the pool file {folder}/none.toml cannot be read"),
+    Row(CREATE, "bad_pool_file: {folder}/pool.toml is not valid TOML", change=("[terms]", "[terms")),
     Row(CREATE, "parms: unknown; did you mean params?", change=("[params]", "[parms]")),
     Row(CREATE, "[terms] of {folder}/pool.toml is wrong: min_stake: missing. Cor", change=("min_stake = 2\n", "")),
     Row(CREATE, "min_steak: unknown; did you mean min_stake?", change=("min_stake", "min_steak")),
@@ -176,40 +198,45 @@ ROWS = [
     ),
     Row(CREATE, "did you mean groups_per_step?", change=("quorum", "group_per_step")),
     Row(CREATE, "quorum: belongs in [params]", change=("min_stake", "quorum = 2\nmin_stake")),
-    Row(CREATE, "quorum is 4 and there are 3 validators: lower quorum", change=("quorum = 2", "quorum = 4")),
-    Row(CREATE, f"validators names {B} more than once", change=(C, B)),
-    Row(CREATE, "the arbiter must not be the operator", change=(ARBITER, OPERATOR)),
-    Row(CREATE, "weak_pool: {folder}/pool.toml: the trainer is a validator", change=(TRAINER, A)),
+    Row(CREATE, "quorum is 4, but there are only 3 validators: lower quorum", change=("quorum = 2", "quorum = 4")),
+    Row(CREATE, f"validators lists {B} more than once", change=(C, B)),
+    Row(CREATE, "is also the operator, whose key signs this transaction", change=(ARBITER, OPERATOR)),
+    Row(CREATE, "weak_pool: {folder}/pool.toml: the trainer is also a validator", change=(TRAINER, A)),
     Row(CREATE, "accept this with --yes", change=(TRAINER, OPERATOR)),
-    Row(CREATE, "unbond_window must be at least challenge_window + veto_window, 20", change=("= 20", "= 19")),
-    Row(CREATE, "min_stake: must not be negative, but is -2", change=("min_stake = 2", "min_stake = -2")),
-    Row(CREATE, "veto_window: must be a whole number, not '10'", change=("veto_window = 10", 'veto_window = "10"')),
+    Row(CREATE, "unbond_window is shorter than challenge_window + veto_window, which is 20", change=("= 20", "= 19")),
+    Row(CREATE, "min_stake: is -2, but must not be negative", change=("min_stake = 2", "min_stake = -2")),
+    Row(CREATE, "veto_window: is '10', but must be a whole number", change=("veto_window = 10", 'veto_window = "10"')),
     Row(CREATE, "run covey validator calibrate", change=("quorum", 'model = { compute_dtype = "bfloat16" }\nquorum')),
     Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
-    Row("tasks filter x.toml --model m --out o --low 0.6 --high 0.5", "bad_bounds: low 0.6 is above high 0.5"),
+    Row("tasks filter x.toml --model m --out o --low 0.6 --high 0.5", "bad_bounds: --low 0.6 exceeds --high 0.5"),
     # settings
     Row("coordinator serve --config {folder}/none.toml", "no_settings_file: {folder}/none.toml does not exist"),
     Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown; did you mean coordinator_url?"),
     Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml are wrong: "),
     Row("trainer run", "home: missing; pool: missing; deployment: missing; key_file: missing; origin_root: missing"),
     Row("trainer run", "or give them with --set NAME=VALUE or as COVEY_NAME"),
-    Row("validator run --set pool", "bad_settings: --set pool has no value. Write --set NAME=VALUE"),
+    Row("validator run --set pool", "bad_settings: the option --set pool has no value. Write"),
     Row("worker run --config {folder}/right.toml --set pool=x", "pool: Input should be a valid integer"),
     Row("worker run --config {folder}/right.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
-    Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
-    Row("demo --json {folder}/none/x.json", "no_folder: the folder of {folder}/none/x.json does not exist"),
+    Row("doctor --engine vlm", "bad_engine: there is no inference engine called vlm. Use hf or vllm"),
+    Row(
+        "demo --json {folder}/none/x.json",
+        "no_folder: the folder that should contain {folder}/none/x.json does not exist",
+    ),
     # the chain
     Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_chainId: "),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
     Row("pool show --deployment {folder}/silent.json --pool 1", "no_rpc: the deployment file names no node of chain 3"),
     Row("pool show --deployment {folder}/silent.json --pool 1", "Name one in the variable COVEY_RPC_URL, in a role's"),
-    Row(f"stake add 1 --kind friend {NODE}", "bad_kind: there is no bond of kind friend. Use one of contributor"),
+    Row(
+        f"stake add 1 --kind friend {NODE}", "bad_kind: there is no kind of bond called friend. Use one of contributor"
+    ),
     Row(
         f"devnet fund {A} --raw --tokens 1.5 --folder {{folder}}", "bad_amount: 1.5 is too fine: the smallest unit has"
     ),
     Row(f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}", "bad_amount: -1 is not an amount. Write it like 15"),
-    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, mistyped"),
-    Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash. Copy a hash that covey"),
+    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
+    Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash: 0x and 64 hexadecimal digits"),
     Row(
         f"pool start {NODE}", "NotOperator(1, ", refusal="NotOperator(uint256,address)" + "1".zfill(64) + "2".zfill(64)
     ),
@@ -246,18 +273,21 @@ ROWS = [
     # a contributor's door
     Row("join http://127.0.0.1:{busy} {folder}/new", "coordinator_unreachable: http://127.0.0.1:{busy}/v1/pool did"),
     Row("join http://127.0.0.1:{busy} {folder}/new", "Start the coordinator, or correct"),
-    Row(JOIN, "not_a_coordinator: http://127.0.0.1:{node} does not answer as a coordinator does", page="<html>"),
-    Row(JOIN, "Name the base URL of a coordinator, as the pool's operator has published it", page='{"pool": 1}'),
-    Row("join http://127.0.0.1:{node} {folder}", "folder_not_empty: {folder} exists and is not an empty folder. Name"),
+    Row(JOIN, "not_a_coordinator: the service at http://127.0.0.1:{node} is not a coordinator", page="<html>"),
+    Row(JOIN, "Use the coordinator's base URL, as published by the pool's operator", page='{"pool": 1}'),
+    Row("join http://127.0.0.1:{node} {folder}", "folder_not_empty: {folder} exists and is not an empty folder"),
     Row(
-        "join 127.0.0.1:8000 {folder}/new", "bad_url: 127.0.0.1:8000 is not a URL of a coordinator. Write it like http:"
+        "join 127.0.0.1:8000 {folder}/new",
+        "bad_url: 127.0.0.1:8000 is not a valid URL of a coordinator. Use a URL such as http:",
     ),
-    Row("join http://me:secret@a:99999 {folder}/new", "bad_url: http://a:99999 is not a URL of a coordinator"),
-    Row("join http://me:secret@a.example {folder}/new", "bad_url: http://a.example is not a URL of a coordinator"),
-    Row(JOIN, "no_deployment: the contracts hold your stake", page=describe_pool(31337)),
+    Row("join http://me:secret@a:99999 {folder}/new", "bad_url: http://a:99999 is not a valid URL of a coordinator"),
+    Row(
+        "join http://me:secret@a.example {folder}/new", "bad_url: http://a.example is not a valid URL of a coordinator"
+    ),
+    Row(JOIN, "no_deployment: it is unknown which contracts to trust with your stake", page=describe_pool(31337)),
     Row(
         f"{JOIN} {CHAIN}",
-        "other_contracts: the coordinator uses other contracts: chain_id is 5 at the coordinator and 31337",
+        "other_contracts: the coordinator uses different contracts: chain_id is 5 at the coordinator, but 31337",
         page=describe_pool(5),
     ),
     Row(
@@ -269,13 +299,13 @@ ROWS = [
     Row(f"{JOIN} --key-file {{folder}}/open.key", "key_exposed: the key file {folder}/open.key is open to other users"),
     Row(
         f"{JOIN} --key-file {{folder}}/operator.key",
-        "not_confirmed: --key-file stakes tokens, and there is no terminal",
+        "not_confirmed: with --key-file this command stakes tokens, but there is no",
     ),
     Row("worker enroll {folder}", "no_processes: {folder}/processes.toml cannot be read"),
     Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
     Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
-    Row(f"rewards show {CHAIN} --pool 1", "no_key: no contributor is named. Name a --contributor by address"),
-    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, mistyped"),
+    Row(f"rewards show {CHAIN} --pool 1", "no_key: the contributor is unknown, because neither --contributor nor"),
+    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer"),
     # words of the shell

@@ -43,7 +43,10 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_harness: Build) -
             config, cast(Network, network), decode=codec.decode_framed, grade=grade_here,
             publisher=cast(Any, None), chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
-    assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in caught.value.message
+    assert (
+        f"the trainer of pool 1 is {'0x' + 'aa' * 20}, but this key belongs to {'0x' + 'bb' * 20}"
+        in caught.value.message
+    )
     assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in caught.value.fix
 
 

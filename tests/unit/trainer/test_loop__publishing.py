@@ -137,7 +137,7 @@ def test_run__unpublished_policy_is_lost__is_exported_again_as_the_message_advis
     exports, checkpoints = harness.config.home / "exports", harness.config.home / "checkpoints"
     shutil.rmtree(exports / "2")
     with pytest.raises(
-        OperatorError, match=r"lost_policy: .*exports/2 .*if home/checkpoints/2 is kept, remove the later"
+        OperatorError, match=r"lost_policy: .*exports/2 .*if home/checkpoints/2 exists, remove the later"
     ):
         harness.run()
     assert len(harness.chain.hashes) == 1
@@ -158,7 +158,9 @@ def test_run__lost_policy_of_a_pool_far_ahead__can_continue_from_the_newest_on_c
         harness.run()
     shutil.rmtree(home / "checkpoints")
     harness.config = harness.config.model_copy(update={"initial_policy": str(copied), "learning_rate": 1e-4})
-    with pytest.raises(OperatorError, match="another_policy: the outbox holds another policy 1"):
+    with pytest.raises(
+        OperatorError, match="another_policy: the outbox contains a transaction for a different policy 1"
+    ):
         harness.run()
     (home / "outbox.sqlite3").unlink()
     harness.run()
@@ -180,7 +182,7 @@ def test_run__another_policy_came_in_between__no_restart_overrides_it(build: Bui
 
     harness.chain.mine = come_in_between
     for _ in range(3):
-        with pytest.raises(OperatorError, match="another_policy: the chain holds 0x3333"):
+        with pytest.raises(OperatorError, match="another_policy: policy 1 on chain has the hash 0x3333"):
             harness.run()
         assert harness.chain.hashes[1:] == [foreign]
 
@@ -215,7 +217,7 @@ def test_run__both_cycles_fail__the_first_failure_is_raised(
     monkeypatch.setattr(loop, "learn", fail_to_learn)
     with capture_logs() as logs, pytest.raises(OperatorError, match=f"^{first}: "):
         harness.run()
-    assert [line["message"][:11] for line in logs if line["event"] == "failed, too"] == [
+    assert [line["message"][:11] for line in logs if line["event"] == "another failure in the trainer"] == [
         "publication" if first == "learning" else "learning: o"
     ]
 

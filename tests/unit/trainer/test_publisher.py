@@ -124,7 +124,7 @@ def test_advance__another_hash_in_the_outbox__is_refused(chain: Chain, tmp_path:
     publisher = build(chain, tmp_path)
     publisher.advance(Step(0), ONE)
     pumps = chain.pumps
-    with pytest.raises(OperatorError, match=r"another_policy: the outbox holds another .*outbox\.sqlite3"):
+    with pytest.raises(OperatorError, match=r"another_policy: the outbox contains a transaction .*outbox\.sqlite3"):
         publisher.advance(Step(0), TWO)
     assert chain.pumps == pumps  # otherwise the other policy would be sent
 
@@ -189,7 +189,9 @@ def test_advance__refused_for_now__is_transient(chain: Chain, tmp_path: Path, mo
     monkeypatch.setattr(chain, "pump", refuse_once)
     publisher = build(chain, tmp_path)
     for _ in range(REFUSALS + 1):
-        with pytest.raises(TransientError, match=r"publication_refused: .* for now: WrongStep"):
+        with pytest.raises(
+            TransientError, match=r"publication_refused: .* currently refused by the contract: WrongStep"
+        ):
             publisher.advance(Step(0), ONE)
 
 

@@ -137,6 +137,6 @@ def test_build__verdicts_that_expire_before_the_next_span__are_refused_with_the_
         build(tmp_path, window=window)
         return
     with pytest.raises(
-        OperatorError, match=r"short_verdicts: .*= 691200; pool 1 requires 691201.* Set verdict_seconds"
+        OperatorError, match=r"short_verdicts: .* is 691200, but pool 1 requires at least 691201.* Set verdict_seconds"
     ):
         build(tmp_path, window=window)

@@ -62,8 +62,8 @@ def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf1
     assert (answer.code, answer.err) == (0, "")
     summary, identity, forgeries, toml = answer.out.split("\n", 3)
     assert summary.startswith("6 honest submissions, 192 windows, ")
-    assert identity == "equal bit for bit: no"
-    assert forgeries.startswith("no forgery passes: constant (n = ")
+    assert identity == "replays are bit for bit equal: no"
+    assert forgeries.startswith("rejected forgeries: constant (n = ")
     params = PoolParams.model_validate(merge(pool, toml))
     assert params.model.compute_dtype == "bfloat16"
     assert (params.verification.worker_engine, params.verification.validator_engine) == ("hf", "hf")

@@ -97,7 +97,16 @@ def test_enforce__quorum_of_signatures__proposes_once_per_span_with_a_key_that_n
         build_case([]),
         build_case(deadline=100),
     ],
-    ids=["one", "one twice", "not a validator", "other signer", "signature missing", "exchanged", "none", "expired"],
+    ids=[
+        "one",
+        "one twice",
+        "not an active validator",
+        "other signer",
+        "signature missing",
+        "exchanged",
+        "none",
+        "expired",
+    ],
 )
 def test_enforce__what_the_court_would_refuse__proposes_nothing(case: HardCase):
     assert enforce(case) == []

@@ -147,12 +147,17 @@ def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
 @pytest.mark.parametrize(
     ("full", "draw", "is_ignored", "lines"),
     [
-        (True, None, False, ["drawn: the verdict rests on a replay", "the draw is not checked"]),
-        (False, None, False, ["not drawn: the verdict rests on the cheap checks alone", "the draw is not checked"]),
-        (True, Draw(block_number=9, is_due=True), False, ["drawn", "block 9, demands a replay, which was made"]),
-        (True, Draw(block_number=9, is_due=False), False, ["drawn", "no replay, and it was made for another reason"]),
-        (False, Draw(block_number=9, is_due=False), False, ["not drawn", "block 9, demands no replay"]),
-        (False, Draw(block_number=9, is_due=True), True, ["not drawn", "a replay: THE DRAW WAS IGNORED"]),
+        (True, None, False, ["the work as drawn: its verdict rests on a replay", "the draw was not checked"]),
+        (False, None, False, ["as not drawn: its verdict rests on the cheap", "the draw was not checked"]),
+        (True, Draw(block_number=9, is_due=True), False, ["as drawn", "block 9, requires a replay, which was done"]),
+        (
+            True,
+            Draw(block_number=9, is_due=False),
+            False,
+            ["as drawn", "no replay, but it was done for another reason"],
+        ),
+        (False, Draw(block_number=9, is_due=False), False, ["as not drawn", "block 9, requires no replay"]),
+        (False, Draw(block_number=9, is_due=True), True, ["as not drawn", "a replay: THE DRAW WAS IGNORED"]),
     ],
     ids=range(6),
 )
@@ -165,9 +170,9 @@ def test_show__draw__is_printed_with_what_it_demands(worker, honest, capsys, ful
     assert described["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
     show(report, show_all=False)
     printed = capsys.readouterr().out.splitlines()[-3:]
-    assert printed[0].startswith(lines[0])
+    assert lines[0] in printed[0]
     assert lines[1] in printed[1]
-    assert printed[2] == "the same verdict"
+    assert printed[2] == "the verdict is the same as in the bundle"
 
 
 def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: CheckTools):
@@ -238,7 +243,7 @@ def test_report__verdicts__agree_if_all_compared_fields_do(worker, honest, capsy
     ]
     show(report, show_all=False)
     printed = capsys.readouterr().out
-    assert ("the same verdict" in printed) is agrees
+    assert ("the verdict is the same as in the bundle" in printed) is agrees
     bundles, ours = printed.index(f"hf, float32, on {HOPPER}, covey "), printed.index(f"hf, float32, on {HERE}, covey ")
     assert bundles < ours
 

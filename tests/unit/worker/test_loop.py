@@ -260,7 +260,7 @@ async def test_work__engine_dies_three_times_over_a_task__ends_the_worker(
     for _ in range(2):
         with pytest.raises(TransientError):
             await loop.work(ctx)
-    with pytest.raises(OperatorError, match="3 times, most recently over task 7: killed") as caught:
+    with pytest.raises(OperatorError, match="3 times, most recently on task 7: killed") as caught:
         await loop.work(ctx)
     assert caught.value.code == "engine_died"
     assert ctx.leases.ids == [9]  # `run_stages` returns it when the worker ends
@@ -295,7 +295,14 @@ async def test_work__engine_hangs_at_three_consecutive_tasks__ends_the_worker(
         except OperatorError as error:
             outcomes.append(error.message.partition(".")[0])
     hung = "engine_timeout"
-    assert outcomes == [hung, hung, CycleResult.DONE, hung, hung, "3 times, most recently over task 5: no answer"]
+    assert outcomes == [
+        hung,
+        hung,
+        CycleResult.DONE,
+        hung,
+        hung,
+        "the engine failed 3 times, most recently on task 5: no answer",
+    ]
 
 
 async def test_sign_next__lease_that_was_signed_meanwhile__is_never_signed_again(
@@ -355,7 +362,7 @@ async def test_another_worker_with_the_key__ends_this_one_with_advice(
     (tmp_path / "elsewhere").mkdir()
     other = start(folder=tmp_path / "elsewhere")
     for cycle in (loop.claim, loop.send_heartbeat):
-        with pytest.raises(OperatorError, match=r"another_instance: .* was heard .*or give this machine its own key"):
+        with pytest.raises(OperatorError, match=r"another_instance: .* was heard .*or create a separate key"):
             await cycle(other)
 
 

@@ -89,7 +89,7 @@ def test_file__wrong__raises_the_error_of_loading_it(tmp_path, command, text, co
 def test_command__text_and_json__say_the_same(command):
     text = command("config", "show", "trainer", "--set", "steps=3").out
     shown = json.loads(command("config", "show", "trainer", "--set", "steps=3", "--json").out)
-    assert "steps = 3  (--set)\n    Step whose policy ends the run" in text
+    assert "steps = 3  (--set)\n    Step of the last policy to train" in text
     assert "home  (required, not set)\n" in text
     assert "initial_policy = none  (default)\n" in text
     assert {"name": "steps", "value": 3, "origin": "--set"}.items() <= shown["settings"][

@@ -37,7 +37,7 @@ def test_import__prints_digest_and_counts_and_json_the_same(source: Path, comman
     digest = open_folder(tmp_path / "tasks").digest
     assert (code, err) == (0, "")
     assert f"digest {digest}" in out
-    assert "left out: 0" in out
+    assert "skipped: 0" in out
     code, out, _ = command("tasks", "import", str(source), "--out", str(tmp_path / "tasks"), "--json")
     report = json.loads(out)
     assert report["digest"] == digest
@@ -54,7 +54,7 @@ def test_import__unknown_type__names_row_and_fix_and_skip_bad_goes_on(command: C
     assert "--rename" in err
     code, out, _ = command(*arguments, "--skip-bad")
     assert code == 0
-    assert "1 that are bad" in out
+    assert "1 that cannot be read or graded" in out
     assert command(*arguments, "--rename", "poetry=short_answer", "--rename", "x").code == 1
     assert command("tasks", "import", str(path), "--out", str(tmp_path / "b"), "--rename", "poetry=math").code == 0
 
@@ -62,7 +62,7 @@ def test_import__unknown_type__names_row_and_fix_and_skip_bad_goes_on(command: C
 def test_check__counts_and_json(folder: Path, command: Command) -> None:
     code, out, _ = command("tasks", "check", str(folder))
     assert code == 0
-    assert "held-out questions that are nearly a training question: 0" in out
+    assert "held-out questions that nearly equal a training question: 0" in out
     report = json.loads(command("tasks", "check", str(folder), "--json").out)
     assert report["without_solve_rates"] == 1
     assert report["solve_rates"] == {"q": 40}

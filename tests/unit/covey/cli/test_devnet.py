@@ -48,6 +48,8 @@ def test_devnet_up__node_is_killed__ends_with_advice(tmp_path):
             assert [process.stdout.readline().split()[0] for _ in range(3)] == ["chain", "contracts", "token"]
             os.kill(int((tmp_path / "anvil.pid").read_text()), signal.SIGKILL)
             assert process.wait(15) == 1
-            assert process.stderr.read().startswith("covey: anvil_ended: the node ended unexpectedly")
+            assert process.stderr.read().startswith(
+                "covey: anvil_ended: the test chain's Anvil process ended unexpectedly"
+            )
         finally:
             process.kill()

@@ -41,7 +41,7 @@ def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run
     passes = read_passes(pool)
     wanted = [number for number in range(24) if 1 <= passes[number] <= 4]
     assert 4 < len(wanted) < 24
-    assert f"kept {len(wanted)} of 24 questions" in out
+    assert f"kept {len(wanted)} of 24 prompts" in out
     assert f"written to {pool}" in out
     _, _, params = read_pool_file(pool, TOKEN)  # the fingerprint of the old prompts would be refused
     options: dict[str, Any] = dict(params.environment.options)

@@ -47,7 +47,7 @@ def test_init_pool__variable_alone__is_a_devnet(command: Command, deployment: Pa
 
 def test_init_pool__devnet_is_named__refuses_a_deployment(command: Command, deployment: Path, tmp_path: Path):
     answer = command("init", "pool", str(tmp_path / "new"), "--chain", "devnet", "--deployment", str(deployment))
-    assert (answer.code, "a devnet deploys its own contracts" in answer.err) == (1, True)
+    assert (answer.code, "a devnet, which deploys its own contracts" in answer.err) == (1, True)
 
 
 def test_init_pool__blank_in_the_path__is_quoted_in_the_commands(command: Command, tmp_path: Path):

@@ -63,5 +63,5 @@ def test_list__relays__each_has_it_or_not(opened, relays):
 
 def test_list__nothing_published_or_no_relay__is_said(opened):
     result = runner.invoke(cli.app, ["policy", "list", *CHAIN])
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "pool 1 has published no policy\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "pool 1 has not published any policy\n")
     assert runner.invoke(cli.app, ["policy", "list", *CHAIN, "--relay", "relay"]).exception.code == "bad_relay"

@@ -83,7 +83,7 @@ def test_pool_create__one_account_in_two_roles__needs_a_yes(opened, tmp_path):
     plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
     refused = runner.invoke(cli.app, plain)
     assert refused.exception.code == "weak_pool"
-    assert "the trainer is a validator" in refused.exception.message
+    assert "the trainer is also a validator" in refused.exception.message
     assert "--yes" in refused.exception.fix
     assert opened.sent == []
     assert invoke("pool", "create", str(file), "--yes") == {
@@ -99,7 +99,7 @@ def test_pool_create__on_a_terminal__asks(opened, tmp_path, monkeypatch, answer,
     file.write_text(POOL_FILE.format(trainer=ALICE))
     plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
     result = runner.invoke(cli.app, plain, input=f"{answer}\n")
-    assert f"{file}: the trainer is a validator" in result.stderr
+    assert f"{file}: the trainer is also a validator" in result.stderr
     assert (result.exit_code == 0, opened.sent) == (bool(sent), sent)
 
 
@@ -119,14 +119,13 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
     assert refused.exception.code == "weak_terms"
     assert "--force" in refused.exception.fix
     assert (
-        "a cheat is expected to lose 0.79 times what it gains, but at least 3 times is required"
-        in refused.exception.message
+        "a cheat is expected to lose 0.79 times its gain, but must lose at least 3 times" in refused.exception.message
     )
     assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
     assert opened.sent == []
     forced = runner.invoke(cli.app, [*plain, "--force"])
     assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
-    assert "deterrence  a cheat is expected to lose 0.8 times what it gains" in forced.stdout
+    assert "deterrence  a cheat is expected to lose 0.8 times its gain" in forced.stdout
     name, value = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message).groups()
     assert name == "audit_rate"
     file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")

@@ -131,7 +131,7 @@ def test_rewards__no_epoch_that_pays__nothing_is_earned_and_claim_says_until_whe
     assert (rows["epoch"], rows["next_final_at"], rows["earned"]) == ("none", "none", "0 CVT")
     result = runner.invoke(cli.app, ["rewards", "claim", *CHAIN, "--key-file", "k"])
     assert result.exception.code == "not_final"
-    assert "posted the next epoch, which is final 100 s later" in result.exception.fix
+    assert "posted the next epoch, which becomes final 100 s later" in result.exception.fix
     opened.history.unfinal = [post(0, 150)]
     result = runner.invoke(cli.app, ["rewards", "claim", *CHAIN, "--key-file", "k"])
     assert result.exception.fix.startswith("Claim when epoch 0 is final: ")

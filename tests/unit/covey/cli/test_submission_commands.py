@@ -158,7 +158,7 @@ def test_show__for_people__every_part_is_there(opened):
     assert f"receipt_hash  {RECEIPT_HASH}" in result.stdout
     assert f"validator  {VALIDATOR.address}" in result.stdout
     assert "--relay 'http://my relay'" in result.stdout
-    assert "public once the submission's epoch is closed" in result.stderr
+    assert "its file becomes public once its epoch is closed" in result.stderr
 
 
 def test_show__not_decided__has_neither_receipt_nor_verdict(opened):
@@ -221,7 +221,7 @@ def test_list__nothing_there__is_said_and_json_is_an_empty_list(monkeypatch):
         "covey.network.coordinator_client.CoordinatorClient", lambda url, signer, *, chain_id: nullcontext(nobody)
     )
     result = runner.invoke(cli.app, ["submissions", "list"])
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no submissions\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no submissions found\n")
     assert runner.invoke(cli.app, ["submissions", "list", "--json"]).stdout == '{"submissions": []}\n'
 
 

@@ -114,6 +114,7 @@ def test_get_cheat__names__and_a_wrong_one():
     engine = Engine()
     assert {type(get_cheat(kind)(engine)) for kind in CHEATS} == {QuantizedWeights, BestOfN, LikeliestOfN}
     with pytest.raises(
-        OperatorError, match=r"bad_cheat: there is no cheat lazy. Name one of quantized, best-of-n, likeliest-of-n"
+        OperatorError,
+        match=r"bad_cheat: there is no kind of cheat called lazy. Use one of quantized, best-of-n, likeliest-of-n",
     ):
         get_cheat("lazy")

@@ -48,7 +48,7 @@ def test_prepare_policy__second_time__is_read_from_the_cache(monkeypatch, cache)
     assert prepare_policy(find_preset("math"), said.append) == made
     assert [path.name for path in cache.iterdir()] == [made.name]
     assert (made / "model.safetensors").read_text() == "math"
-    assert "earns 0.500" in said[1]
+    assert "a mean reward of 0.500" in said[1]
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.9])

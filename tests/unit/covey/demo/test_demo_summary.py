@@ -83,12 +83,12 @@ def test_list_failures__all_went_well__none(participants, good):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reward": [0.1, 0.9, 0.9]}, "only 3 rewards were measured"),
+        ({"reward": [0.1, 0.9, 0.9]}, "rewards were measured at only 3 steps"),
         ({"reward": [0.5, 0.5, 0.5, 0.65]}, "the reward rose by 0.050, but 0.094 is required"),
-        ({"slashed": {}}, "not slashed: cheat-1"),
+        ({"slashed": {}}, "cheats that were not slashed: cheat-1"),
         ({"honest_slashed": 1}, "an honest worker was slashed"),
-        ({"claimed": 8}, "the claims are not equal to what the ledger owes"),
-        ({"policies": {"0": "0x" + "00" * 32}}, "a used policy is not on chain"),
+        ({"claimed": 8}, "the claimed amount differs from what the ledger owes"),
+        ({"policies": {"0": "0x" + "00" * 32}}, "a policy that was used is not on chain"),
     ],
 )
 def test_list_failures__one_thing_wrong__named_alone(participants, good, changes, message):
@@ -107,15 +107,15 @@ def test_list_failures__eight_steps__a_quarter_is_required(tmp_path, good):
 def test_list_failures__unsettled_or_lost_work__named(participants, good):
     summary, _, submissions = good
     assert list_failures(summary, participants, status=make_status(settled=False), submissions=submissions) == [
-        "not all work was settled"
+        "some work was not settled"
     ]
     lost = [*submissions, make_submission(participants.workers[0].node, state="VOID", reason="late")]
     assert list_failures(summary, participants, status=make_status(), submissions=lost) == [
-        "honest workers lost 1 submissions"
+        "1 submissions of honest workers were rejected"
     ]
     ghost = [*submissions, make_submission(participants.workers[0].node, version=7)]
     assert list_failures(summary, participants, status=make_status(), submissions=ghost) == [
-        "a used policy is not on chain"
+        "a policy that was used is not on chain"
     ]
 
 
@@ -205,13 +205,13 @@ STEP = StepView(step=0, state="OPEN", manifest_hash=HASH, groups_accepted=0, **F
 @pytest.mark.parametrize(
     ("changes", "published", "stage"),
     [
-        ({"step": 0}, 2, "the coordinator reads the chain"),
-        ({"step": -1, "steps": ()}, 0, "the trainer publishes the first policy"),
-        ({"steps": (STEP.model_copy(update={"state": "READY"}),)}, 1, "the trainer learns and publishes"),
-        ({"steps": (STEP,), "tasks": {"ASSIGNED": 1, "PENDING": 1}}, 1, "workers generate"),
-        ({"steps": (STEP,), "tasks": {"PENDING": 1}}, 1, "tasks wait for a worker"),
-        ({"steps": (STEP,), "submissions": {"SUBMITTED": 1}}, 1, "validators judge"),
-        ({"steps": (STEP,)}, 1, "accepted groups are packed"),
+        ({"step": 0}, 2, "the coordinator is reading the chain"),
+        ({"step": -1, "steps": ()}, 0, "the trainer is publishing the first policy"),
+        ({"steps": (STEP.model_copy(update={"state": "READY"}),)}, 1, "the trainer is training and publishing"),
+        ({"steps": (STEP,), "tasks": {"ASSIGNED": 1, "PENDING": 1}}, 1, "workers are generating"),
+        ({"steps": (STEP,), "tasks": {"PENDING": 1}}, 1, "tasks are waiting for a worker"),
+        ({"steps": (STEP,), "submissions": {"SUBMITTED": 1}}, 1, "validators are judging"),
+        ({"steps": (STEP,)}, 1, "accepted groups are being packed into a batch"),
     ],
 )
 def test_find_stage__what_the_step_waits_for(changes, published, stage):
@@ -255,7 +255,7 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
     screen.show_summary(summary | {"slashed": {"0xA": HASH}}, [], [], CVT)
     assert "1 cheat was slashed" in capsys.readouterr().out
     screen.show_summary(summary | {"claimed": 0}, [], [], CVT)
-    assert "ok: the model learned, nobody was slashed, no work had to be paid" in capsys.readouterr().out
+    assert "ok: the model learned, nobody was slashed, there was no work to pay for" in capsys.readouterr().out
 
 
 def test_screen__slow_step__named_after_eight_seconds(capsys, monkeypatch):
@@ -264,5 +264,5 @@ def test_screen__slow_step__named_after_eight_seconds(capsys, monkeypatch):
     screen = DemoScreen(3)
     for second, step in ((0, 1), (7, 1), (9, 1), (10, 1), (18, 2), (25, 2)):
         now[0] = 100.0 + second
-        screen.show_stage("validators judge", step)
-    assert capsys.readouterr().out.count("step 1 is slow: validators judge") == 1
+        screen.show_stage("validators are judging", step)
+    assert capsys.readouterr().out.count("step 1 is slow: validators are judging") == 1

@@ -53,6 +53,6 @@ def test_up__folder_that_a_node_writes_to__is_refused_with_the_way_to_stop_it(tm
     DEPLOYMENT.save(tmp_path / "deployment.json")
     with (tmp_path / "anvil.log").open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        with pytest.raises(OperatorError, match=r"devnet_runs: .* already runs.*stop it with kill 4711"):
+        with pytest.raises(OperatorError, match=r"devnet_runs: .* is already running.*stop it with kill 4711"):
             deploy.up(tmp_path, is_fresh=True)
     assert Deployment.load(tmp_path / "deployment.json") == DEPLOYMENT

@@ -86,7 +86,7 @@ def pool(chain: SimpleNamespace) -> CheckedPool:
 
 def test_build_deployment__view__is_what_the_operator_deployed():
     assert build_deployment(make_view(), "http://node:8545") == DEPLOYMENT
-    with pytest.raises(ProtocolError, match="bad_answer: the coordinator does not name its PoolRegistry"):
+    with pytest.raises(ProtocolError, match="bad_answer: the address of PoolRegistry that the coordinator reports"):
         build_deployment(make_view(contracts={}), "http://node:8545")
 
 
@@ -98,7 +98,7 @@ def test_require_same_contracts__coordinator_names_another__is_refused(name: str
         require_same_contracts(make_view(), replace(DEPLOYMENT, **{field: other}))
     assert caught.value.code == "other_contracts"
     assert (
-        f"{name} is {getattr(DEPLOYMENT, field)} at the coordinator and {other} in the deployment"
+        f"{name} is {getattr(DEPLOYMENT, field)} at the coordinator, but {other} in the deployment"
         in caught.value.message
     )
 

@@ -101,14 +101,14 @@ def test_look__one_failed__starts_again_after_breaks_that_double(keeper: Keeper,
     for _ in range(9):
         fail(keeper, 0, 1)
         keeper.look()
-        assert keeper.kept[0].state == "failed, starts again"
+        assert keeper.kept[0].state == "failed, restarting"
         begun = clock.now
         while keeper.kept[0].again_at is not None:
             clock.now += 0.5
             keeper.look()
         waited.append(clock.now - begun)
     assert waited == [1, 2, 4, 8, 16, 32, LONGEST_BREAK, LONGEST_BREAK, LONGEST_BREAK]
-    assert said[0] == "relay ended with 1, starts again in 1 s: last words"
+    assert said[0] == "relay ended with exit code 1 and restarts in 1 s; the last line of its log is: last words"
     assert [each.name for each in keeper._processes.started].count("worker") == 1
 
 
@@ -122,7 +122,7 @@ def test_look__one_that_ran_long__starts_again_after_a_second(keeper: Keeper, cl
     clock.now += STEADY_SECONDS
     fail(keeper, 1, -9)
     keeper.look()
-    assert said[-1] == "worker ended with -9, starts again in 1 s: last words"
+    assert said[-1] == "worker ended with exit code -9 and restarts in 1 s; the last line of its log is: last words"
 
 
 def test_look__one_that_ended_with_0__has_done_its_work(keeper: Keeper, said: list[str]):
@@ -154,7 +154,7 @@ def test_locked__a_second_time__names_the_first(tmp_path: Path):
     with locked(tmp_path), pytest.raises(OperatorError) as caught, locked(tmp_path):
         raise AssertionError("two keepers have one folder")
     assert caught.value.code == "already_up"
-    assert f"kept by process {os.getpid()}" in caught.value.message
+    assert f"managed by process {os.getpid()}" in caught.value.message
     with locked(tmp_path):
         pass
 
@@ -231,7 +231,7 @@ def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(
         with pytest.raises(OperatorError):
             stop_keeper(tmp_path, seconds=0.7, say=said.append)
     assert len(said) == 3
-    assert all(line.startswith(f"waiting for process 99999999 to stop those of {tmp_path}, ") for line in said)
+    assert all(line.endswith(f" s more for process 99999999 to stop the processes of {tmp_path}") for line in said)
 
 
 def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,23 +22,23 @@ def test_read_last__of_a_long_log__reads_its_end_only(log: Path):
 
 def test_read_last__empty__says_so(log: Path):
     log.touch()
-    assert read_last(log) == f"nothing in {log}"
+    assert read_last(log) == f"{log} is empty"
 
 
 def test_log__deleted_while_its_process_runs__is_empty(log: Path):
     rotate(log)
     assert not log.exists()
     assert read_last_lines(log, 5) == []
-    assert not has_said(log, 0, "worker runs")
+    assert not has_said(log, 0, "worker started")
 
 
 def test_has_said__since_the_start__also_in_a_log_that_was_cut(log: Path):
-    log.write_text("worker runs\n")
+    log.write_text("worker started\n")
     begun = log.stat().st_size
-    assert not has_said(log, begun, "worker runs")
+    assert not has_said(log, begun, "worker started")
     with log.open("a") as file:
-        file.write("worker runs\n")
-    assert has_said(log, begun, "worker runs")
+        file.write("worker started\n")
+    assert has_said(log, begun, "worker started")
     log.write_text("runs\n")
     assert has_said(log, begun, "runs")
 

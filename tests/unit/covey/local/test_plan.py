@@ -89,7 +89,7 @@ def test_find_short_windows__shipped_pools__test_network_has_six_and_the_papers_
         exact = replace(terms, **{window: PUBLIC_WINDOWS[window]})
         assert not any(line.startswith(window) for line in find_short_windows(exact, params))
         below = replace(terms, **{window: PUBLIC_WINDOWS[window] - 1})
-        expected = f"{window} is {PUBLIC_WINDOWS[window] - 1}, a public pool requires {PUBLIC_WINDOWS[window]}"
+        expected = f"{window} is {PUBLIC_WINDOWS[window] - 1}, but a public pool requires {PUBLIC_WINDOWS[window]}"
         assert expected in find_short_windows(below, params)
 
 

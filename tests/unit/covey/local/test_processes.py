@@ -99,7 +99,7 @@ def test_rotate_logs__one_cannot_be_moved__is_named_and_the_next_is_moved(play, 
         assert each.wait(10) == 0
     monkeypatch.setattr(logs, "LONGEST_LOG", 5)
     (running[0].log.parent / "a.log.1").mkdir()  # in the way, as a full disk would be
-    assert play.rotate_logs() == f"{running[0].log} cannot be moved to its older part: Is a directory"
+    assert play.rotate_logs() == f"the log {running[0].log} cannot be rotated: Is a directory"
     assert [each.log.stat().st_size > 0 for each in running] == [True, False]
     running[0].log.unlink()
     assert play.rotate_logs() is None
@@ -108,7 +108,9 @@ def test_rotate_logs__one_cannot_be_moved__is_named_and_the_next_is_moved(play, 
 def test_require_alive__dead_one__named_with_its_last_words(play):
     play.start("good", SLEEP)
     play.start("bad", "import sys; print('covey: no_key: none'); sys.exit(3)").wait(10)
-    with pytest.raises(OperatorError, match=r"process_died: bad ended with 3:\ncovey: no_key: none"):
+    with pytest.raises(
+        OperatorError, match=r"process_died: bad ended with exit code 3; its log ends with:\ncovey: no_key: none"
+    ):
         play.require_alive()
     with pytest.raises(OperatorError):
         play.require_alive(ended=("bad",))
@@ -117,12 +119,12 @@ def test_require_alive__dead_one__named_with_its_last_words(play):
 def test_require_alive__one_that_may_have_ended__only_with_0(play):
     play.start("done", "pass").wait(10)
     play.require_alive(ended=("done",))
-    with pytest.raises(OperatorError, match="done ended with 0"):
+    with pytest.raises(OperatorError, match="done ended with exit code 0"):
         play.require_alive()
 
 
 def test_wait__still_running__is_a_timeout(play):
-    with pytest.raises(TimeoutError, match="sleeper still runs"):
+    with pytest.raises(TimeoutError, match="sleeper is still running"):
         play.start("sleeper", SLEEP).wait(0.1)
 
 
@@ -187,7 +189,7 @@ def test_stop__one_that_is_deaf__is_named_and_killed_and_the_next_phase_has_its_
     await_text(trainer, "up")
     play.stop(said.append)
     assert (deaf.exit_code, trainer.exit_code) == (-9, 0)
-    assert said[:2] == ["waiting for w, for at most 0 s more", "killing w, still running after 0 s"]
+    assert said[:2] == ["waiting at most 0 s more for w to stop", "killing w, which did not stop within 0 s"]
 
 
 def test_kill__at_once__no_handler_runs(play):
@@ -249,7 +251,7 @@ if __name__ == "__main__":
     try:
         lives.wait(0.1)
     except TimeoutError:
-        print("still runs")
+        print("is still running")
     print(started.start("next", "print('up')", module="line").wait(10))
     started.stop()
     print(lives.exit_code)
@@ -268,7 +270,7 @@ def test_exit_code__the_server_is_killed__what_runs_is_seen_alive(tmp_path):
         timeout=60,
         check=False,
     )
-    assert done.stdout.splitlines() == ["255 None None", "255 None", "still runs", "0", "255"], done.stderr
+    assert done.stdout.splitlines() == ["255 None None", "255 None", "is still running", "0", "255"], done.stderr
 
 
 def is_alive(pid):

@@ -159,7 +159,7 @@ def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: P
         readiness.require_free_ports()
     assert caught.value.code == "address_in_use"
     assert str(port) in caught.value.message
-    assert "change port in" in caught.value.fix
+    assert "change the port in" in caught.value.fix
     readiness.require_free_ports()
 
 
@@ -191,10 +191,10 @@ def test_require_free_ports__not_a_port__is_left_to_the_command(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("command", "event"),
     [
-        ("worker run --config worker.toml", "worker runs"),
-        ("worker cheat quantized", "worker runs"),
-        ("trainer run --config trainer.toml", "trainer runs"),
-        ("validator run --config validator-1.toml", "validator runs"),
+        ("worker run --config worker.toml", "worker started"),
+        ("worker cheat quantized", "worker started"),
+        ("trainer run --config trainer.toml", "trainer started"),
+        ("validator run --config validator-1.toml", "validator started"),
         ("origin run --root origin", "serves policies"),
         ("relay run --root relay", "serves policies"),
     ],

@@ -72,7 +72,7 @@ def test_build_samples__groups_not_whole__are_refused(rewards: list[list[float]]
 
 
 def test_build_samples__same_task_twice__is_refused() -> None:
-    with pytest.raises(ProtocolError, match="twice"):
+    with pytest.raises(ProtocolError, match="have the same task"):
         build_samples([build_work(1, [[0, 1]]), build_work(1, [[1, 0]])], group_size=2, advantage="grpo")
 
 

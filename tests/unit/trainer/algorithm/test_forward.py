@@ -173,7 +173,9 @@ def test_require_borders__kernels_that_lose_them__are_refused(
         return
     read = model.model.forward
     monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"position_ids": None})))
-    with pytest.raises(OperatorError, match="unsupported_model: LlamaForCausalLM mixes packed samples"):
+    with pytest.raises(
+        OperatorError, match="unsupported_model: LlamaForCausalLM lets packed samples affect each other"
+    ):
         require_borders(predictor)
 
 

@@ -37,7 +37,7 @@ def compute(objective: Objective, **changes: torch.Tensor | None) -> tuple[float
 
 
 def test_compute_loss__divergence_without_a_reference__is_refused() -> None:
-    with pytest.raises(ValueError, match="no reference"):
+    with pytest.raises(ValueError, match="no reference log-probabilities"):
         compute(replace(PLAIN, kl=0.1), reference=None)
 
 

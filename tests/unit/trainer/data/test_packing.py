@@ -58,7 +58,7 @@ def test_pack__by_hand__is_first_fit_decreasing() -> None:
     # 6 opens row 0, 5 opens row 1, 4 goes to row 0, 3 and 2 to row 1
     assert pack([3, 6, 4, 2, 5], 10) == [[1, 2], [4, 0, 3]]
     assert pack([], 10) == []
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="does not fit"):
         pack([11], 10)
 
 

@@ -72,7 +72,9 @@ def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_harn
     wrong = {}
     for (_, task), rows in harness.coordinator.made.items():
         wrong[task] = sum(invent_reward(row).reward != row.reward for row in rows if task < 2)
-    logged = {log["task"]: log["rollouts"] for log in logs if log["event"] == "rewards differ from the recomputed"}
+    logged = {
+        log["task"]: log["rollouts"] for log in logs if log["event"] == "claimed rewards differ from recomputed rewards"
+    }
     assert logged == {task: count for task, count in wrong.items() if count}
     assert update["batch/regraded"] == sum(logged.values()) > 0
 
@@ -95,7 +97,7 @@ def test_cycle__row_that_does_not_fit_its_slot__its_submission_is_left_out_and_l
         hashes, updates = train(harness, forge_others)
     assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(1, 16), (2, 0)]
     assert len(hashes) == 3
-    left_out = [(log["task"], log["code"]) for log in logs if log["event"] == "submission left out"]
+    left_out = [(log["task"], log["code"]) for log in logs if log["event"] == "submission skipped"]
     assert sorted(left_out) == [(task, reason) for task in (1, 2, 3)]
 
 

@@ -25,7 +25,7 @@ def test_format_line__update__is_the_main_numbers() -> None:
 
 def test_format_line__evaluation__names_the_number_of_completions() -> None:
     line = format_line("evaluation", 3, {"reward": 0.6125, "n": 512})
-    assert line == "step    3  evaluated: reward 0.613 on 512 held-out completions"
+    assert line == "step    3  evaluation: mean reward 0.613 of 512 held-out completions"
 
 
 def test_show_training__a_file__gets_nothing_and_the_log_gets_the_lines() -> None:
@@ -34,7 +34,7 @@ def test_show_training__a_file__gets_nothing_and_the_log_gets_the_lines() -> Non
         sink("policy", 0, {"time": 1.0})
         sink("update", 0, UPDATE)
     assert out.getvalue() == ""
-    assert [(log["event"], log["step"], log["reward/mean"]) for log in logs] == [("updated", 0, 0.5312)]
+    assert [(log["event"], log["step"], log["reward/mean"]) for log in logs] == [("step trained", 0, 0.5312)]
 
 
 def test_show_training__a_terminal__has_one_line_per_step_and_a_bar_of_policies() -> None:
@@ -48,9 +48,9 @@ def test_show_training__a_terminal__has_one_line_per_step_and_a_bar_of_policies(
         sink("policy", 3, {"time": 2.0})
     shown = out.getvalue()
     assert shown.count(LINE) == 1
-    assert shown.count("evaluated: reward 0.500") == 1
+    assert shown.count("evaluation: mean reward 0.500") == 1
     assert "alarm" not in shown
-    assert "policy 3 is published" in shown
+    assert "policy 3 published" in shown
     assert "3/4" in shown
     assert logs == []
 

@@ -150,7 +150,7 @@ def test_log_line__update__is_its_main_numbers() -> None:
         log_line("update", 3, {"reward/mean": 0.123456, "batch/tokens": 7, "trainer/idle_ratio": 0.5})
         log_line("evaluation", 3, {"reward": 0.5})
     assert logs == [
-        {"event": "updated", "log_level": "info", "step": 3, "reward/mean": 0.1235, "trainer/idle_ratio": 0.5}
+        {"event": "step trained", "log_level": "info", "step": 3, "reward/mean": 0.1235, "trainer/idle_ratio": 0.5}
     ]
 
 

@@ -275,14 +275,14 @@ def test_calibrate__one_differing_logprob__closes_the_exact_mode():
 def test_calibrate__proposal_too_narrow_for_others__is_refused(monkeypatch: pytest.MonkeyPatch):
     narrow = Thresholds(logprob_max=0, logprob=None)
     monkeypatch.setattr(calibration, "propose", lambda *_, **__: narrow)
-    with pytest.raises(OperatorError, match="honest_rejected: the proposal rejects 2 of 2 other"):
+    with pytest.raises(OperatorError, match="honest_rejected: the proposed thresholds reject 2 of 2 other"):
         run("float32", load_engine(), load_engine())
 
 
 def test_calibrate__thresholds_that_let_a_forgery_pass__are_refused(monkeypatch: pytest.MonkeyPatch):
     wide = Thresholds(exponent_max=128, mantissa_mean_max=128, logprob=None)
     monkeypatch.setattr(calibration, "propose", lambda *_, **__: wide)
-    with pytest.raises(OperatorError, match=r"forgery_passes: .* the forgery constant passes on \d+ of \d+ windows"):
+    with pytest.raises(OperatorError, match=r"forgery_passes: .* accept \d+ of \d+ windows of the forgery constant"):
         run("float32", load_engine(), load_engine())
 
 

@@ -38,8 +38,8 @@ def test_start__answers_while_others_do__each_is_waited_for_until_its_own_deadli
     [
         (OperatorError("no_key", "k cannot be read", fix="Name a file"), "k cannot be read", "Name a file"),
         (TransientError("away", "http://a.b did not answer. Start it"), "http://a.b did not answer", "Start it"),
-        (OverflowError("too large"), "the node gives a malformed answer: OverflowError: too large", ""),
-        (TypeError("int() of None"), "the node gives a malformed answer: TypeError: int() of None", ""),
+        (OverflowError("too large"), "the response of the node is malformed: OverflowError: too large", ""),
+        (TypeError("int() of None"), "the response of the node is malformed: TypeError: int() of None", ""),
     ],
 )
 def test_start__error__becomes_what_happened_and_what_to_do(error, detail, fix):

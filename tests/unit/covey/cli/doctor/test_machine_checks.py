@@ -33,12 +33,12 @@ def test_memory__bfloat16__has_twice_the_weights_in_a_policy():
         coordinator=replace(COORDINATOR, params=params),
         device=DeviceFacts(name="gpu", memory=64 * GIB),
     )
-    assert (row.status, row.detail) == ("ok", "weights take 8 GiB, in all about 64 GiB of 64 GiB")
+    assert (row.status, row.detail) == ("ok", "the weights need 8 GiB, everything about 64 GiB; the device has 64 GiB")
 
 
 def test_device__cpu_on_a_machine_with_a_gpu__is_a_warning():
     row = find("device", device=DeviceFacts(name="cpu", memory=GIB, has_idle_gpu=True))
-    assert (row.status, row.fix) == ("warn", 'Set device = "cuda" to use it')
+    assert (row.status, row.fix) == ("warn", 'Set device = "cuda" to use the GPU')
     assert find("device", device=Trouble(detail="cuda cannot be used", fix="Set device")).status == "fail"
 
 

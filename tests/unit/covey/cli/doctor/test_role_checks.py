@@ -135,7 +135,7 @@ def test_judge__no_chain__what_needs_it_is_skipped_and_the_rest_is_judged(role):
         "coordinator": {"pool", "role", "bond", "balance", "relays", "clock"},
     }
     assert {name for name, row in rows.items() if row.status == "skip"} == waiting[role]
-    assert all(row.detail.startswith("needs the row ") for row in rows.values() if row.status == "skip")
+    assert all(row.detail.startswith("not checked; fix the row ") for row in rows.values() if row.status == "skip")
     assert rows["disk"].status == "ok"
 
 
@@ -153,7 +153,7 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
     ("name", "role", "changes", "status", "text"),
     [
         ("key", "worker", {"address": Trouble(detail="node.key cannot be read", fix="Name a file")}, "fail", "Name a"),
-        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "but the deployment is on chain 7"),
+        ("chain", "worker", {"chain": replace(CHAIN, chain_id=8)}, "fail", "file are on chain 7"),
         ("chain", "worker", {"chain": replace(CHAIN, codeless=("EpochLedger",))}, "fail", "addresses of EpochLedger"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.CREATED)}, "warn", "covey pool start"),
         ("pool", "worker", {"pool": replace(POOL, state=PoolState.ENDED)}, "warn", "has ended"),
@@ -167,19 +167,19 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("role", "coordinator", {"address": STRANGER}, "fail", f"{STRANGER} is not the operator of pool 1"),
         ("role", "validator", {"pool": replace(POOL, is_validator=False)}, "fail", "replace-validator OLD"),
         ("bond", "validator", {"pool": replace(POOL, stake=49)}, "fail", "covey stake add 1 --raw --kind validator"),
-        ("bond", "validator", {"pool": replace(POOL, stake=50)}, "ok", "50 of 50"),
+        ("bond", "validator", {"pool": replace(POOL, stake=50)}, "ok", "the bond is 50, and the pool requires 50"),
         ("bond", "coordinator", {"pool": replace(POOL, stake=0)}, "warn", "--kind operator"),
         ("registration", "worker", {"pool": replace(POOL, contributor=None)}, "fail", "--node-key-file node.key"),
-        ("stake", "worker", {"pool": replace(POOL, contributor=None)}, "skip", "needs the row registration"),
+        ("stake", "worker", {"pool": replace(POOL, contributor=None)}, "skip", 'fix the row "registration" first'),
         ("stake", "worker", {"pool": replace(POOL, stake=40)}, "fail", "covey stake add 60 --raw --pool 1 with"),
         ("coordinator", "worker", {"coordinator": replace(COORDINATOR, pool=2)}, "fail", "serves pool 2, not 1"),
         ("engine", "worker", {"engine": Trouble(detail="on vllm, not on hf", fix="Set engine")}, "fail", "not on hf"),
-        ("engine", "validator", {"engine": None}, "skip", "needs the row coordinator"),
+        ("engine", "validator", {"engine": None}, "skip", 'fix the row "coordinator" first'),
         ("engine", "worker", {}, "ok", "hf with torch 2"),
-        ("relays", "worker", {"relays": {}}, "fail", "name a relay"),
+        ("relays", "worker", {"relays": {}}, "fail", "list any relay"),
         ("relays", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),
         ("memory", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),
-        ("isolation", "worker", {"isolation": BARE}, "warn", "does not shield network, files, processes, environment"),
+        ("isolation", "worker", {"isolation": BARE}, "warn", "isolate from network, files, processes, environment"),
         ("isolation", "trainer", {"isolation": BARE}, "warn", "bwrap: bubblewrap is not installed; unshare: not perm"),
         ("isolation", "validator", {"isolation": Trouble(detail="bwrap does not hold", fix="x")}, "fail", "not hold"),
         ("isolation", "validator", {}, "ok", "bwrap (bubblewrap 0.11.0"),
@@ -208,7 +208,7 @@ def test_registration__suspended_node__fails_with_advice_that_would_help(why: st
 def test_registration__node_that_was_removed_and_registered_again__is_taken_back_when_the_worker_starts():
     nodes = {KEY: NodeView(contributor=OWNER, suspended="removed", accepted=3)}
     row = find("registration", coordinator=replace(COORDINATOR, nodes=nodes))
-    assert (row.status, "when the worker starts" in row.detail) == ("ok", True)
+    assert (row.status, "when it starts" in row.detail) == ("ok", True)
 
 
 def test_stake__nodes_on_other_machines__take_their_part():
@@ -226,10 +226,22 @@ def test_stake__more_is_locked_than_bonded__is_added_too():
 @pytest.mark.parametrize(
     ("name", "role", "stake", "detail", "fix"),
     [
-        ("stake", "worker", 40, "free stake of 0.4 CVT, the pool requires 1 CVT for 1", "covey stake add 0.6 --pool 1"),
-        ("bond", "validator", 5, "has a bond of 0.05 CVT, the pool requires 0.5 CVT", "covey stake add 0.45 --kind"),
-        ("bond", "validator", 50, "0.5 CVT of 0.5 CVT", ""),
-        ("bond", "coordinator", 150, "1.5 CVT back the operator's promises", ""),
+        (
+            "stake",
+            "worker",
+            40,
+            "free stake of 0.4 CVT, but the pool requires 1 CVT for 1",
+            "covey stake add 0.6 --pool 1",
+        ),
+        (
+            "bond",
+            "validator",
+            5,
+            "has a bond of 0.05 CVT, but the pool requires 0.5 CVT",
+            "covey stake add 0.45 --kind",
+        ),
+        ("bond", "validator", 50, "0.5 CVT, and the pool requires 0.5 CVT", ""),
+        ("bond", "coordinator", 150, "a bond of 1.5 CVT backs the operator's promises", ""),
     ],
 )
 def test_row__amounts__are_in_tokens(name, role, stake, detail, fix):
@@ -247,5 +259,5 @@ def test_coordinator__parameters_of_another_pool__fail():
 def test_relays__one_of_two_is_away__is_a_warning_that_names_it():
     away = Trouble(detail="http://s did not answer")
     row = find("relays", relays={"http://r": make_manifest(8), "http://s": away})
-    assert (row.status, row.detail) == ("warn", "1 of 2 have policy 3; http://s did not answer")
+    assert (row.status, row.detail) == ("warn", "1 of 2 relays serve policy 3; http://s did not answer")
     assert find("relays", relays={"http://s": away}).status == "fail"
