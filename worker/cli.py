@@ -1,4 +1,4 @@
-"""`covey worker`: run a worker and register its node."""
+"""`covey worker`: register, replace and remove the node of a worker, and run it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +40,54 @@ def worker_register(
     node = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
     entry = account.register_node(node)
     show({"node": node.address, "contributor": account.wallet.address, "transaction": entry.transaction_hash}, as_json)
+
+
+@worker.command("remove")
+def worker_remove(
+    node: Annotated[str, typer.Argument(help="Address of the node to remove.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Remove a node from the pool. The contributor remains liable for the node's signatures until the unbonding window
+    ends.
+
+    Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
+    from covey.console.addresses import read_address
+
+    removed = read_address(node)
+    account = options.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.nodes.remove_node(account.pool, removed))
+    show({"node": removed, "transaction": entry.transaction_hash}, as_json)
+
+
+@worker.command("rotate")
+def worker_rotate(
+    node: Annotated[str, typer.Argument(help="Address of the node to replace.")],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the new node. It is created if it does not exist.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Replace a node with a new one, for example after its key leaked. The contributor and the new node both sign.
+
+    The contributor remains liable for the old node's signatures until the unbonding window ends.
+
+    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
+    contributor.key`
+    """
+    from covey.chain.wallet import load_key
+    from covey.console.account import make_key
+    from covey.console.addresses import read_address
+
+    previous = read_address(node)
+    account = options.open_account(deployment, key_file, pool)
+    wallet = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
+    entry = account.rotate_node(previous, wallet)
+    show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
 
 
 @worker.command("run")

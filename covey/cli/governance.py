@@ -1,6 +1,5 @@
-"""Admin commands of operators for their pools, of contributors for their nodes, and of arbiters for vetoes."""
+"""Admin commands of operators for their pools, and of arbiters for cases and epochs."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +8,6 @@ from covey.cli.pool import pool
 from covey.console import options
 from covey.console.options import DeploymentFile, Json, KeyFile, Pool, Raw
 from covey.errors import OperatorError, ProtocolError
-from worker.cli import worker
 
 if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
@@ -119,51 +117,6 @@ def pool_replace_validator(
     pools = account.contracts.pools
     entry = account.send(pools.replace_validator(account.pool, before, after))
     options.show({"validators": pools.get_validators(account.pool), "transaction": entry.transaction_hash}, as_json)
-
-
-@worker.command("remove")
-def worker_remove(
-    node: Annotated[str, typer.Argument(help="Address of the node to remove.")],
-    deployment: DeploymentFile,
-    key_file: KeyFile,
-    pool: Pool,
-    as_json: Json = False,
-) -> None:
-    """Remove a node from the pool. The contributor remains liable for the node's signatures until the unbonding window
-    ends.
-
-    Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
-    """
-    removed = _to_address(node)
-    account = options.open_account(deployment, key_file, pool)
-    entry = account.send(account.contracts.nodes.remove_node(account.pool, removed))
-    options.show({"node": removed, "transaction": entry.transaction_hash}, as_json)
-
-
-@worker.command("rotate")
-def worker_rotate(
-    node: Annotated[str, typer.Argument(help="Address of the node to replace.")],
-    node_key_file: Annotated[Path, typer.Option(help="Key file of the new node. It is created if it does not exist.")],
-    deployment: DeploymentFile,
-    key_file: KeyFile,
-    pool: Pool,
-    as_json: Json = False,
-) -> None:
-    """Replace a node with a new one, for example after its key leaked. The contributor and the new node both sign.
-
-    The contributor remains liable for the old node's signatures until the unbonding window ends.
-
-    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
-    contributor.key`
-    """
-    from covey.chain.wallet import load_key
-    from covey.console.account import make_key
-
-    previous = _to_address(node)
-    account = options.open_account(deployment, key_file, pool)
-    wallet = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
-    entry = account.rotate_node(previous, wallet)
-    options.show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
 
 
 @case.command("show")
