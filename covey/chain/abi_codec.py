@@ -108,7 +108,7 @@ def encode_deployment(contract: str, args: Sequence[object]) -> bytes:
 def encode_values(params: Sequence[Param], values: Sequence[object]) -> bytes:
     """Encode values as Solidity's abi.encode does. Raises ValueError if the number of values is wrong."""
     if len(params) != len(values):
-        raise ValueError(f"{len(params)} values are required, not {len(values)}")
+        raise ValueError(f"{len(values)} values were given for {len(params)} parameters")
     return encode([param.kind for param in params], [_lower(param, value) for param, value in _zip(params, values)])
 
 
@@ -117,7 +117,7 @@ def decode_values(params: Sequence[Param], data: bytes) -> tuple[Any, ...]:
     try:
         values = decode([param.kind for param in params], data)
     except (DecodingError, OverflowError) as error:
-        raise ValueError(f"data cannot be decoded: {error}") from error
+        raise ValueError(f"the ABI data cannot be decoded: {error}") from error
     return tuple(_lift(param, value) for param, value in _zip(params, values))
 
 
@@ -137,8 +137,8 @@ def describe_revert(data: bytes) -> str:
         if selector == _PANIC:
             return f"Panic({decode(['uint256'], rest)[0]:#x})"
     except (ValueError, DecodingError):
-        return f"undecodable reason 0x{data.hex()}"
-    return f"unknown error 0x{data.hex()}" if data else "no reason"
+        return f"reason that cannot be decoded: 0x{data.hex()}"
+    return f"unknown error 0x{data.hex()}" if data else "no reason was returned"
 
 
 def to_snake(name: str) -> str:

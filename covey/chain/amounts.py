@@ -88,15 +88,15 @@ def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
     shown = text if text.isprintable() and len(text) <= 200 else repr(text[:200])
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise _refuse(f"{shown} is not an amount", unit)
+        raise _refuse(f"{shown} is not a valid amount", unit)
     number, symbol = match[1], match[2]
     if symbol is not None and symbol != unit.symbol:
-        raise _refuse(f"{shown} is not in {unit.symbol or 'the smallest unit'}", unit)
+        raise _refuse(f"{shown} is not an amount in {unit.symbol or 'the smallest unit'}", unit)
     scaled = Decimal(number).scaleb(unit.decimals, _EXACT)
     value = int(scaled)
     if value != scaled:
-        digits = f"{unit.decimals} digits after the point" if unit.decimals else "no digits after the point"
-        raise _refuse(f"{shown} is too fine: {unit.symbol or 'the smallest unit'} has {digits}", unit)
+        digits = f"{unit.decimals} decimal places" if unit.decimals else "no decimal places"
+        raise _refuse(f"{shown} has too many decimal places: {unit.symbol or 'the smallest unit'} has {digits}", unit)
     if not least <= value <= MAX_AMOUNT:
         raise _refuse(f"{shown} is {'too large' if value >= least else 'too small'}", unit)
     return value
@@ -122,15 +122,15 @@ def require_plausible(value: int, unit: TokenUnit, *, balance: int) -> None:
         return
     raise OperatorError(
         "smallest_unit",
-        f"{format_amount(value, unit)} is over a million times the balance, {format_amount(balance, unit)}",
-        fix=f"Name the amount in {unit.symbol}, or add --raw if it is in the token's smallest unit",
+        f"{format_amount(value, unit)} is more than a million times the balance of {format_amount(balance, unit)}",
+        fix=f"Write the amount in {unit.symbol}, or add --raw if it is in the token's smallest unit",
     )
 
 
 def _refuse(message: str, unit: TokenUnit) -> OperatorError:
     example = f"1.5 {unit.symbol}" if unit.decimals else "1500000000000000000"
-    return OperatorError("bad_amount", message, fix=f"Write it like {example}")
+    return OperatorError("bad_amount", message, fix=f"Write an amount such as {example}")
 
 
 def _refuse_token(message: str) -> OperatorError:
-    return OperatorError("odd_token", message, fix="Name and read amounts in its smallest unit with --raw")
+    return OperatorError("odd_token", message, fix="Use --raw to write and read amounts in the token's smallest unit")

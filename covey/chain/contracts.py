@@ -55,7 +55,7 @@ class Contract:
             values = abi_codec.decode_result(self.NAME, function, data)
         except ValueError as error:
             # A node answers with empty data if there is no contract at the address yet: at an old block, or if it lags.
-            raise TransientError("no_contract", f"{self.NAME} does not answer at {self.address}") from error
+            raise TransientError("no_contract", f"there is no contract {self.NAME} at {self.address}") from error
         return values[0] if len(values) == 1 else values
 
     def _write(self, function: str, *args: object, value: int = 0) -> Call:
@@ -105,8 +105,8 @@ class PoolRegistry(Contract):
         if int(terms.trainer, 16) == 0:
             raise OperatorError(
                 "unknown_pool",
-                f"there is no pool {pool} on chain",
-                fix="Correct the number, or open a pool with covey pool create",
+                f"pool {pool} does not exist on chain",
+                fix="Correct the pool number, or create a pool with covey pool create",
             )
         return terms
 

@@ -38,12 +38,12 @@ def deploy(
     """
     client = ChainClient(rpc_url)
     chain_id, start_block = client.chain_id(), client.block_number()
-    say(f"chain {chain_id}, from block {start_block}")
+    say(f"deploying to chain {chain_id} from block {start_block}")
 
     def create(name: str, *args: object) -> Address:
         say(f"deploying {name}")
         address = _create(client, deployer, name, *args, chain_id=chain_id)
-        say(f"{name} is at {address}")
+        say(f"{name} deployed at {address}")
         return address
 
     chosen = token or create("TestToken")
@@ -81,7 +81,7 @@ def predict_address(creator: Address, nonce: int) -> Address:
 def _create(client: ChainClient, deployer: Wallet, name: str, *args: object, chain_id: int) -> Address:
     mined = send_and_wait(client, deployer, to=None, data=abi_codec.encode_deployment(name, args), chain_id=chain_id)
     if mined.contract is None:
-        raise ProtocolError("not_deployed", f"{name} has no address")
+        raise ProtocolError("not_deployed", f"the deployment of {name} returned no address")
     return mined.contract
 
 
@@ -112,9 +112,9 @@ def send_and_wait(
     deadline, pause = time.monotonic() + MINE_SECONDS, FIRST_PAUSE
     while (mined := client.find_mined(signed.hash)) is None:
         if time.monotonic() >= deadline:
-            raise TransientError("not_mined", f"a transaction is in no block after {MINE_SECONDS:.0f} s")
+            raise TransientError("not_mined", f"a transaction was not mined within {MINE_SECONDS:.0f} s")
         Flag().wait(pause)
         pause = min(LONGEST_PAUSE, 2 * pause)
     if not mined.is_success:
-        raise ProtocolError("reverted", f"transaction {signed.hash} failed")
+        raise ProtocolError("reverted", f"the transaction {signed.hash} was reverted")
     return mined

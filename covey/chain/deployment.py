@@ -59,8 +59,8 @@ class Deployment:
             return chosen
         raise OperatorError(
             "no_rpc",
-            f"the deployment file names no node of chain {self.chain_id}",
-            fix="Name one in the variable COVEY_RPC_URL, in a role's setting rpc_url, or with covey join --rpc",
+            f"neither the deployment file nor the settings have a URL of a node of chain {self.chain_id}",
+            fix="Set the URL in the variable COVEY_RPC_URL, in the setting rpc_url of a role, or with covey join --rpc",
         )
 
     def without_secrets(self) -> Self:
@@ -80,17 +80,21 @@ class Deployment:
         Raises OperatorError("no_deployment") if the file cannot be read, and OperatorError("bad_deployment") if it is
         not a deployment.
         """
-        fix = "Name the deployment file that the network was set up with"
+        fix = "Use the deployment.json that covey deploy or covey devnet up has written"
         try:
             values = json.loads(path.read_text())
             loaded = cls(**values)
         except OSError as error:
-            raise OperatorError("no_deployment", f"{path} cannot be read: {error.strerror}", fix=fix) from error
+            raise OperatorError(
+                "no_deployment", f"the deployment file {path} cannot be read: {error.strerror}", fix=fix
+            ) from error
         except (ValueError, TypeError) as error:
-            raise OperatorError("bad_deployment", f"{path} is not a deployment: {error}", fix=fix) from error
+            raise OperatorError("bad_deployment", f"{path} is not a valid deployment file: {error}", fix=fix) from error
         wrong = [name for name, value in asdict(loaded).items() if not _is_value(name, value)]
         if wrong:
-            raise OperatorError("bad_deployment", f"{path} has an invalid value of {', '.join(wrong)}", fix=fix)
+            raise OperatorError(
+                "bad_deployment", f"the deployment file {path} has invalid values for {', '.join(wrong)}", fix=fix
+            )
         return loaded
 
 

@@ -131,4 +131,4 @@ class Follower:
 
 
 def _build_moved(number: int) -> TransientError:
-    return TransientError("chain_moved", f"the chain was reorganised below block {number} while it was read")
+    return TransientError("chain_moved", f"the chain was reorganised below block {number} while it was being read")

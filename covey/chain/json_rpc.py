@@ -91,8 +91,9 @@ class ChainClient:
         except (OSError, ValueError, Web3Exception) as error:
             raise TransientError(
                 "chain_unreachable",
-                f"{show_host(self.rpc_url)} did not answer {method}: {type(error).__name__}. "
-                "Start that node, or correct rpc_url in the deployment file or the settings, or COVEY_RPC_URL",
+                f"the chain node {show_host(self.rpc_url)} did not respond to {method}: "
+                f"{type(error).__name__}. Start that node, or correct rpc_url in the deployment "
+                "file or the settings, or COVEY_RPC_URL",
             ) from error
         if "error" in answer:
             raise _to_error(method, dict(answer["error"]))
@@ -108,7 +109,7 @@ class ChainClient:
         """Return a block. Raises TransientError("no_block") if the node does not have it."""
         block = self.find_block(tag)
         if block is None:
-            raise TransientError("no_block", f"the node has no block {tag}")
+            raise TransientError("no_block", f"the chain node does not have block {tag}")
         return block
 
     def find_block(self, tag: BlockTag) -> Block | None:
@@ -220,8 +221,9 @@ def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClien
     if chain_id != deployment.chain_id:
         raise OperatorError(
             "wrong_chain",
-            f"{show_host(client.rpc_url)} is on chain {chain_id}, the contracts are on chain {deployment.chain_id}",
-            fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
+            f"the node {show_host(client.rpc_url)} is on chain {chain_id}, but the contracts are "
+            f"on chain {deployment.chain_id}",
+            fix="Set --rpc, COVEY_RPC_URL or the setting rpc_url to a node of the contracts' chain",
         )
     return client
 
@@ -237,12 +239,12 @@ def require_version(client: ChainClient, deployment: Deployment) -> None:
     try:
         _, _, version, *_ = abi_codec.decode_result("EpochLedger", "eip712Domain", data)
     except ValueError as error:
-        raise TransientError("no_contract", f"EpochLedger does not answer at {address}") from error
+        raise TransientError("no_contract", f"there is no contract EpochLedger at {address}") from error
     if version != DOMAIN_VERSION:
         raise OperatorError(
             "old_deployment",
-            f"the contracts are of version {version[:16]!r}, this release speaks {DOMAIN_VERSION!r}",
-            fix="Name a deployment of this version, or run the release that the contracts were deployed with",
+            f"the contracts have version {version[:16]!r}, but this release supports version {DOMAIN_VERSION!r}",
+            fix="Use contracts of this version, or run the release that deployed them",
         )
 
 
@@ -263,8 +265,8 @@ def _to_error(method: str, error: dict[str, Any]) -> CoveyError:
     if "underpriced" in text or "less than block base fee" in text:
         return ProtocolError("underpriced", message)
     if "insufficient funds" in text:
-        return OperatorError("insufficient_funds", message, fix="Send ether to the account that pays for gas")
-    return TransientError("chain_refused", f"{method}: {message}")
+        return OperatorError("insufficient_funds", message, fix="Send ether to the account that pays the gas")
+    return TransientError("chain_refused", f"the chain node refused {method}: {message}")
 
 
 def _to_log(entry: dict[str, Any]) -> Log:

@@ -69,7 +69,7 @@ class MinedWatch:
         if mined is not None:
             self.record(entry, mined)
             return
-        get_logger().warning("a reorganisation dropped a transaction", key=entry.intent.key, nonce=entry.nonce)
+        get_logger().warning("transaction dropped by a reorganisation", key=entry.intent.key, nonce=entry.nonce)
         self._store.record_dropped(entry.intent.key, offered_at=head.number)
 
     def _find_final(self, head: Block) -> int:
@@ -87,4 +87,6 @@ class MinedWatch:
             self._client.call(call.to, call.data, block=before, sender=self._wallet.address, value=call.value)
         except (ProtocolError, TransientError) as error:
             return error.message
-        return f"it failed in block {mined.block_number}, but does not fail on the block before"
+        return (
+            f"the transaction failed in block {mined.block_number}, but the same call does not fail on the block before"
+        )

@@ -97,7 +97,7 @@ class Sender:
             if time.monotonic() >= deadline:
                 raise TransientError(
                     "not_mined",
-                    f"{call.label} is in no block after {timeout_s} s, but may still be mined",
+                    f"{call.label} was not mined within {timeout_s} s, but may still be mined",
                 )
             pause(0.1)
 
@@ -131,7 +131,7 @@ class Sender:
         free = self._find_free_nonce()
         if free >= nonce:
             return
-        get_logger().warning("a transaction of this key vanished, its nonce is filled", nonce=free)
+        get_logger().warning("unused nonce filled, because a transaction of this key disappeared", nonce=free)
         key = f"fill/{free}/{head.hash}"
         # The data contains the key. Otherwise two transfers with the same nonce and fee would be the same transaction,
         # and the store accepts a transaction for only one intent.
@@ -178,7 +178,9 @@ class Sender:
         used = self._client.count_transactions(self._wallet.address, before)
         mined = self._mined.find(entry)
         if mined is None and entry.nonce is not None and used > entry.nonce:
-            get_logger().warning("another transaction took the nonce", key=entry.intent.key, nonce=entry.nonce)
+            get_logger().warning(
+                "nonce used by another transaction, intent gets a new one", key=entry.intent.key, nonce=entry.nonce
+            )
             self._store.record_displaced(entry.intent.key)
         return mined
 
@@ -203,11 +205,11 @@ class Sender:
         key, before = entry.intent.key, entry.refusal
         refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
         if refusal.stands:
-            get_logger().warning("the contract refuses a call for good", key=key, reason=reason, heads=refusal.heads)
+            get_logger().warning("intent refused by the contract for good", key=key, reason=reason, heads=refusal.heads)
             self._store.record_reverted(key, reason, None)
         elif refusal != before:
             if refusal.heads == 2:  # The first one may be due to a lagging node.
-                get_logger().warning("the contract refuses a call, which is tried again", key=key, reason=reason)
+                get_logger().warning("intent refused by the contract, trying again", key=key, reason=reason)
             self._store.record_refused(key, refusal, reason)
 
     def _find_free_nonce(self) -> int:
@@ -246,7 +248,11 @@ class Sender:
     def _require_entry(self, key: str) -> Entry:
         entry = self._store.find(key)
         if entry is None:
-            raise OperatorError("outbox_lost", f"{key} vanished from the outbox", fix="Use one process for one outbox")
+            raise OperatorError(
+                "outbox_lost",
+                f"the intent {key} disappeared from the outbox",
+                fix="Run only one process with this outbox",
+            )
         return entry
 
     def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
@@ -256,6 +262,6 @@ class Sender:
         address, label = self._wallet.address, entry.intent.call.label
         return OperatorError(
             error.code,
-            f"{address} has {self._client.get_balance(address)} wei, too little for the gas of {label}",
-            fix=f"Send ether to {address}; on a devnet run covey devnet fund {address}",
+            f"account {address} has {self._client.get_balance(address)} wei, which is not enough gas for {label}",
+            fix=f"Send ether to {address}; on a devnet, run covey devnet fund {address}",
         )

@@ -76,8 +76,8 @@ class SqliteOutbox:
         self.close()
         raise OperatorError(
             "old_outbox",
-            f"the outbox {path} has format {version}, but this version of Covey reads format {SCHEMA_VERSION}",
-            fix=f"Once no transaction of this key is pending, remove {path} and start again",
+            f"the outbox {path} has format {version}, but this release reads only format {SCHEMA_VERSION}",
+            fix=f"Wait until no transaction of this key is pending, remove {path} and start again",
         )
 
     def close(self) -> None:
@@ -93,7 +93,9 @@ class SqliteOutbox:
             )
         entry = self.find(intent.key)
         if entry is None or entry.intent != intent:
-            raise ProtocolError("intent_conflict", f"{intent.key} is the key of another call", status=409)
+            raise ProtocolError(
+                "intent_conflict", f"the intent key {intent.key} is already used for a different call", status=409
+            )
 
     def find(self, key: str) -> Entry | None:
         entries = self._select("key = ?", key)

@@ -52,7 +52,7 @@ def load_key(path: Path) -> Wallet:
     Raises OperatorError("no_key") if the file cannot be read, OperatorError("bad_key") if it does not contain a key,
     and OperatorError("key_exposed") if other users can access it.
     """
-    fix = "Name a file that contains one private key as hexadecimal"
+    fix = "Use a file that contains one private key in hexadecimal"
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -61,13 +61,15 @@ def load_key(path: Path) -> Wallet:
         raise OperatorError("no_key", f"the key file {path} cannot be read: {error.strerror}", fix=fix) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OperatorError(
-            "key_exposed", f"the key file {path} is open to other users, mode {mode:o}", fix=f"Run chmod 600 {path}"
+            "key_exposed",
+            f"the key file {path} is accessible to other users, with mode {mode:o}",
+            fix=f"Run chmod 600 {path}",
         )
     try:
         return wallet_from_key(bytes.fromhex(data.decode().strip().removeprefix("0x")))
     except ValueError:
         # The cause is left out, because its message may contain the key.
-        raise OperatorError("bad_key", f"{path} does not hold a key", fix=fix) from None
+        raise OperatorError("bad_key", f"the file {path} does not contain a valid private key", fix=fix) from None
 
 
 def save_key(path: Path, key: bytes) -> Wallet:
@@ -78,10 +80,12 @@ def save_key(path: Path, key: bytes) -> Wallet:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise OperatorError("key_exists", f"{path} exists", fix="Name a new file") from error
+        raise OperatorError("key_exists", f"the key file {path} exists already", fix="Choose a new file") from error
     except OSError as error:
         raise OperatorError(
-            "no_folder", f"{path} cannot be made: {error.strerror}", fix="Name a file in a folder that you may write to"
+            "no_folder",
+            f"the key file {path} cannot be created: {error.strerror}",
+            fix="Choose a file in a folder that you can write to",
         ) from error
     with os.fdopen(descriptor, "w") as file:
         file.write("0x" + key.hex() + "\n")

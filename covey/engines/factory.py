@@ -104,12 +104,12 @@ def require_engine(
     OperatorError("bad_device") if the pool specifies hardware and torch cannot use the device.
     """
     other_python = interpreter if name == "vllm" else None
-    holds = f"this pool's thresholds hold for {role}s"
+    holds = f"this pool requires {role}s to run"
     engine = rules.worker_engine if role == "worker" else rules.validator_engine
     if engine not in {"any", name}:
         raise OperatorError(
             "wrong_engine",
-            f"{holds} on {engine}, not on {name}",
+            f"{holds} on the engine {engine}, not {name}",
             fix=f"Set engine to {engine}, one of {', '.join(get_args(EngineName))}",
         )
     if other_python is not None:
@@ -118,12 +118,12 @@ def require_engine(
     if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, python)):
         raise OperatorError(
             "wrong_hardware",
-            f"{holds} on {rules.hardware}, not on {hardware}",
-            fix=f"Set device to one that is {rules.hardware}, or join another pool",
+            f"{holds} on the hardware {rules.hardware}, not {hardware}",
+            fix=f"Set device to a device of type {rules.hardware}, or join another pool",
         )
     if rules.build != "any" and rules.build != (build := describe_build(name, interpreter)):
         raise OperatorError(
-            "wrong_build", f"{holds} with {rules.build}, not with {build}", fix=f"Install {rules.build}"
+            "wrong_build", f"{holds} with the build {rules.build}, not {build}", fix=f"Install {rules.build}"
         )
 
 
@@ -136,6 +136,6 @@ def _require_same_covey(interpreter: Path) -> None:
     if theirs != ours:
         raise OperatorError(
             "wrong_build",
-            f"{interpreter} has covey {theirs}, but this process has covey {ours}",
+            f"the Python interpreter {interpreter} has covey {theirs}, but this process has covey {ours}",
             fix=f"Install covey {ours} in {interpreter}",
         )

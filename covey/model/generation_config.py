@@ -26,7 +26,7 @@ def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
     path = _find(name_or_folder)
     if path is not None:
         if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"{GENERATION_FILE} has more than {MAX_BYTES} bytes")
+            raise ValueError(f"{GENERATION_FILE} exceeds {MAX_BYTES} bytes")
         values = from_json(path.read_bytes())
         if not isinstance(values, dict):
             raise ValueError(f"{GENERATION_FILE} is not a JSON object")
@@ -78,5 +78,5 @@ def _find(name_or_folder: str | Path) -> Path | None:
 def _require_ids(value: object) -> frozenset[int]:
     ids = value if isinstance(value, list) else [value]
     if not 1 <= len(ids) <= MAX_END_TOKENS or not all(type(each) is int and each >= 0 for each in ids):
-        raise ValueError(f"eos_token_id is {str(value)[:100]}, not 1 to {MAX_END_TOKENS} token ids")
+        raise ValueError(f"eos_token_id is {str(value)[:100]}, but must be 1 to {MAX_END_TOKENS} token ids")
     return frozenset(ids)

@@ -111,7 +111,7 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     """
     if (Path(name_or_folder) / "adapter_config.json").exists():
         # If peft is installed, transformers follows this file to another base model or to weights without a hash.
-        raise _unavailable(name_or_folder, "it contains an adapter, which must be merged into the weights first")
+        raise _unavailable(name_or_folder, "it contains an adapter, which has to be merged into the weights first")
     try:
         _require_hub(str(name_or_folder))
         require_layers(Path(name_or_folder), WEIGHTS_FILE)
@@ -173,7 +173,8 @@ def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int],
     last = max([*tokenizer.get_vocab().values(), *end_tokens])
     if last >= rows:
         raise _unavailable(
-            tokenizer.name_or_path, f"its tokenizer has a token {last}, but its model's last token is {rows - 1}"
+            tokenizer.name_or_path,
+            f"its tokenizer has the token id {last}, but the largest token id of its model is {rows - 1}",
         )
 
 
@@ -263,17 +264,25 @@ def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtyp
         missing, surplus = sorted(set(weights) - names), sorted(names - set(weights))
         raise ProtocolError(
             "policy_mismatch",
-            f"{len(missing)} weights are missing: {missing[:3]}, and {len(surplus)} are unexpected: {surplus[:3]}",
+            f"{len(missing)} weights are missing, for example {missing[:3]}, and {len(surplus)} "
+            f"are unexpected, for example {surplus[:3]}",
         )
     required = dtype
     for name, tensor in weights.items():
         entry = file.get_slice(name)
         if list(entry.get_shape()) != list(tensor.shape):
-            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_shape()}, not {list(tensor.shape)}")
+            raise ProtocolError(
+                "policy_mismatch",
+                f"the tensor {name} has the shape {entry.get_shape()} instead of {list(tensor.shape)}",
+            )
         file_dtype = _FILE_DTYPES.get(entry.get_dtype())
         required = required or file_dtype
         if file_dtype is None or file_dtype != required:
-            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_dtype()}, not {required or 'floating-point'}")
+            raise ProtocolError(
+                "policy_mismatch",
+                f"the tensor {name} has the data type {entry.get_dtype()} instead of "
+                f"{required or 'a floating-point type'}",
+            )
         if not bool(torch.isfinite(file.get_tensor(name)).all()):
             # With such weights honest work cannot be distinguished from false work.
             raise ProtocolError("policy_mismatch", f'tensor "{name}" contains NaN or Inf')
@@ -293,7 +302,7 @@ def _require_hub(name: str) -> None:
     except HTTPError:
         pass  # the hub answers
     except OSError as error:
-        why = f"there is no such folder, and {constants.ENDPOINT} does not answer: {error}"
+        why = f"the folder does not exist, and {constants.ENDPOINT} does not respond: {error}"
         raise _unavailable(name, why) from error
 
 
@@ -311,17 +320,17 @@ def _without_progress_bar() -> Iterator[None]:
 
 def _get_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise OperatorError("bad_dtype", f"there is no dtype {name!r}", fix=f"Name one of {sorted(DTYPES)}.")
+        raise OperatorError("bad_dtype", f"there is no data type called {name!r}", fix=f"Use one of {sorted(DTYPES)}")
     return DTYPES[name]
 
 
 def _unreadable(path: Path) -> ProtocolError:
-    return ProtocolError("policy_mismatch", f"{path.name} is not a readable safetensors file")
+    return ProtocolError("policy_mismatch", f"the file {path.name} is not a readable safetensors file")
 
 
 def _unavailable(name: str | Path, reason: str) -> OperatorError:
     return OperatorError(
         "model_unavailable",
-        f"{name} could not be loaded: {reason}",
-        fix="Name a model in safetensors form: a folder, or a repository that this machine can fetch.",
+        f"the model {name} could not be loaded: {reason}",
+        fix="Use a model in safetensors format: a folder, or a repository that this machine can download",
     )

@@ -59,8 +59,8 @@ class PromptFormat:
         if reserved:
             raise OperatorError(
                 "bad_template_kwargs",
-                f"chat_template_kwargs sets {', '.join(reserved)}, which the rendering sets itself",
-                fix="Remove these variables from chat_template_kwargs",
+                f"chat_template_kwargs sets reserved variables: {', '.join(reserved)}",
+                fix="Remove them from chat_template_kwargs",
             )
         return cls(kind=params.prompt_format, variables=params.chat_template_kwargs)
 
@@ -85,7 +85,7 @@ def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", form
         if tokenizer.bos_token_id is not None:
             tokens = [tokenizer.bos_token_id, *tokens]
     if not tokens:
-        raise ProtocolError("policy_mismatch", "the policy's tokenizer gives no tokens for a prompt")
+        raise ProtocolError("policy_mismatch", "the policy's tokenizer returned no tokens for a prompt")
     return tokens
 
 
@@ -129,7 +129,7 @@ def require_stable_template(
         raise OperatorError(
             "no_chat_template",
             "the model's tokenizer has no chat template",
-            fix="Choose a chat model, or the format raw",
+            fix='Choose a chat model, or set prompt_format = "raw"',
         )
     variables = _collect_variables(tokenizer, format.variables)
     texts = ("", _PROBE_SYSTEM) if has_system else ("",)
@@ -141,21 +141,25 @@ def require_stable_template(
             try:
                 rendered = sandbox.call(payload.encode(), attempts=ATTEMPTS).decode("utf-8", "surrogatepass")
             except SandboxError as error:
-                message = f"the chat template does not render within {seconds} s and {RENDER_BYTES >> 20} MiB"
+                message = f"the chat template was not rendered within {seconds} s and {RENDER_BYTES >> 20} MiB"
                 raise _explain("broken_template", message) from error
             except ProtocolError as error:
                 raise _explain(error.code, error.message) from error
             for text in filter(None, (_PROBE, system)):
                 if text not in rendered:
-                    raise _explain("broken_template", f"the chat template leaves out the text {text!r}")
+                    raise _explain("broken_template", f"the chat template omits the text {text!r}")
             for tag in unopened:
                 if rendered.rstrip().endswith(tag):
-                    raise _explain("thought_opened", f"the chat template opens {tag} at the end of every prompt")
+                    raise _explain(
+                        "thought_opened", f"the chat template opens the thinking tag {tag} at the end of every prompt"
+                    )
             theirs = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **format.variables
             )
             if theirs != rendered:
-                raise _explain("unstable_template", "the chat template renders differently in another process")
+                raise _explain(
+                    "unstable_template", "rendering the chat template in another process gives a different text"
+                )
 
 
 def require_pinned_template(params: ModelParams) -> None:
@@ -168,7 +172,7 @@ def require_pinned_template(params: ModelParams) -> None:
         raise OperatorError(
             "no_template_hash",
             'the pool has prompt_format = "chat" but no chat_template_hash',
-            fix="Create the pool with covey pool create FILE --model MODEL, which sets the hash",
+            fix="Create the pool with covey pool create FILE --model MODEL, which sets chat_template_hash",
         )
 
 
@@ -178,15 +182,16 @@ def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: Mo
     Raises ProtocolError("policy_mismatch") if it does not. Its prompts or the ends of its completions would differ from
     those of the pool.
     """
-    fix = "Publish policies of the pool's first model, or create another pool with covey pool create --model"
+    fix = "Publish policies based on the pool's first model, or create another pool with covey pool create --model"
     if params.chat_template_hash is not None and compute_template_hash(tokenizer) != params.chat_template_hash:
         template_hash = compute_template_hash(tokenizer) or "none"
         message = (
-            f"the hash of the policy's chat template is {template_hash}, the pool's is {params.chat_template_hash}"
+            f"the policy's chat template has the hash {template_hash}, but the pool requires "
+            f"{params.chat_template_hash}"
         )
         raise ProtocolError("policy_mismatch", f"{message}. {fix}")
     if params.end_tokens and end_tokens != set(params.end_tokens):
-        message = f"the policy's end tokens are {sorted(end_tokens)}, the pool's are {sorted(params.end_tokens)}"
+        message = f"the policy's end tokens are {sorted(end_tokens)}, but the pool requires {sorted(params.end_tokens)}"
         raise ProtocolError("policy_mismatch", f"{message}. {fix}")
 
 
@@ -202,7 +207,9 @@ def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mappin
     variables, controls = _collect_variables(tokenizer, named), _find_controls(tokenizer, template)
     border = next((chr(each) for each in _PRIVATE_USE if chr(each) not in question + system + template), None)
     if border is None:
-        raise ProtocolError("unsafe_prompt", "the question contains every private-use character")
+        raise ProtocolError(
+            "unsafe_prompt", "the prompt contains every private-use character, so its control tokens cannot be escaped"
+        )
 
     def encode(messages: Sequence[Mapping[str, str]]) -> list[int]:
         pieces = render_chat(template, messages, variables).split(border)
@@ -214,7 +221,7 @@ def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mappin
     ids = set(controls.values())
     ordinary = encode(_build_messages("a", "a" if system else ""))
     if [token for token in tokens if token in ids] != [token for token in ordinary if token in ids]:
-        raise ProtocolError("unsafe_prompt", "the question changes the control tokens of its prompt")
+        raise ProtocolError("unsafe_prompt", "the question text adds or removes control tokens in its prompt")
     return tokens
 
 
@@ -269,6 +276,6 @@ def _explain(code: str, message: str) -> OperatorError:
             " model",
         )
     if code == "thought_opened":
-        fix = "Set thinking_required = true in the environment's options, so that an unclosed thought earns nothing"
+        fix = "Set thinking_required = true in the environment's options, so that an unclosed thought earns no reward"
         return OperatorError(code, message, fix=fix)
     return OperatorError(code, message, fix="Correct the model's chat template, or choose another model")

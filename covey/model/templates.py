@@ -64,7 +64,7 @@ class _Steps(Extension):
         """Count one step and return True. Raises TemplateRuntimeError if there are more than `MAX_STEPS`."""
         self._local.steps += 1
         if self._local.steps > MAX_STEPS:
-            raise jinja2.TemplateRuntimeError(f"the rendering takes more than {MAX_STEPS} steps")
+            raise jinja2.TemplateRuntimeError(f"the rendering exceeds {MAX_STEPS} steps")
         return True
 
     def instrument(self, tree: nodes.Template) -> None:
@@ -114,7 +114,7 @@ class _SafeNamespace(Namespace):
 
 def _require_public(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace must not contain a name like {name!r}")
+        raise jinja2.exceptions.SecurityError(f"a namespace contains the private name {name!r}")
 
 
 def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:

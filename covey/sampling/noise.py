@@ -45,5 +45,5 @@ def gumbel(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary:
 
 def _pair(seeds: NDArray[np.uint64], positions: NDArray[np.uint32]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
     if len(seeds) != len(positions):
-        raise ValueError(f"{len(seeds)} seeds and {len(positions)} positions")
+        raise ValueError(f"{len(seeds)} seeds were given for {len(positions)} positions")
     return np.ascontiguousarray(seeds, np.uint64), np.ascontiguousarray(positions, np.uint32)

@@ -43,7 +43,7 @@ def score(
     """
     _require(logits, seeds, positions, temperature)
     if tokens.shape != logits.shape[:1] or bool(((tokens < 0) | (tokens >= logits.shape[1])).any()):
-        raise ValueError(f"tokens must be one per row, each from 0 to {logits.shape[1] - 1}")
+        raise ValueError(f"the tokens are not one per row, or not between 0 and {logits.shape[1] - 1}")
     if temperature == 0 or logits.device.type != "cpu":
         scores = logits if temperature == 0 else _compute_scores(logits, seeds, positions, temperature)
         return scores.amax(dim=-1) - scores.gather(1, tokens[:, None])[:, 0]
@@ -90,6 +90,10 @@ def _compute_scores(logits: torch.Tensor, seeds: Seeds, positions: Positions, te
 
 def _require(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float) -> None:
     if temperature != 0 and not MIN_TEMPERATURE <= temperature < float("inf"):
-        raise ValueError(f"temperature {temperature} is neither 0 nor a finite number of at least {MIN_TEMPERATURE}")
+        raise ValueError(
+            f"temperature is {temperature}, but must be 0 or a finite number of at least {MIN_TEMPERATURE}"
+        )
     if logits.ndim != 2 or logits.shape[1] == 0 or not len(logits) == len(seeds) == len(positions):
-        raise ValueError(f"{len(seeds)} seeds and {len(positions)} positions for logits {tuple(logits.shape)}")
+        raise ValueError(
+            f"{len(seeds)} seeds and {len(positions)} positions do not match logits of shape {tuple(logits.shape)}"
+        )

@@ -37,7 +37,7 @@ def solve(indices: Longs, values: Bits) -> Bits:
         return reference.solve(indices, values)
     words = np.empty((n, k + 1), np.uint16)
     if _compile().solve(indices, values, words) < n:
-        raise ValueError("no modulus keeps the indices of a window distinct")
+        raise ValueError("there is no modulus that keeps the indices of a window distinct")
     return words
 
 

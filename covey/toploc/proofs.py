@@ -103,7 +103,7 @@ def build(hidden_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[b
     """
     if hidden_bits.dtype != np.uint16 or hidden_bits.ndim != 2 or hidden_bits.size == 0:
         shape = f"{hidden_bits.dtype}{hidden_bits.shape}"
-        raise ValueError(f"hidden bits must be uint16[rows, hidden] with at least one row, not {shape}")
+        raise ValueError(f"hidden bits are {shape}, but must be uint16[rows, hidden] with at least one row")
     return build_many(find_tops([hidden_bits], Capture(window=window, top_k=top_k)))[0]
 
 
@@ -197,7 +197,7 @@ def compare_many(proofs: Sequence[Sequence[bytes]], replayed: Sequence[tuple[Top
     """
     for sent, tops in zip(proofs, replayed, strict=True):
         if len(sent) != len(tops):
-            raise ProtocolError("malformed_proof", f"a completion of {len(tops)} windows came with {len(sent)} proofs")
+            raise ProtocolError("malformed_proof", f"a completion with {len(tops)} windows has {len(sent)} proofs")
     groups = _group(replayed)
     parsed = [_parse_all([proofs[c][w] for c, w in group.places], group.k) for group in groups]
     distances: dict[tuple[int, int], Distances] = {}
@@ -247,14 +247,16 @@ def _parse_all(proofs: list[bytes], k: int) -> Bits:
     for proof in proofs:
         if len(proof) != 2 + 2 * k:
             raise ProtocolError(
-                "malformed_proof", f"a proof of {k} values must have {2 + 2 * k} bytes, not {len(proof)}"
+                "malformed_proof", f"a proof of {k} values has {len(proof)} bytes instead of {2 + 2 * k}"
             )
     words = np.frombuffer(b"".join(proofs), dtype=">u2").astype(np.uint16).reshape(len(proofs), k + 1)
     outside = (words[:, 0] < k) | (words[:, 0] > PRIME)
     if outside.any():
-        raise ProtocolError("malformed_proof", f"modulus {words[outside, 0][0]} is outside {k} .. {PRIME}")
+        raise ProtocolError(
+            "malformed_proof", f"the proof has the modulus {words[outside, 0][0]}, which is outside {k} .. {PRIME}"
+        )
     if (words[:, 1:] >= PRIME).any():
-        raise ProtocolError("malformed_proof", "a coefficient is not an element of the field")
+        raise ProtocolError("malformed_proof", "a coefficient of the proof is not an element of the field")
     return words
 
 
@@ -273,8 +275,8 @@ def _require_top(indices: Longs, values: Bits) -> None:
     good = indices.ndim == 2 and indices.shape == values.shape and indices.shape[1] > 0
     if not good or indices.dtype != np.int64 or values.dtype != np.uint16:
         raise ValueError(
-            f"top values must be int64[n, k] and uint16[n, k], not {indices.dtype}{indices.shape} and "
-            f"{values.dtype}{values.shape}"
+            f"top values are {indices.dtype}{indices.shape} and {values.dtype}{values.shape}, but "
+            "must be int64[n, k] and uint16[n, k]"
         )
     if (indices < 0).any():
-        raise ValueError(f"index {indices.min()} of a top value is negative")
+        raise ValueError(f"a top value has the negative index {indices.min()}")

@@ -84,5 +84,5 @@ def _compute_moduli(indices: Longs) -> Longs:
         while np.unique(row % moduli[n]).size < row.size:
             moduli[n] -= 1
             if moduli[n] < row.size:
-                raise ValueError("no modulus keeps the indices of a window distinct")
+                raise ValueError("there is no modulus that keeps the indices of a window distinct")
     return moduli

@@ -27,7 +27,7 @@ class Capture:
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.top_k < 1:
-            raise ValueError(f"a proof covers at least one token and one value, not {self.window} and {self.top_k}")
+            raise ValueError(f"window is {self.window} and top_k is {self.top_k}, but both must be at least 1")
 
 
 EVERYTHING = Capture(window=1, top_k=1 << 31)

@@ -56,7 +56,7 @@ def compute_top_tensor(windows: torch.Tensor, k: int) -> tuple[NDArray[np.int64]
     index. Raises ValueError for a different type, or if k is not 1 .. values of a window.
     """
     if windows.dtype != torch.bfloat16 or windows.ndim != 2 or not 1 <= k <= windows.shape[1]:
-        raise ValueError(f"windows must be bfloat16[n, at least {k}], not {windows.dtype}{tuple(windows.shape)}")
+        raise ValueError(f"windows are {windows.dtype}{tuple(windows.shape)}, but must be bfloat16[n, at least {k}]")
     bits = windows.contiguous().view(torch.int16)
     magnitudes = bits & _LOW
     # torch.topk does not define the order of ties. It therefore gives only the level, and ties are chosen by counting.

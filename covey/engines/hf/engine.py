@@ -54,7 +54,9 @@ class HuggingFaceEngine:
         self, *, dtype: str = "float32", max_batch: int = 64, base: str | Path | None = None, device: str = "cpu"
     ) -> None:
         if max_batch < 1:
-            raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
+            raise OperatorError(
+                "bad_batch", f"batch is {max_batch}, but must be at least 1", fix="Set batch to at least 1"
+            )
         self._dtype = dtype
         self._max_batch = max_batch
         self._base = base
@@ -157,7 +159,7 @@ class HuggingFaceEngine:
         Raises OperatorError("engine_out_of_memory") if memory is exhausted.
         """
         if any(not each.prompt or each.max_tokens < 1 for each in requests):
-            raise ValueError("a request requires a prompt and a limit of at least one token")
+            raise ValueError("a request has an empty prompt or a token limit below 1")
         with self._evaluating() as model:
             try:
                 return [
@@ -291,14 +293,16 @@ def _require_tokens(sequences: Sequence[ReplayRequest], vocabulary: int) -> None
     # An index beyond the embedding raises an exception on a CPU, but ends the process on a GPU.
     for sequence in sequences:
         if not sequence.prompt or not sequence.tokens:
-            raise ProtocolError("malformed_tokens", "a sequence requires a prompt and at least one completion token")
+            raise ProtocolError("malformed_tokens", "a sequence has an empty prompt or an empty completion")
         tokens = (*sequence.prompt, *sequence.tokens)
         if min(tokens) < 0 or max(tokens) >= vocabulary:
-            raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {vocabulary}")
+            raise ProtocolError(
+                "malformed_tokens", f"a token id is outside the vocabulary, which has {vocabulary} tokens"
+            )
 
 
 def _no_policy() -> OperatorError:
-    return OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
+    return OperatorError("no_policy", "no policy has been loaded into the engine", fix="Call load_policy first")
 
 
 def prepare_process(*, threads: int) -> None:

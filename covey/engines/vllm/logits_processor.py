@@ -50,7 +50,7 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
         """Raise ValueError if a seed is not an integer from 0 to 2**63 - 1."""
         seed = (sampling_params.extra_args or {}).get(SEED)
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
-            raise ValueError(f"{SEED} must be an integer from 0 to 2**63 - 1, not {seed!r}")
+            raise ValueError(f"{SEED} is {seed!r}, but must be an integer from 0 to 2**63 - 1")
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device

@@ -105,7 +105,7 @@ class Recorder:
         records = [self._records.pop(key) for key in keys]
         for record, claim in zip(records, self._claims, strict=bool(self._claims)):
             if record.rows != len(claim.tokens):
-                raise RuntimeError(f"vLLM computed {record.rows} of {len(claim.tokens)} rows of a replay")
+                raise RuntimeError(f"vLLM computed only {record.rows} of the {len(claim.tokens)} rows of a replay")
         tops = [] if self._states is None else [top for key in keys for top in self._states.pop_tops(key)]
         arrays: dict[str, Any] = {
             "preempted": np.array([self._preempted], np.int64),
@@ -166,7 +166,7 @@ class Recorder:
             record = self._records.setdefault(key, _Record())
             position = len(self._runner.requests[name].output_token_ids) - 1
             if position != record.rows:
-                raise RuntimeError(f"vLLM gave token {position} of a request after {record.rows} others")
+                raise RuntimeError(f"vLLM returned token {position} of a request, but token {record.rows} was expected")
             record.logprobs.append(logprob)
             record.rows += 1
         if self._states is not None:

@@ -130,7 +130,7 @@ class Serving:
     def _reload(self, folder: str) -> None:
         self._engine.collective_rpc("covey_reload", args=(folder,))
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM did not reset the KV cache of the old policy")
+            raise RuntimeError("vLLM did not reset the KV cache after loading a new policy")
 
     def _add(self, question: Frame) -> None:
         values, arrays = question.values, question.arrays
@@ -208,8 +208,9 @@ def start(question: Frame) -> Serving:
     if values["device"] != current_platform.device_type:
         raise OperatorError(
             "bad_device",
-            f"this build of vLLM runs on {current_platform.device_type}, not on {values['device']}",
-            fix=f"Set device to {current_platform.device_type}, and choose among several with CUDA_VISIBLE_DEVICES",
+            f"this build of vLLM supports only {current_platform.device_type}, but device is {values['device']}",
+            fix=f"Set device to {current_platform.device_type}, and choose between several devices "
+            "with CUDA_VISIBLE_DEVICES",
         )
     try:
         # The usage context sets how many prompt tokens a step takes. It matters because a replay is all prompt.
@@ -255,16 +256,16 @@ def _explain(error: Exception) -> OperatorError:
     if "max_model_len" in message or "maximum model length" in message:
         return OperatorError(
             "model_too_short",
-            f"the model has fewer positions than the longest sequence needs: {message}",
-            fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_model_len, or choose another"
-            " model",
+            f"the model supports fewer positions than the pool's longest sequence has: {message}",
+            fix="Lower max_model_len or the pool's max_prompt_tokens and max_completion_tokens, or "
+            "choose another model",
         )
     fix = (
-        "Install a C++ compiler, or keep enforce_eager = true"
+        "Install a C++ compiler, or set enforce_eager = true"
         if "compiler" in message
         else "Choose another model or engine"
     )
-    return OperatorError("engine_start", f"vLLM does not start: {message}", fix=fix)
+    return OperatorError("engine_start", f"vLLM failed to start: {message}", fix=fix)
 
 
 def _build_prompts(count: int, vocabulary: int) -> Arrays:

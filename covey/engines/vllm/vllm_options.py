@@ -66,7 +66,7 @@ class VllmOptions(BaseModel):
         if self.max_model_len is not None and self.max_model_len < length:
             raise OperatorError(
                 "bad_max_length",
-                f"max_model_len is {self.max_model_len}, but the pool's sequences have up to {length} tokens",
+                f"max_model_len is {self.max_model_len}, but the pool's sequences can have {length} tokens",
                 fix="Remove max_model_len, or join a pool with shorter sequences",
             )
         return self if self.max_model_len is not None else self.model_copy(update={"max_model_len": length})

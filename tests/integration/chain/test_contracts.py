@@ -153,7 +153,9 @@ def test_pause__by_the_admin__stops_new_work_only(chain):
 def test_open_node__contracts_of_this_release__are_old_to_the_next(chain, monkeypatch):
     assert json_rpc.open_node(chain.deployment).rpc_url == chain.client.rpc_url
     monkeypatch.setattr(json_rpc, "DOMAIN_VERSION", "3")
-    with pytest.raises(OperatorError, match="the contracts are of version '2', this release speaks '3'") as caught:
+    with pytest.raises(
+        OperatorError, match="the contracts have version '2', but this release supports version '3'"
+    ) as caught:
         json_rpc.open_node(chain.deployment)
     assert caught.value.code == "old_deployment"
 

@@ -272,7 +272,7 @@ def test_replay__tokens_that_the_model_does_not_have__are_malformed(
 
 
 def test_generate__longer_than_what_is_served__says_so(pair: Pair) -> None:
-    with pytest.raises(OperatorError, match=f"more than the {LONGEST} that vLLM serves") as caught:
+    with pytest.raises(OperatorError, match=f"but vLLM is limited to {LONGEST}") as caught:
         pair.vllm.generate([GenerationRequest(prompt=(2,) * 100, seed=0, max_tokens=LONGEST - 99)], temperature=1.0)
     assert caught.value.code == "sequence_too_long"
 

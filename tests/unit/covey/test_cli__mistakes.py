@@ -91,15 +91,22 @@ class Row(NamedTuple):
 ROWS = [
     # keys
     Row("wallet show {folder}/none.key", "no_key: the key file {folder}/none.key cannot be read"),
-    Row("wallet show {folder}/junk.key", "bad_key: {folder}/junk.key does not hold a key"),
+    Row("wallet show {folder}/junk.key", "bad_key: the file {folder}/junk.key does not contain a valid private key"),
     Row(
-        "wallet show {folder}/open.key", "key_exposed: the key file {folder}/open.key is open to other users, mode 644"
+        "wallet show {folder}/open.key",
+        "key_exposed: the key file {folder}/open.key is accessible to other users, with mode 644",
     ),
     Row("wallet show {folder}/open.key", "Run chmod 600 {folder}/open.key"),
     Row(f"pool start --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(f"worker register --node-key-file {{folder}}/open.key {SIGNED} --pool 1", "key_exposed: "),
-    Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
-    Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
+    Row(
+        "wallet new {folder}/operator.key",
+        "key_exists: the key file {folder}/operator.key exists already. Choose a new file",
+    ),
+    Row(
+        "wallet new {folder}/none/a.key",
+        "no_folder: the key file {folder}/none/a.key cannot be created: No such file or directory",
+    ),
     # the devnet
     Row(
         "devnet up --folder {folder}/half --port 0",
@@ -120,7 +127,10 @@ ROWS = [
     Row(
         f"devnet fund {A.lower()} --folder {{folder}}", "an address without a checksum (EIP-55). Copy the address from"
     ),
-    Row(f"devnet fund {A} --folder {{folder}}/none", "no_deployment: {folder}/none/deployment.json cannot be read"),
+    Row(
+        f"devnet fund {A} --folder {{folder}}/none",
+        "no_deployment: the deployment file {folder}/none/deployment.json cannot be read",
+    ),
     # the folder of a pool
     Row(f"{INIT} --chain http://node.example/secret", "the contract addresses on http://node.example are unknown. Add"),
     Row(f"{INIT} {CHAIN}", "bad_settings: --deployment cannot be combined with a devnet, which"),
@@ -136,7 +146,7 @@ ROWS = [
         "bad_url: --relay is ftp://b, which is not a public base URL",
     ),
     Row(f"{INIT} --chain sepolia {CHAIN}", "bad_url: --chain is sepolia, which is neither devnet nor the URL"),
-    Row(f"{INIT} --device gpu", "bad_device: gpu cannot be used: "),
+    Row(f"{INIT} --device gpu", "bad_device: the device gpu cannot be used: "),
     Row("init pool /proc/new", "no_folder: /proc/new cannot be created: "),
     Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Choose a new"),
     Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Ch"),
@@ -149,7 +159,7 @@ ROWS = [
     Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment kind called sudoku. Use one of "),
     Row(
         f"{INIT} --chain http://node.example --deployment {{folder}}/none.json --public-url https://a.example",
-        "no_deployment: {folder}/n",
+        "no_deployment: the deployment file {folder}/n",
     ),
     Row("up {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. Us"),
     Row("up {folder}", "no_processes: {folder}/processes.toml cannot be read"),
@@ -224,17 +234,27 @@ ROWS = [
         "no_folder: the folder that should contain {folder}/none/x.json does not exist",
     ),
     # the chain
-    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_chainId: "),
+    Row(
+        f"pool show {CHAIN} --pool 1",
+        "chain_unreachable: the chain node http://127.0.0.1:9 did not respond to eth_chainId: ",
+    ),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
-    Row("pool show --deployment {folder}/silent.json --pool 1", "no_rpc: the deployment file names no node of chain 3"),
-    Row("pool show --deployment {folder}/silent.json --pool 1", "Name one in the variable COVEY_RPC_URL, in a role's"),
+    Row(
+        "pool show --deployment {folder}/silent.json --pool 1",
+        "no_rpc: neither the deployment file nor the settings have a URL of a node",
+    ),
+    Row(
+        "pool show --deployment {folder}/silent.json --pool 1",
+        "Set the URL in the variable COVEY_RPC_URL, in the setting rpc_url",
+    ),
     Row(
         f"stake add 1 --kind friend {NODE}", "bad_kind: there is no kind of bond called friend. Use one of contributor"
     ),
+    Row(f"devnet fund {A} --raw --tokens 1.5 --folder {{folder}}", "bad_amount: 1.5 has too many decimal places: the"),
     Row(
-        f"devnet fund {A} --raw --tokens 1.5 --folder {{folder}}", "bad_amount: 1.5 is too fine: the smallest unit has"
+        f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}",
+        "bad_amount: -1 is not a valid amount. Write an amount such as 15",
     ),
-    Row(f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}", "bad_amount: -1 is not an amount. Write it like 15"),
     Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
     Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash: 0x and 64 hexadecimal digits"),
     Row(
@@ -242,32 +262,36 @@ ROWS = [
     ),
     Row(
         f"pool start {NODE}",
-        "reverted: PoolRegistry.startPool: WrongState(1, 2). See the pool's state with covey pool show",
+        "reverted: PoolRegistry.startPool: WrongState(1, 2). Check the pool's state with covey pool show",
         refusal="WrongState(uint256,uint8)" + "1".zfill(64) + "2".zfill(64),
     ),
     Row(
         f"stake withdraw --raw {NODE}",
-        "reverted: StakeManager.withdraw: NothingToWithdraw(). Begin with covey stake unbond",
+        "reverted: StakeManager.withdraw: NothingToWithdraw(). Run covey stake unbond first",
         refusal="NothingToWithdraw()",
     ),
     Row(
         f"worker remove {A} {NODE}",
-        "Name the key of the contributor that",
+        "Set --key-file to the key of the contributor that",
         refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
     ),
     Row(
         "pool create {folder}/pool.toml --deployment {folder}/node.json --key-file {folder}/operator.key",
-        "InvalidQuorum(4, 3). Lower quorum in [params] to the number of validators, the second number",
+        "InvalidQuorum(4, 3). Lower quorum in [params] to at most the number of validators",
         refusal="InvalidQuorum(uint256,uint256)" + "4".zfill(64) + "3".zfill(64),
-    ),
-    Row(f"pool start {NODE}", f"insufficient_funds: {OPERATOR} has 5 wei, too little for the gas of", refusal="poor"),
-    Row(
-        "pool start --deployment {folder}/five.json --pool 1 --key-file {folder}/operator.key",
-        "wrong_chain: http://127.0.0.1:{node} is on chain 31337, the contracts are on chain 5",
     ),
     Row(
         f"pool start {NODE}",
-        "old_deployment: the contracts are of version '1', this release speaks '2'. Name a deployment of this version",
+        f"insufficient_funds: account {OPERATOR} has 5 wei, which is not enough gas for",
+        refusal="poor",
+    ),
+    Row(
+        "pool start --deployment {folder}/five.json --pool 1 --key-file {folder}/operator.key",
+        "wrong_chain: the node http://127.0.0.1:{node} is on chain 31337, but the contracts are on chain 5",
+    ),
+    Row(
+        f"pool start {NODE}",
+        "old_deployment: the contracts have version '1', but this release supports version '2'. Use contracts",
         refusal="old",
     ),
     # a contributor's door
@@ -292,11 +316,14 @@ ROWS = [
     ),
     Row(
         f"{JOIN} --deployment {{folder}}/five.json",
-        "wrong_chain: http://127.0.0.1:{node} is on chain 31337, the contracts are on chain 5. Name a node of the",
+        "wrong_chain: the node http://127.0.0.1:{node} is on chain 31337, but the contracts are on chain 5. Set --rpc",
         page=describe_pool(5),
     ),
-    Row(f"{JOIN} {CHAIN}", "chain_unreachable: http://127.0.0.1:9 did not", page=describe_pool(31337)),
-    Row(f"{JOIN} --key-file {{folder}}/open.key", "key_exposed: the key file {folder}/open.key is open to other users"),
+    Row(f"{JOIN} {CHAIN}", "chain_unreachable: the chain node http://127.0.0.1:9 did not", page=describe_pool(31337)),
+    Row(
+        f"{JOIN} --key-file {{folder}}/open.key",
+        "key_exposed: the key file {folder}/open.key is accessible to other users",
+    ),
     Row(
         f"{JOIN} --key-file {{folder}}/operator.key",
         "not_confirmed: with --key-file this command stakes tokens, but there is no",
@@ -307,7 +334,10 @@ ROWS = [
     Row(f"rewards show {CHAIN} --pool 1", "no_key: the contributor is unknown, because neither --contributor nor"),
     Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
-    Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer"),
+    Row(
+        f"rewards claim --wait {SIGNED} --pool 1",
+        "chain_unreachable: the chain node http://127.0.0.1:9 did not respond",
+    ),
     # words of the shell
     Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
     Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),

@@ -193,9 +193,9 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
     ("options", "code", "text"),
     [
         (("--mode", "exact"), "exact_impossible", "the calibrated mode"),
-        (("--worker-engine", "llama"), "bad_engine", "there is no engine llama"),
+        (("--worker-engine", "llama"), "bad_engine", "there is no inference engine called llama"),
         (("--device", "gpu"), "bad_device", "gpu cannot be used"),
-        (("--validator-engine", "any"), "bad_engine", "there is no engine any"),
+        (("--validator-engine", "any"), "bad_engine", "there is no inference engine called any"),
         (("--previous", str(tiny_folder())), "forgery_passes", "the forgery previous"),
     ],
 )

@@ -286,6 +286,6 @@ def test_read_bundle__unreadable_bundle__is_refused_with_a_code(tmp_path: Path, 
 
 def test_describe_engine__interpreter__is_used_for_vllm_only() -> None:
     nobody = Path("/nonexistent/python")
-    with pytest.raises(OperatorError, match=r"bad_device: /nonexistent/python"):
+    with pytest.raises(OperatorError, match=r"bad_device: the Python interpreter /nonexistent/python"):
         describe_engine("vllm", dtype="float32", batch=1, device="cpu", interpreter=nobody)
     assert describe_engine("hf", dtype="float32", batch=1, device="cpu", interpreter=nobody).name == "hf"

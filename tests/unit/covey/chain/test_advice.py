@@ -33,8 +33,8 @@ def test_advice__every_error_of_the_contracts__has_advice_or_cannot_reach_a_comm
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("NothingToClaim()", "NothingToClaim(). Everything that is final is claimed already"),
-        ("NotOperator(1, 0xAb)", "NotOperator(1, 0xAb). Name the key of the pool's operator with --key-file"),
+        ("NothingToClaim()", "NothingToClaim(). Wait for the next final epoch"),
+        ("NotOperator(1, 0xAb)", "NotOperator(1, 0xAb). Set --key-file to the key of the pool's operator"),
         ("InvalidQuorum(4, 3)", "InvalidQuorum(4, 3). Lower quorum"),
         ("no reason", "no reason"),
         ("", ""),

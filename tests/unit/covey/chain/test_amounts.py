@@ -58,17 +58,21 @@ def test_parse_amount__by_hand(text: str, unit: TokenUnit, value: int):
 @pytest.mark.parametrize(
     ("text", "unit", "message"),
     [
-        ("", CVT, " is not an amount"),
-        ("1,5", CVT, "1,5 is not an amount. Write it like 1.5 CVT"),
-        ("1e18", CVT, "1e18 is not in CVT"),
-        ("-1", CVT, "-1 is not an amount"),
-        ("٣", CVT, "٣ is not an amount"),
-        ("1" * 79, CVT, "is not an amount"),
+        ("", CVT, " is not a valid amount"),
+        ("1,5", CVT, "1,5 is not a valid amount. Write an amount such as 1.5 CVT"),
+        ("1e18", CVT, "1e18 is not an amount in CVT"),
+        ("-1", CVT, "-1 is not a valid amount"),
+        ("٣", CVT, "٣ is not a valid amount"),
+        ("1" * 79, CVT, "is not a valid amount"),
         ("1\x1b[31m", CVT, r"'1\x1b[31m' is not"),
-        ("1.5 USD", CVT, "1.5 USD is not in CVT"),
-        ("1.5 CVT", SMALLEST, "1.5 CVT is not in the smallest unit. Write it like 1500000000000000000"),
-        ("1.5", SMALLEST, "1.5 is too fine: the smallest unit has no digits after the point"),
-        ("0.0000000000000000001", CVT, "is too fine: CVT has 18 digits after the point"),
+        ("1.5 USD", CVT, "1.5 USD is not an amount in CVT"),
+        (
+            "1.5 CVT",
+            SMALLEST,
+            "1.5 CVT is not an amount in the smallest unit. Write an amount such as 1500000000000000000",
+        ),
+        ("1.5", SMALLEST, "1.5 has too many decimal places: the smallest unit has no decimal places"),
+        ("0.0000000000000000001", CVT, "has too many decimal places: CVT has 18 decimal places"),
         ("0", CVT, "0 is too small"),
         ("0.0", SMALLEST, "0.0 is too small"),
         (str(MAX_AMOUNT + 1), SMALLEST, "is too large"),
@@ -98,7 +102,7 @@ def test_require_plausible__a_million_times_the_balance__is_the_limit(value: int
     if is_plausible:
         require_plausible(value, CVT, balance=balance)
         return
-    with pytest.raises(OperatorError, match=r"smallest_unit: .* CVT is over a million .*add --raw if") as caught:
+    with pytest.raises(OperatorError, match=r"smallest_unit: .* CVT is more than a million .*add --raw if") as caught:
         require_plausible(value, CVT, balance=balance)
     assert format_amount(balance, CVT) in caught.value.message
 
@@ -148,7 +152,7 @@ def test_read_unit__values_of_a_token__are_bounded_and_cleaned(decimals, symbol,
 
 @pytest.mark.parametrize("decimals", [37, 255, REVERTED, EMPTY])
 def test_read_unit__odd_decimals__are_refused(decimals):
-    with pytest.raises(OperatorError, match=r"odd_token: the token 0xT .*with --raw"):
+    with pytest.raises(OperatorError, match=r"odd_token: the token 0xT .*Use --raw"):
         read_unit(Token(decimals, "CVT"))
 
 

@@ -87,7 +87,9 @@ def test_open_node__deployment_of_this_version__returns_the_named_node(node):
 def test_open_node__deployment_of_version_1__is_refused(node):
     node.result("0x5")
     node.result("0x" + encode_domain("1").hex())
-    with pytest.raises(OperatorError, match="the contracts are of version '1', this release speaks '2'") as caught:
+    with pytest.raises(
+        OperatorError, match="the contracts have version '1', but this release supports version '2'"
+    ) as caught:
         open_node(make_deployment(5, node.url))
     assert caught.value.code == "old_deployment"
 
@@ -96,13 +98,13 @@ def test_open_node__no_contract_yet__is_transient(node):
     """The node lags, or the deployment's transactions are not in a block yet."""
     node.result("0x5")
     node.result("0x")
-    with pytest.raises(TransientError, match=f"no_contract: EpochLedger does not answer at {ALICE}"):
+    with pytest.raises(TransientError, match=f"no_contract: there is no contract EpochLedger at {ALICE}"):
         open_node(make_deployment(5, node.url))
 
 
 def test_open_node__another_chain__is_refused_and_names_no_secret(node):
     node.result("0x1")
-    with pytest.raises(OperatorError, match=f"{node.url} is on chain 1, the contracts are on chain 5") as caught:
+    with pytest.raises(OperatorError, match=f"{node.url} is on chain 1, but the contracts are on chain 5") as caught:
         open_node(make_deployment(5, node.url + "/?key=secret"))
     assert caught.value.code == "wrong_chain"
     assert "secret" not in str(caught.value)
@@ -132,12 +134,12 @@ def test_request__no_server__is_transient():
         with pytest.raises(TransientError) as caught:
             client.block_number()
     assert caught.value.code == "chain_unreachable"
-    assert f"{client.rpc_url} did not answer eth_blockNumber: " in caught.value.message
+    assert f"{client.rpc_url} did not respond to eth_blockNumber: " in caught.value.message
     assert "correct rpc_url" in caught.value.message
 
 
 def test_request__url_with_a_password__is_shown_without_it():
-    with pytest.raises(TransientError, match=r"http://127.0.0.1:1 did not answer") as caught:
+    with pytest.raises(TransientError, match=r"http://127.0.0.1:1 did not respond to") as caught:
         ChainClient("http://me:secret@127.0.0.1:1/rpc?key=secret", timeout_s=0.5).block_number()
     assert "secret" not in str(caught.value)
 

@@ -121,7 +121,7 @@ def test_open__file_of_another_version__is_refused_with_advice(tmp_path: Path, v
     file = tmp_path / "outbox.sqlite3"
     with closing(sqlite3.connect(file)) as database:
         database.executescript(f"CREATE TABLE intents (key TEXT); PRAGMA user_version = {version};")
-    with pytest.raises(OperatorError, match=f"has format {version}, .* reads format {SCHEMA_VERSION}") as caught:
+    with pytest.raises(OperatorError, match=f"has format {version}, .* reads only format {SCHEMA_VERSION}") as caught:
         SqliteOutbox(file)
     assert caught.value.code == "old_outbox"
     assert str(file) in caught.value.fix

@@ -181,11 +181,14 @@ def test_amounts__shown_to_people__have_the_symbol(opened, arguments, shown):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pool", "fund", "1.55"], "bad_amount: 1.55 is too fine: CVT has 1 digits"),
-        (["pool", "fund", "100000001"], "smallest_unit: 100000001 CVT is over a million times the balance, 100 CVT"),
+        (["pool", "fund", "1.55"], "bad_amount: 1.55 has too many decimal places: CVT has 1"),
+        (
+            ["pool", "fund", "100000001"],
+            "smallest_unit: 100000001 CVT is more than a million times the balance of 100 CVT",
+        ),
         (["stake", "add", "100000001"], "add --raw if it is in the token's smallest unit"),
-        (["stake", "unbond", "5000001"], "over a million times the balance, 5 CVT"),
-        (["stake", "add", "1 USD"], "bad_amount: 1 USD is not in CVT"),
+        (["stake", "unbond", "5000001"], "more than a million times the balance of 5 CVT"),
+        (["stake", "add", "1 USD"], "bad_amount: 1 USD is not an amount in CVT"),
     ],
 )
 def test_amounts__wrong__nothing_is_sent(opened, arguments, message):

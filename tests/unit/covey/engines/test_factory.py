@@ -115,7 +115,7 @@ def test_require_engine__another_python_with_another_covey__names_the_version_to
 def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     python = write_python(tmp_path, vllm="0.32.0")
-    for engine, message in (("vllm", "on device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
+    for engine, message in (("vllm", "device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
         rules = VerificationParams(worker_engine=engine, hardware=HOPPER)
         with pytest.raises(OperatorError, match=message):
             require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
@@ -127,7 +127,7 @@ def test_require_engine__is_apart__asks_torch_in_another_process(
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
     rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
-    with pytest.raises(OperatorError, match="not on device cuda:0 of its own"):
+    with pytest.raises(OperatorError, match="not device cuda:0 of its own"):
         require_engine("hf", rules, role="worker", device="cuda:0", is_apart=True)
 
 
@@ -142,7 +142,7 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
     with pytest.raises(OperatorError) as caught:
         require_engine(name, VerificationParams(validator_engine=wanted), role="validator", device="cpu")
     assert caught.value.code == "wrong_engine"
-    assert f"hold for validators on {wanted}" in caught.value.message
+    assert f"requires validators to run on the engine {wanted}" in caught.value.message
     assert wanted in caught.value.fix
 
 
@@ -153,12 +153,12 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
         ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
         ({"build": BUILD}, "cpu", ""),
         (EXACT, "cpu", ""),
-        (EXACT | {"hardware": "cpu"}, "cpu", "wrong_hardware: .* on cpu, not on "),
-        ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* hold for workers on cpu, not on {HOPPER}"),
-        ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* hold for workers on {HOPPER}, not on cpu"),
-        ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on NVIDIA H200, not on {HOPPER}"),
-        ({"hardware": HOPPER}, "cuda:7", "bad_device: cuda:7 cannot be used: Invalid device id"),
-        ({"hardware": "cpu", "build": "torch 1.0"}, "cpu", "wrong_build: .* for workers with torch 1.0, not with "),
+        (EXACT | {"hardware": "cpu"}, "cpu", "wrong_hardware: .* on the hardware cpu, not "),
+        ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* workers to run on the hardware cpu, not {HOPPER}"),
+        ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* workers to run on the hardware {HOPPER}, not cpu"),
+        ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on the hardware NVIDIA H200, not {HOPPER}"),
+        ({"hardware": HOPPER}, "cuda:7", "bad_device: the device cuda:7 cannot be used: Invalid device id"),
+        ({"hardware": "cpu", "build": "torch 1.0"}, "cpu", "wrong_build: .* run with the build torch 1.0, not "),
         ({"hardware": "cpu", "build": BUILD + "+x"}, "cuda", "wrong_hardware"),
     ],
 )  # fmt: skip
@@ -192,17 +192,20 @@ def join(params: PoolParams) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("rules", "device", "message"),
     [
-        ({"{role}_engine": "vllm"}, "cpu", "wrong_engine: this pool's thresholds hold for {role}s on vllm, not on hf"),
+        (
+            {"{role}_engine": "vllm"},
+            "cpu",
+            "wrong_engine: this pool requires {role}s to run on the engine vllm, not hf",
+        ),
         (
             {"hardware": "cpu"},
             "cuda",
-            "wrong_hardware: this pool's thresholds hold for {role}s on cpu, not on " + HOPPER,
+            "wrong_hardware: this pool requires {role}s to run on the hardware cpu, not " + HOPPER,
         ),
         (
             {"mode": "exact", "hardware": HERE, "build": "torch 2.0.0"},
             "cpu",
-            "wrong_build: this pool's thresholds hold for {role}s with torch 2.0.0, not with "
-            + BUILD.partition("+")[0],
+            "wrong_build: this pool requires {role}s to run with the build torch 2.0.0, not " + BUILD.partition("+")[0],
         ),
     ],
     ids=["engine", "hardware", "build"],

@@ -108,5 +108,5 @@ def test_describe_hardware__another_python__asks_its_torch(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["any", "another"])
 def test_describe_build__unknown_engine__is_reported(name: str) -> None:
-    with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
+    with pytest.raises(OperatorError, match=f"bad_engine: there is no inference engine called {name}"):
         describe_build(name)

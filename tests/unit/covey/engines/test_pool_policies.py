@@ -41,7 +41,7 @@ def test_load_pool_policy__pool_that_pins_nothing__takes_any(folder: Path) -> No
     [
         (DATED, (END_OF_TEXT, IM_END), "chat template"),
         (CHATML + " ", (END_OF_TEXT, IM_END), "chat template"),
-        (None, (END_OF_TEXT, IM_END), "chat template is none"),
+        (None, (END_OF_TEXT, IM_END), "chat template has the hash none"),
         (CHATML, (IM_END,), r"end tokens are \[2\]"),
         (CHATML, IM_END, r"end tokens are \[2\]"),
         (CHATML, None, r"end tokens are \[2\]"),
@@ -66,7 +66,9 @@ def test_load_policy__end_tokens_change__engine_uses_the_new_ones(folder: Path, 
 
 
 def test_load_policy__end_token_outside_the_vocabulary__is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"model_unavailable: .*token 300, but its model's last token is 299"):
+    with pytest.raises(
+        OperatorError, match=r"model_unavailable: .*token id 300, but the largest token id of its model is 299"
+    ):
         HuggingFaceEngine().load_policy(write_chat_model(tmp_path, ends=(IM_END, 300)), 0)
 
 

@@ -236,7 +236,7 @@ def test_load_model__pickled_weights__are_not_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("my-model", "there is no such folder, and http://127.0.0.1:9 does not answer"),
+        ("my-model", "the folder does not exist, and http://127.0.0.1:9 does not respond"),
         ("./no/such/folder", "Repo id must be in the form"),
     ],
 )
@@ -244,7 +244,7 @@ def test_load_model__name_that_cannot_be_fetched__is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, name: str, word: str
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(OperatorError, match=f"model_unavailable: {name} could not be loaded: {word}"):
+    with pytest.raises(OperatorError, match=f"model_unavailable: the model {name} could not be loaded: {word}"):
         load_model(name, "float32")
 
 

@@ -200,7 +200,9 @@ def test_compute_template_hash__several_templates__is_that_of_the_default(templa
 @pytest.mark.parametrize("name", ["chat_template", "add_generation_prompt", "messages", "tokenize", "tools"])
 def test_prompt_format__variable_that_the_rendering_sets__is_refused(name: str) -> None:
     params = ModelParams(prompt_format="chat", chat_template_kwargs={name: "x", "fine": 1})
-    with pytest.raises(OperatorError, match=f"bad_template_kwargs: chat_template_kwargs sets {name},"):
+    with pytest.raises(
+        OperatorError, match=f"bad_template_kwargs: chat_template_kwargs sets reserved variables: {name}"
+    ):
         PromptFormat.of(params)
 
 
@@ -219,16 +221,18 @@ def test_require_policy_format__policy_as_pinned__returns() -> None:
 
 def test_require_policy_format__another_template__names_both_hashes() -> None:
     ours, theirs = sha256(CHATML.encode()), sha256(DATED.encode())
-    with pytest.raises(ProtocolError, match=f"policy_mismatch: .*{theirs}, the pool's is {ours}. Publish policies"):
+    with pytest.raises(
+        ProtocolError, match=f"policy_mismatch: .*{theirs}, but the pool requires {ours}. Publish policies"
+    ):
         require_policy_format(build_chat_tokenizer(DATED), {0, 2}, ModelParams(chat_template_hash=ours))
 
 
 def test_require_policy_format__no_template__is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"policy_mismatch: .*template is none"):
+    with pytest.raises(ProtocolError, match=r"policy_mismatch: .*template has the hash none"):
         require_policy_format(build_chat_tokenizer(None), {2}, ModelParams(chat_template_hash=sha256(b"x")))
 
 
 @pytest.mark.parametrize("ends", [{0}, {0, 1}, {0, 1, 2}])
 def test_require_policy_format__other_end_tokens__names_both_sets(ends: set[int]) -> None:
-    with pytest.raises(ProtocolError, match=r"policy_mismatch: .*the pool's are \[0, 2\]"):
+    with pytest.raises(ProtocolError, match=r"policy_mismatch: .*the pool requires \[0, 2\]"):
         require_policy_format(TOKENIZER, ends, ModelParams(end_tokens=(0, 2)))

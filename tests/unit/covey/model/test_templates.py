@@ -114,7 +114,7 @@ def test_render_chat__endless_depth__is_broken(template: str) -> None:
     ],
 )
 def test_render_chat__endless__ends_after_the_limit_of_steps(template: str) -> None:
-    with pytest.raises(ProtocolError, match=f"broken_template: .*more than {MAX_STEPS} steps"):
+    with pytest.raises(ProtocolError, match=f"broken_template: .*exceeds {MAX_STEPS} steps"):
         render_chat(template, MESSAGES, {})
 
 

@@ -129,5 +129,5 @@ def test_gumbel__compiled_and_tensor_versions__within_one_unit_in_the_last_place
 
 
 def test_gumbel__fewer_positions_than_seeds__is_refused() -> None:
-    with pytest.raises(ValueError, match="2 seeds and 1 positions"):
+    with pytest.raises(ValueError, match="2 seeds were given for 1 positions"):
         gumbel(np.zeros(2, np.uint64), np.zeros(1, np.uint32), 4)

@@ -125,7 +125,7 @@ def test_score__any_token__is_the_difference_of_the_full_scores(seed: int, size:
 
 @pytest.mark.parametrize("tokens", [[-1, 0], [0, 4], [0], [[0, 1]]])
 def test_score__invalid_tokens__are_refused(tokens: list[int]) -> None:
-    with pytest.raises(ValueError, match="tokens must be one per row"):
+    with pytest.raises(ValueError, match="the tokens are not one per row"):
         score(torch.zeros(2, 4), torch.tensor(tokens), np.zeros(2, np.uint64), np.zeros(2, np.uint32), 1.0)
 
 
@@ -133,7 +133,7 @@ def test_score__invalid_tokens__are_refused(tokens: list[int]) -> None:
     ("shape", "seeds", "positions"), [((2, 0), 2, 2), ((2, 4), 1, 2), ((2, 4), 2, 3), ((4,), 4, 4)]
 )
 def test_sample__rows_that_do_not_match__are_refused(shape: tuple[int, ...], seeds: int, positions: int) -> None:
-    with pytest.raises(ValueError, match="for logits"):
+    with pytest.raises(ValueError, match="do not match logits"):
         sample(torch.zeros(shape), np.zeros(seeds, np.uint64), np.zeros(positions, np.uint32), 1.0)
 
 

@@ -187,7 +187,7 @@ def test_generate__no_requests__gives_no_completions(qwen: HuggingFaceEngine) ->
 def test_generate__request_without_prompt_or_room__is_refused(
     qwen: HuggingFaceEngine, request_: GenerationRequest
 ) -> None:
-    with pytest.raises(ValueError, match="requires a prompt and a limit"):
+    with pytest.raises(ValueError, match="has an empty prompt or a token limit"):
         qwen.generate([request_], temperature=1.0)
 
 
@@ -372,12 +372,12 @@ def test_engine__before_its_first_policy__raises_no_policy() -> None:
     engine = HuggingFaceEngine()
     assert engine.policy_version is None
     for use in (lambda: engine.hidden_size, lambda: engine.tokenizer, lambda: engine.generate([], temperature=1.0)):
-        with pytest.raises(OperatorError, match="no policy is loaded"):
+        with pytest.raises(OperatorError, match="no policy has been loaded"):
             use()
 
 
 def test_init__batch_of_zero__is_refused() -> None:
-    with pytest.raises(OperatorError, match="max_batch"):
+    with pytest.raises(OperatorError, match="batch is 0"):
         HuggingFaceEngine(max_batch=0)
 
 

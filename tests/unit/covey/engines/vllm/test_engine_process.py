@@ -63,9 +63,9 @@ def test_frame__larger_than_its_limits__is_neither_sent_nor_read(monkeypatch: py
     with ours, theirs:
         send(ours, Frame("replay", {}, {"tokens": np.zeros(100, np.int64)}))
         monkeypatch.setattr(frames, "MAX_PAYLOAD", 500)
-        with pytest.raises(ValueError, match="is over"):
+        with pytest.raises(ValueError, match="exceeds the limits"):
             receive(theirs)
-        with pytest.raises(ValueError, match="is over"):
+        with pytest.raises(ValueError, match="exceeds the limits"):
             send(ours, Frame("replay", {}, {"tokens": np.zeros(100, np.int64)}))
 
 
@@ -82,7 +82,7 @@ def test_ask__other_side_does_not_read__ends_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("covey.engines.vllm.engine_process._SEND_SECONDS", 1)
     process = start(tmp_path, "send(connection, Frame('did', call=1))\ntime.sleep(60)")
     process.ask(Frame("check"), 30)
-    with pytest.raises(TransientError, match="did not read a replay") as caught:
+    with pytest.raises(TransientError, match="did not read the request replay") as caught:
         process.ask(Frame("replay", {}, {"tokens": np.zeros(1 << 20, np.int64)}), 30)
     assert (caught.value.code, process.is_alive) == ("engine_timeout", False)
 

@@ -55,7 +55,7 @@ def test_receive__damaged_frame__is_a_value_error(ends, header, payload):
 @pytest.mark.parametrize("sizes", [(MAX_HEADER + 1, 0), (2, MAX_PAYLOAD + 1)])
 def test_receive__sizes_over_the_limits__are_refused_before_anything_is_read(ends, sizes):
     ends[0].sendall(struct.pack(">IQ", *sizes))
-    with pytest.raises(ValueError, match="is over the limits"):
+    with pytest.raises(ValueError, match="exceeds the limits"):
         receive(ends[1])
 
 

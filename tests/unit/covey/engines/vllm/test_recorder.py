@@ -138,7 +138,7 @@ def test_decode__token_out_of_order__ends_the_process() -> None:
     runner.add("a", {KEY: 0})
     runner.requests["a"].output_token_ids.append(2)
     runner.execute([("a", 3, 1)])
-    with pytest.raises(RuntimeError, match="token 1 of a request after 0"):
+    with pytest.raises(RuntimeError, match="token 1 of a request, but token 0 was expected"):
         runner.sample_tokens([4])
 
 
