@@ -64,7 +64,7 @@ class ObjectStore:
             raise OperatorError("bad_store", f"{url} cannot be opened: {error}", fix="Correct store_url") from error
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object. Raises ProtocolError("object_exists") and changes nothing if the key exists already."""
+        """Store an object. Raises ProtocolError("object_exists") and changes nothing if the key already exists."""
         _require_key(key)
         try:
             obstore.put(self._store, key, data, mode="create")
@@ -74,7 +74,7 @@ class ObjectStore:
             raise TransientError("store_unavailable", f"cannot store {key}: {error}") from error
 
     def put_named_by_content(self, key: str, data: bytes) -> None:
-        """Store an object whose key contains the hash of its content. It is not an error if the key exists already."""
+        """Store an object whose key contains the hash of its content. It is not an error if the key already exists."""
         try:
             self.put(key, data)
         except ProtocolError as error:

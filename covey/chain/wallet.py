@@ -80,7 +80,7 @@ def save_key(path: Path, key: bytes) -> Wallet:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise OperatorError("key_exists", f"the key file {path} exists already", fix="Choose a new file") from error
+        raise OperatorError("key_exists", f"the key file {path} already exists", fix="Choose a new file") from error
     except OSError as error:
         raise OperatorError(
             "no_folder",

@@ -212,7 +212,7 @@ def tasks_example(
     from covey.tasks.examples import build_rows
 
     if out.exists():
-        raise OperatorError("file_exists", f"the output file {out} exists already", fix="Choose a new file with --out")
+        raise OperatorError("file_exists", f"the output file {out} already exists", fix="Choose a new file with --out")
     examples = build_rows(rows, seed=seed)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples)
     try:

@@ -74,7 +74,7 @@ def _new_file(path: Path) -> Iterator[None]:
         file = path.open("xb", buffering=0)
     except FileExistsError as error:
         raise OperatorError(
-            "file_exists", f"the output file {path} exists already", fix="Choose a new file with --out"
+            "file_exists", f"the output file {path} already exists", fix="Choose a new file with --out"
         ) from error
     except OSError as error:
         raise _refuse_file(path, error) from error

@@ -101,7 +101,7 @@ ROWS = [
     Row(f"worker register --node-key-file {{folder}}/open.key {SIGNED} --pool 1", "key_exposed: "),
     Row(
         "wallet new {folder}/operator.key",
-        "key_exists: the key file {folder}/operator.key exists already. Choose a new file",
+        "key_exists: the key file {folder}/operator.key already exists. Choose a new file",
     ),
     Row(
         "wallet new {folder}/none/a.key",
@@ -184,7 +184,7 @@ ROWS = [
     Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
     Row(
         f"{DEPLOY} --token {A} --out {{folder}}/right.toml",
-        "file_exists: the output file {folder}/right.toml exists already. Choose a new",
+        "file_exists: the output file {folder}/right.toml already exists. Choose a new",
     ),
     Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
     Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
