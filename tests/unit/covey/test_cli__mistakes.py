@@ -188,7 +188,7 @@ ROWS = [
     ),
     Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
     Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
-    Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: the output file /dev/full exists"),
+    Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: the output file /dev/full already exists"),
     Row("up {folder}/lost", "bad_state: the chain state in {folder}/lost/chain/state.json is incomplete"),
     Row("up {folder}/lost", "or create another pool with covey init pool, because everything in {folder}/lost"),
     # pool files
