@@ -29,7 +29,7 @@ class CallLimits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if value <= 0:
-                raise ValueError(f"{name} must be positive, got {value}")
+                raise ValueError(f"{name} is {value}, but must be positive")
 
     @classmethod
     def for_cpu(cls, seconds: float, *, memory_bytes: int = 1 << 30, output_bytes: int = 64 << 20) -> Self:

@@ -68,8 +68,8 @@ def ask(executable: Path, packages: Sequence[str]) -> Interpreter:
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(
             "bad_interpreter",
-            f"the Python interpreter {executable} does not list its folders and packages: {error}",
-            fix="Name a working Python 3.11 or newer",
+            f"the Python interpreter {executable} did not list its folders and packages: {error}",
+            fix="Use a working Python 3.11 or newer",
         ) from error
 
 

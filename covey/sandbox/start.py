@@ -16,7 +16,7 @@ def add_package(folder: Path) -> None:
         folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} is not a package")
+        raise ImportError(f"the folder {folder} is not a Python package")
     module = importlib.util.module_from_spec(spec)
     sys.modules[folder.name] = module
     spec.loader.exec_module(module)

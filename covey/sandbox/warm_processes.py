@@ -203,5 +203,7 @@ class Sandbox:
             try:
                 return self._free.get(timeout=BUSY_SECONDS)
             except queue.Empty:
-                get_logger().warning("sandbox busy", function=self._function, processes=len(self._slots))
-        raise TransientError("sandbox_busy", f"all {len(self._slots)} processes of {self._function} remain busy")
+                get_logger().warning("all sandbox processes busy", function=self._function, processes=len(self._slots))
+        raise TransientError(
+            "sandbox_busy", f"all {len(self._slots)} sandbox processes for {self._function} are still busy"
+        )

@@ -115,7 +115,7 @@ class ZygoteProcess:
             try:
                 socket.send_fds(self._control, [CALL], [payload_file, answer])
             except OSError:
-                return CallOutcome(error=SandboxError("sandbox_died", "the zygote ended before the call"))
+                return CallOutcome(error=SandboxError("sandbox_died", "the sandbox process ended before the call"))
             finally:
                 os.close(payload_file)
                 os.close(answer)
@@ -123,7 +123,7 @@ class ZygoteProcess:
         finally:
             os.close(reading)
         if ending is None:
-            return CallOutcome(error=SandboxError("sandbox_died", "the zygote ended during the call"))
+            return CallOutcome(error=SandboxError("sandbox_died", "the sandbox process ended during the call"))
         self._is_usable = ending.is_clean
         return _judge(b"".join(pieces), ending, self._limits, is_over=is_over)
 
@@ -178,7 +178,7 @@ class ZygoteProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise TransientError("sandbox_start", f"no process can be started: {error}") from error
+            raise TransientError("sandbox_start", f"the sandbox process cannot be started: {error}") from error
         finally:
             theirs.close()
             os.close(guard)
@@ -211,7 +211,9 @@ class ZygoteProcess:
         if not data:
             reason = self._read_stderr() or "it exited before it was ready"
             raise OperatorError(
-                "sandbox_start", f"the process of {self._function} does not start: {reason}", fix="Run covey doctor"
+                "sandbox_start",
+                f"the sandbox process for {self._function} does not start: {reason}",
+                fix="Run covey doctor",
             )
         started = Started.from_json(data)
         match started.kind:
@@ -225,8 +227,8 @@ class ZygoteProcess:
             case "other":
                 raise OperatorError(
                     "sandbox_start",
-                    f"the process of {self._function} does not start: {started.message}",
-                    fix="Check the installation",
+                    f"the sandbox process for {self._function} does not start: {started.message}",
+                    fix="Check the installation with covey doctor",
                 )
 
     def _receive_start(self, deadline: float) -> tuple[bytes, int]:
@@ -239,12 +241,12 @@ class ZygoteProcess:
                 # Imported here, because the process in the sandbox does not need it.
                 from covey.runtime.log import get_logger
 
-                get_logger().warning("sandbox is still starting", function=self._function)
+                get_logger().warning("waiting for a sandbox process to start", function=self._function)
                 continue
             if self._launched is not None:
                 self._launched.kill()
             raise TransientError(
-                "sandbox_start", f"the process of {self._function} takes over {START_SECONDS:.0f} s to start"
+                "sandbox_start", f"the sandbox process for {self._function} did not start within {START_SECONDS:.0f} s"
             )
         try:
             data, ancillary, _, _ = self._control.recvmsg(MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -328,23 +330,25 @@ def _judge(written: bytes, ending: Ending, limits: CallLimits, *, is_over: bool)
     error: SandboxError | ProtocolError | None = None
     status, body = written[:1], written[1:]
     if is_over:
-        error = SandboxError("sandbox_output", f"the answer is over {limits.output_bytes} bytes")
+        error = SandboxError("sandbox_output", f"the output of the call exceeds {limits.output_bytes} bytes")
     elif ending.cause == "cpu":
-        error = SandboxError("sandbox_cpu", f"the call used over {limits.cpu_seconds} CPU seconds")
+        error = SandboxError("sandbox_cpu", f"the call used more than {limits.cpu_seconds} CPU seconds")
     elif ending.cause == "wall":
-        error = SandboxError("sandbox_timeout", f"the call took over {limits.wall_seconds} s")
+        error = SandboxError("sandbox_timeout", f"the call took more than {limits.wall_seconds} s")
     elif ending.cause == "memory" or status == OUT_OF_MEMORY:
-        error = SandboxError("sandbox_memory", f"the call used over {limits.memory_bytes} bytes of memory")
+        error = SandboxError("sandbox_memory", f"the call used more than {limits.memory_bytes} bytes of memory")
     elif ending.cause == "processes":
-        error = SandboxError("sandbox_died", f"the call had over {limits.processes} processes")
+        error = SandboxError("sandbox_died", f"the call started more than {limits.processes} processes")
     elif ending.cause in {"signal", "stopped"}:
-        error = SandboxError("sandbox_died", f"the call ended by signal {ending.status}")
+        error = SandboxError("sandbox_died", f"the sandbox process was ended by signal {ending.status} during the call")
     elif ending.status != 0 or status not in {OK, REFUSED, RAISED}:
-        error = SandboxError("sandbox_died", f"the call ended with exit status {ending.status}")
+        error = SandboxError(
+            "sandbox_died", f"the sandbox process ended with exit status {ending.status} during the call"
+        )
     elif status == RAISED:
         # Only letters and digits, and not many of them, because the input may have chosen the name.
         name = "".join(filter(str.isalnum, body[:64].decode("ascii", "replace")))
-        error = SandboxError("sandbox_died", f"the call raised {name}")
+        error = SandboxError("sandbox_died", f"the call raised an unexpected {name}")
     elif status == REFUSED:
         code, _, message = body.decode("utf-8", "replace").partition("\n")
         error = ProtocolError(code, message)

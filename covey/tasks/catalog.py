@@ -71,8 +71,8 @@ def build_absent(digest: Hash) -> OperatorError:
     """Build the error for a data set that is in none of the folders, if there is no relay to ask."""
     return OperatorError(
         "no_dataset",
-        f"the environment draws its tasks from the data set {digest}, which is in none of the named folders",
-        fix="Name its folder with --dataset or in the setting datasets",
+        f"data set {digest}, from which the environment draws its tasks, is in none of the data set folders",
+        fix="Add its folder with --dataset or in the setting datasets",
     )
 
 
@@ -85,7 +85,9 @@ def list_folders(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise OperatorError(
-                "no_dataset", f"there is no folder {folder}", fix="Correct the setting datasets or --dataset"
+                "no_dataset",
+                f"the data set folder {folder} does not exist",
+                fix="Correct --dataset or the setting datasets",
             )
         if (folder / MANIFEST_FILE).exists():
             listed.append(folder)

@@ -111,7 +111,9 @@ def _check_rows(data_set: DataSet, advance: Callable[[int], None]) -> CheckRepor
         group = groups[owners[number]]
         if (row.split, row.task_type) != (group.split, group.task_type):
             index = f"{group.split}.{group.task_type}.index"
-            raise build_damaged(f"{index} lists row {number}, which is a {row.split} row of type {row.task_type}")
+            raise build_damaged(
+                f"{index} lists row {number}, which belongs to split {row.split} and type {row.task_type}"
+            )
         characters[number] = len(row.prompt)
         bare += not row.solve_rates
         rates.update(row.solve_rates.keys())
@@ -138,8 +140,8 @@ def _read_index(data_set: DataSet, split: Split, task_type: str) -> Entries:
     data = data_set.read_index(split, task_type)
     if len(data) % ENTRY.size:
         raise build_damaged(
-            f"{split}.{task_type}.index has {len(data)} bytes, which is not a multiple of {ENTRY.size}, the size of an"
-            " entry"
+            f"{split}.{task_type}.index has {len(data)} bytes, which is not a multiple of its "
+            f"entry size of {ENTRY.size} bytes"
         )
     return np.frombuffer(data, dtype=_ENTRY)
 
@@ -152,8 +154,10 @@ def _require_cover(data_set: DataSet, entries: Entries) -> None:
     starts = np.concatenate([np.zeros(1, dtype=np.uint64), ends])
     wrong = np.flatnonzero(starts[:-1] != entries["offset"])
     if len(wrong) or int(starts[-1]) != size:
-        location = f"row {wrong[0]}" if len(wrong) else f"the end, {int(starts[-1])} of {size} bytes"
-        raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {location}")
+        location = f"row {wrong[0]}" if len(wrong) else f"the end of the file, at byte {int(starts[-1])} of {size}"
+        raise build_damaged(
+            f"the indexes do not list every row of {ROWS_FILE} exactly once; the first difference is at {location}"
+        )
 
 
 def _read_rows(data_set: DataSet, entries: Entries) -> Iterator[TaskRecord]:

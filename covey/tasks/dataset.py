@@ -36,7 +36,7 @@ class DataSet:
         self.manifest, self.digest, self._content = manifest, digest, content
         self._files = {file.name: file for file in manifest.files}
         if ROWS_FILE not in self._files:
-            raise self._refuse(f"it has no file {ROWS_FILE}")
+            raise self._refuse(f"its manifest does not list the file {ROWS_FILE}")
 
     @property
     def groups(self) -> dict[tuple[Split, str], int]:
@@ -65,9 +65,9 @@ class DataSet:
         if not 0 <= index < self.count(split, task_type):
             raise OperatorError(
                 "no_row",
-                f"the data set {self.digest} has {self.count(split, task_type)} {split} rows of type {task_type}, but"
-                f" row {index} was requested",
-                fix="Name a row from 0 up to one less than the number that covey tasks check prints",
+                f"row {index} was requested, but the data set {self.digest} has "
+                f"{self.count(split, task_type)} {split} rows of type {task_type}",
+                fix="Choose a row number from 0 to one less than the number of rows that covey tasks check prints",
             )
         name = get_index_name(split, task_type)
         location = f"row {index} of {name}"
@@ -75,7 +75,7 @@ class DataSet:
         offset, size = ENTRY.unpack(data)
         row = self.parse(self.read_line(offset, size, location), location)
         if (row.task_type, row.split) != (task_type, split):
-            raise self._refuse(f"{location} is a {row.split} row of type {row.task_type}")
+            raise self._refuse(f"{location} belongs to split {row.split} and type {row.task_type}")
         return row
 
     def read_line(self, offset: int, size: int, place: str) -> bytes:
@@ -85,7 +85,10 @@ class DataSet:
         """
         rows = self._files[ROWS_FILE]
         if size > MAX_ROW_BYTES or offset + size > rows.size:
-            raise self._refuse(f"{place} points at {size} bytes from byte {offset} on, but {ROWS_FILE} has {rows.size}")
+            raise self._refuse(
+                f"{place} points to {size} bytes at offset {offset}, which is too long for a row or outside "
+                f"{ROWS_FILE} with its {rows.size} bytes"
+            )
         return self._content.read(rows, offset, size)
 
     def parse(self, data: bytes, place: str) -> TaskRecord:
@@ -93,7 +96,7 @@ class DataSet:
         try:
             return TaskRecord.from_bytes(data)
         except ValueError as error:
-            raise self._refuse(f"{place} does not parse: {error}") from error
+            raise self._refuse(f"{place} cannot be parsed: {error}") from error
 
     def read_index(self, split: Split, task_type: str) -> bytes:
         """Return the bytes of a whole index."""
@@ -130,7 +133,9 @@ class Folder:
         shard, start = file.shards[number], number * DATA_SHARD_BYTES
         data = self._read(file, start, shard.size)
         if canonical.sha256(data) != shard.sha256:
-            raise build_damaged(f"shard {number} of {self.folder / file.name}, from byte {start} on, is damaged")
+            raise build_damaged(
+                f"shard {number} of {self.folder / file.name}, which starts at byte {start}, does not match its hash"
+            )
         self._hashed.add(shard.sha256)
         return data
 
@@ -140,9 +145,9 @@ class Folder:
             with path.open("rb", buffering=0) as opened:
                 data = os.pread(opened.fileno(), size, offset)
         except OSError as error:
-            raise build_damaged(f"{path} cannot be read: {error.strerror}") from error
+            raise build_damaged(f"the data set file {path} cannot be read: {error.strerror}") from error
         if len(data) != size:
-            raise build_damaged(f"{path} is shorter than its manifest says")
+            raise build_damaged(f"the data set file {path} is shorter than its manifest says")
         return data
 
 
@@ -157,13 +162,13 @@ def open_folder(folder: Path) -> DataSet:
     try:
         manifest = DatasetManifest.from_bytes(data, digest)
     except ProtocolError as error:
-        raise build_damaged(f"{folder / MANIFEST_FILE}: {error.message}") from error
+        raise build_damaged(f"the manifest {folder / MANIFEST_FILE} is invalid: {error.message}") from error
     for file in manifest.files:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size != file.size:
             state = "is missing" if size is None else f"has {size} bytes"
-            raise build_damaged(f"{path} {state}, but its manifest says {file.size} bytes")
+            raise build_damaged(f"the data set file {path} {state}, but its manifest says {file.size} bytes")
     return DataSet(manifest, digest, Folder(folder))
 
 
@@ -174,7 +179,9 @@ def read_manifest_bytes(folder: Path) -> bytes:
             return file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise OperatorError(
-            "no_dataset", f"{folder} is not the folder of a data set", fix="Create one with covey tasks import"
+            "no_dataset",
+            f"the folder {folder} does not contain a data set",
+            fix="Create a data set with covey tasks import",
         ) from error
 
 

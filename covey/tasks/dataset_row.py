@@ -79,7 +79,7 @@ class TaskRecord:
                 **others,
             } if not others:
                 if not all(_is_rate(rate) for rate in rates.values()):
-                    raise ValueError("a solve rate is not a share from 0 to 1")
+                    raise ValueError("a solve rate is not a number from 0 to 1")
                 return cls(
                     problem_id=problem_id,
                     task_type=task_type,
@@ -87,7 +87,7 @@ class TaskRecord:
                     verification_info=info,
                     solve_rates={name: float(rate) for name, rate in rates.items()},  # type: ignore[arg-type]
                 )
-        raise ValueError("the bytes are not a row of a data set")
+        raise ValueError("the bytes are not a valid row of a data set")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Reading:
         """
         prompt = values.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            raise _refuse("prompt is missing, empty or not a string")
+            raise _refuse("the column prompt is missing, blank or not a string")
         task_type = self._read_task_type(values.get("task_type"))
         try:
             raw = _read_info(values.get("verification_info"))
@@ -121,7 +121,7 @@ class Reading:
             )
             size = len(row.to_bytes())
         except (ValueError, TypeError, RecursionError) as error:
-            raise _refuse(f"verification_info or another column is wrong: {error}") from error
+            raise _refuse(f"verification_info or another column is invalid: {error}") from error
         if size > MAX_ROW_BYTES:
             raise build_too_long(size)
         return row
@@ -130,15 +130,17 @@ class Reading:
         named = self.task_type if value is None or value == "" else value
         if named is None:
             raise BadRowError(
-                "unknown_task_type", "the row has no task_type", fix="Name the type of such rows with --task-type"
+                "unknown_task_type",
+                "the row has no task_type, and no default is set",
+                fix="Set the type of these rows with --task-type",
             )
         task_type = self.renames.get(named, ALIASES.get(named, named)) if isinstance(named, str) else ""
         if not is_task_type(task_type):
             raise BadRowError(
                 "unknown_task_type",
-                f"task_type is {named!r:.60}, which is not a kind of environment on this machine",
-                fix="Map the type to a kind with --rename TYPE=KIND, install the package that provides the kind,"
-                " or skip such rows with --skip-bad",
+                f"task_type is {named!r:.60}, which is not an environment kind on this machine",
+                fix="Map the type to an environment kind with --rename TYPE=KIND, install the "
+                "package that provides the kind, or skip these rows with --skip-bad",
             )
         return task_type
 
@@ -175,19 +177,19 @@ def build_too_long(size: int) -> BadRowError:
     return BadRowError(
         "row_too_long",
         f"the row has at least {size} bytes, but at most {MAX_ROW_BYTES} are allowed",
-        fix="Shorten the row's test cases, or skip such rows with --skip-bad",
+        fix="Shorten the row's test cases, or skip these rows with --skip-bad",
     )
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
 
 
 def _read_info(value: object) -> JsonObject:
     if isinstance(value, str):
         value = parse_json(value)
     if value is None:
-        raise ValueError("the answer is missing: there is no verification_info")
+        raise ValueError("verification_info is missing, so the row cannot be graded")
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
     return value
@@ -211,7 +213,7 @@ def _read_rates(values: Mapping[str, object]) -> dict[str, float]:
         if rate is None:
             continue
         if not _is_rate(rate):
-            raise ValueError(f"the solve rate {name} is {rate!r:.40}, which is not a share from 0 to 1")
+            raise ValueError(f"the solve rate {name} is {rate!r:.40}, which is not a number from 0 to 1")
         checked[name] = float(rate)
     return checked
 

@@ -52,8 +52,8 @@ def build_rows(count: int, *, seed: int = 0) -> list[dict[str, str]]:
         if not templates:
             raise OperatorError(
                 "too_many_rows",
-                f"the templates have only {len(rows)} different questions, but {count} rows were requested",
-                fix="Request fewer rows with --rows",
+                f"{count} rows were requested, but the templates can create only {len(rows)} different ones",
+                fix="Lower --rows",
             )
     return rows[:count]
 

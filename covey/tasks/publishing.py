@@ -40,9 +40,9 @@ def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> Non
                 raise
             raise OperatorError(
                 "wrong_dataset",
-                f"the pool draws its tasks from the data set {digest}; the setting datasets names {here}, and no relay"
-                f" delivers it: {error.message}",
-                fix="Name the folder of that data set in the setting datasets",
+                f"data set {digest}, from which the pool draws tasks, is missing: the setting "
+                f"datasets contains {here}, and no relay serves it: {error.message}",
+                fix="Add the folder of the data set to the setting datasets",
             ) from error
 
 
@@ -59,9 +59,9 @@ def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCa
         return catalog
     digest, folder = next(iter(paths.items()))
     if digests:
-        message = f"the pool's file names the data set {missing[0]}, but that of {folder} is {digest}"
-        fix = f'Name the folder of the right data set, or write dataset = "{digest}" into the file'
+        message = f"the pool file requires data set {missing[0]}, but {folder} contains data set {digest}"
+        fix = f'Set --dataset to the folder of the right data set, or write dataset = "{digest}" into the pool file'
     else:
-        message = f"the pool's file names no data set, but that of {folder} is {digest}"
-        fix = f'Write options = {{ dataset = "{digest}" }} into [params.environment] of the file'
+        message = f"the pool file sets no data set, but {folder} contains data set {digest}"
+        fix = f'Write options = {{ dataset = "{digest}" }} into [params.environment] of the pool file'
     raise OperatorError("wrong_dataset", message, fix=fix)

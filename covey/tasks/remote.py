@@ -39,11 +39,11 @@ class ShardFetcher:
 
     def fetch_manifest(self, digest: Hash) -> DatasetManifest:
         """Fetch the manifest of a data set. Raises TransientError while no relay delivers it."""
-        return self._call(lambda: self._client.fetch_dataset_manifest(digest), f"the data set {digest}")
+        return self._call(lambda: self._client.fetch_dataset_manifest(digest), f"data set {digest}")
 
     def fetch_shard(self, shard: Shard, name: DatasetName) -> bytes:
         """Fetch the bytes of a shard and check them. Raises TransientError while no relay delivers them."""
-        return self._call(lambda: self._client.fetch_shard(shard, name), f"a shard of the data set {name.digest}")
+        return self._call(lambda: self._client.fetch_shard(shard, name), f"a shard of data set {name.digest}")
 
     def close(self) -> None:
         """End the thread. Calls that still wait for a relay raise TransientError."""
@@ -66,7 +66,7 @@ class ShardFetcher:
             return waiting.result(self._seconds + _STOP_SECONDS)
         except TimeoutError as error:
             waiting.cancel()
-            raise TransientError("no_relay", f"no relay delivered {thing} within {self._seconds:g} s") from error
+            raise TransientError("no_relay", f"no relay served {thing} within {self._seconds:g} s") from error
 
 
 class Shards:
@@ -98,12 +98,14 @@ class Shards:
                 if (path := self._store.find_shard(shard.sha256)) is not None:
                     return path
             except TransientError as error:  # the stored copy is damaged
-                get_logger().warning("shard is fetched again", message=error.message)
+                get_logger().warning("stored shard damaged, fetching it again", message=error.message)
             data = self._fetcher.fetch_shard(shard, self._name)
             try:
                 self._store.add_shard(shard.sha256, data)
             except OSError as error:
-                raise TransientError("disk_full", f"a shard could not be stored: {error.strerror}") from error
+                raise TransientError(
+                    "disk_full", f"a shard of a data set could not be stored: {error.strerror}"
+                ) from error
             return self._store.get_shard_path(shard.sha256)
 
 
@@ -120,7 +122,9 @@ def open_remote(digest: Hash, *, fetcher: ShardFetcher, folder: Path) -> DataSet
         try:
             store.add_manifest(manifest)
         except OSError as error:
-            raise TransientError("disk_full", f"a manifest could not be stored: {error.strerror}") from error
+            raise TransientError(
+                "disk_full", f"the manifest of a data set could not be stored: {error.strerror}"
+            ) from error
     return DataSet(manifest, digest, Shards(manifest, name, fetcher=fetcher, store=store))
 
 
@@ -129,5 +133,5 @@ def _find_manifest(store: ShardStore, name: DatasetName) -> DatasetManifest | No
         data = store.find_manifest(name)
         return None if data is None else name.read_manifest(data)
     except TransientError as error:
-        get_logger().warning("manifest is fetched again", message=error.message)
+        get_logger().warning("stored manifest damaged, fetching it again", message=error.message)
         return None

@@ -34,12 +34,14 @@ def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: f
             known = ", ".join(sorted(names)) or "none"
             raise OperatorError(
                 "no_solve_rate",
-                f"no row of {folder} carries the solve rate {solve_rate}; the known rates are: {known}",
-                fix=f"Name one of them with --solve-rate; {folder / MANIFEST_FILE} is unchanged",
+                f"no row of {folder} has the solve rate {solve_rate}; the available solve rates are: {known}",
+                fix=f"Choose one of them with --solve-rate; {folder / MANIFEST_FILE} is unchanged",
             )
         if not counts["kept"]:
             raise OperatorError(
-                "nothing_kept", f"no row's solve rate lies between {low} and {high}", fix="Widen --low and --high"
+                "nothing_kept",
+                f"no row has a solve rate from {low} to {high}",
+                fix="Widen the range with --low and --high",
             )
         return writer.finish(), counts
 

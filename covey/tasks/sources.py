@@ -60,7 +60,9 @@ def read_sources(sources: Iterable[str]) -> Iterator[SourceRow]:
             yield from _read_splits(source, _load_hub(source))
         else:
             raise OperatorError(
-                "no_source", f"{source} does not exist", fix="Name a file, a folder, or OWNER/NAME of a data set"
+                "no_source",
+                f"the source {source} does not exist",
+                fix="Use an existing file or folder, or OWNER/NAME of a data set on the Hugging Face Hub",
             )
 
 
@@ -71,7 +73,9 @@ def _read_folder(folder: Path) -> Iterator[SourceRow]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _is_readable(path)]
     if not paths:
         raise OperatorError(
-            "no_source", f"{folder} contains neither Parquet nor JSON lines files", fix="Name the folder of the files"
+            "no_source",
+            f"the folder {folder} contains no Parquet or JSON lines files",
+            fix="Use the folder that contains the files",
         )
     for path in paths:
         yield from _read_file(path)
@@ -92,12 +96,14 @@ def _read_file(path: Path) -> Iterator[SourceRow]:
         else:
             raise OperatorError(
                 "bad_source",
-                f"the format of {path} is unknown from its name",
-                fix="Name a file that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
+                f"the file format of {path} cannot be told from its name",
+                fix="Use a file whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
             )
     except (pa.ArrowException, OSError) as error:
         raise OperatorError(
-            "bad_source", f"{path} cannot be read: {error!s:.200}", fix="Download or create the file again"
+            "bad_source",
+            f"the source file {path} cannot be read: {error!s:.200}",
+            fix="Download or create the file again",
         ) from error
 
 
@@ -121,12 +127,12 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
     try:
         values = parse_json(line)
     except ValueError as error:
-        return _refuse(f"the row is not JSON: {error}")
+        return _refuse(f"the row is not valid JSON: {error}")
     return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("the row is not a JSON object")
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
@@ -138,7 +144,8 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
             if metadata.total_byte_size > MAX_GROUP_BYTES:
                 raise OperatorError(
                     "bad_source",
-                    f"row group {group} of {path} has {metadata.total_byte_size} bytes, over {MAX_GROUP_BYTES}",
+                    f"row group {group} of {path} has {metadata.total_byte_size} bytes, but at "
+                    f"most {MAX_GROUP_BYTES} are allowed",
                     fix="Write the file again with smaller row groups",
                 )
             average = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
@@ -159,7 +166,7 @@ def _read_batch_row(batch: Any, columns: list[str], i: int) -> Mapping[str, obje
     try:
         return {name: scalar.as_py() for name, scalar in scalars.items()}
     except UnicodeDecodeError as error:
-        return _refuse(f"a string is not UTF-8: {error}")
+        return _refuse(f"a string is not valid UTF-8: {error}")
 
 
 def _is_text(scalar: Any) -> bool:
@@ -182,7 +189,9 @@ def _load_hub(name: str) -> Any:
         return _import_datasets().load_dataset(name, streaming=True)
     except (OSError, ValueError) as error:
         raise OperatorError(
-            "no_source", f"the data set {name} cannot be loaded: {error!s:.200}", fix="Name a file or another data set"
+            "no_source",
+            f"the data set {name} could not be loaded with the package datasets: {error!s:.200}",
+            fix="Use a file, or the name of another data set",
         ) from error
 
 
@@ -192,6 +201,6 @@ def _import_datasets() -> Any:
     except ImportError as error:
         raise OperatorError(
             "no_datasets_package",
-            "reading this source requires the package datasets, which is not installed",
-            fix='Install it with pip install "covey[datasets]"',
+            "this source can only be read with the package datasets, which is not installed",
+            fix='Run pip install "covey[datasets]"',
         ) from error
