@@ -19,7 +19,7 @@ class CoveyError(Exception):
 
 
 class TransientError(CoveyError):
-    """Something outside this process did not answer. The same call may succeed later.
+    """Something outside this process did not respond. The same call may succeed later.
 
     Example: code "chain_unreachable".
     """

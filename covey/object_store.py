@@ -1,9 +1,9 @@
 """One object store: a local folder by default, or S3 and others by URL (obstore).
 
-Objects that the owner puts are immutable. Objects that a stranger puts by a link are not, because an S3 link fixes only
-the verb, the key and the time.
+Objects stored by the owner are immutable. Objects that a peer uploads by a link are not, because an S3 link fixes only
+method, key and time.
 
-Strangers put and get objects by signed, short-lived links. An S3 store signs its own links. For a folder, the
+Peers upload and download objects by signed, short-lived links. An S3 store signs its own links. For a folder, the
 coordinator's API serves `{base_url}/v1/objects/{key}` and checks each link with `require_link`. The owner of the store
 chooses every key.
 """
@@ -25,12 +25,12 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 
 Method = Literal["GET", "PUT"]
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""Plain ASCII names only: no "..", no percent-encoding, and no Unicode letter that looks like another one."""
+"""Matches plain ASCII names: without "..", percent-encoding or Unicode letters that look alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSigner:
-    """Signs links to a store that cannot sign its own links."""
+    """Signs links to a store that cannot sign its own."""
 
     secret: bytes
     """Key of the HMAC."""

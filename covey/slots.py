@@ -1,8 +1,8 @@
-"""Checks of a task's rollouts that do not need its policy: prompts, seeds, ends and texts to grade.
+"""Checks of a task's rollouts that do not need the policy: prompts, seeds, ends and the replies to grade.
 
-All of them follow from the task's slots, the environment and the tokenizer. A validator applies them to every
-submission, and the trainer repeats them for submissions that no validator replayed. The caller has already checked that
-every row belongs to a group of the task.
+They depend only on the task's slots, the environment and the tokenizer. A validator applies them to every submission,
+and the trainer repeats them for submissions that no validator replayed. The caller has already checked that every row
+belongs to a group of the task.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -19,7 +19,7 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Judgement, Reason
 
 DRAWS = 32
-"""Number of prompts of one draw that are tried before the pool's prompts count as too long."""
+"""Number of prompts of one draw to try before all prompts of the pool count as too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class DrawnPrompt:
     """Prompt of a group. Example: DrawnPrompt(prompt=environment.prompt(draw), tokens=(2, 71, 13))."""
 
     prompt: Prompt
-    """Prompt as the environment made it."""
+    """Prompt from the environment."""
     tokens: tuple[int, ...]
-    """Token ids of the prompt as the model reads it."""
+    """Token ids of the prompt as the model receives it."""
 
 
 def draw_prompts(
@@ -43,8 +43,7 @@ def draw_prompts(
 ) -> dict[GroupId, DrawnPrompt]:
     """Return the prompt of each group of a task.
 
-    The draw of a group determines a sequence of prompts. The first one of at most `longest` tokens is used.
-
+    The draw of a group determines a sequence of prompts. The first prompt of at most `longest` tokens is used.
     Raises ProtocolError("prompt_too_long") if the first `DRAWS` prompts are all longer, and the errors of
     `encode_prompt`.
     """
@@ -80,7 +79,7 @@ def draw_prompt(
 def find_wrong_slot(
     rollouts: Sequence[Rollout], domain: SlotDomain, prompts: Mapping[GroupId, DrawnPrompt]
 ) -> Judgement | None:
-    """Return a rejection for the first row whose prompt or seed is not that of its slot. None if there is no such row.
+    """Return a rejection for the first row whose prompt or seed differs from its slot's. None if there is no such row.
 
     Prompts are compared token by token.
     """
@@ -93,9 +92,9 @@ def find_wrong_slot(
 
 
 def find_false_end(rollouts: Sequence[Rollout], *, ends: Set[int], limit: int, vocabulary: int) -> Judgement | None:
-    """Return a rejection for the first row with a token outside the vocabulary or with a false end. None if all pass.
+    """Return a rejection for the first row with a token outside the vocabulary or a wrong end. None if all rows pass.
 
-    A completion ends at the first of the tokens `ends`, or after `limit` tokens if there is none.
+    A completion must end at the first of the tokens `ends`, or after `limit` tokens if there is none.
     """
     for row in rollouts:
         where = {"group": row.group, "sibling": row.sibling}

@@ -1,6 +1,6 @@
-"""Dishonest engines that `covey demo` runs in real workers to show how they are caught.
+"""Dishonest engines that `covey demo` runs in real workers, to show how they are caught.
 
-Each wraps an honest engine and claims that its own output is honest.
+Each wraps an honest engine and presents its own output as honest.
 """
 
 import shutil
@@ -20,7 +20,7 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 class Wrapped:
-    """An engine that passes everything on; cheats change one method."""
+    """An engine that delegates everything to the wrapped one. Each cheat overrides one method."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -63,7 +63,7 @@ class Wrapped:
 
 
 class QuantizedWeights(Wrapped):
-    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven. Earns `proof`."""
+    """Runs coarser weights than it claims: bfloat16 with two mantissa bits instead of seven. Rejected for `proof`."""
 
     def load_policy(self, folder: Path, version: int) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
@@ -74,7 +74,10 @@ class QuantizedWeights(Wrapped):
 
 
 class BestOfN(Wrapped):
-    """Samples every slot with n seeds and submits the completion that it scores highest. Earns `token_margin`."""
+    """Samples every slot with n seeds and submits the completion with the best score of its own.
+
+    Rejected for `token_margin`.
+    """
 
     def __init__(self, engine: Engine, *, n: int, score: Callable[[str, str], float]) -> None:
         super().__init__(engine)
@@ -99,9 +102,9 @@ class BestOfN(Wrapped):
 
 
 class LikeliestOfN(BestOfN):
-    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.
+    """Samples every slot with n seeds and submits the completion that is likeliest under the policy.
 
-    This is right more often than one sample, whatever the task. Earns `token_margin`.
+    It is correct more often than a single sample, whatever the task. Rejected for `token_margin`.
     """
 
     def __init__(self, engine: Engine, *, n: int) -> None:
@@ -121,7 +124,7 @@ def coarsen_weights(path: Path) -> None:
 
 
 def score_spelling(prompt: str, answer: str) -> float:
-    """Score an answer as a cheat that knows the demo's task: it is right if it is the prompt's last word, backward."""
+    """Score a completion of the demo's task: correct is the prompt's last word, reversed."""
     return float(answer == prompt.strip().rsplit(" ", 1)[-1][::-1])
 
 
@@ -133,7 +136,7 @@ CHEATS: dict[str, Callable[[Engine], Engine]] = {
 
 
 def get_cheat(kind: str) -> Callable[[Engine], Engine]:
-    """Return the function that wraps an engine in a cheat of this kind. Raises OperatorError("bad_cheat")."""
+    """Return the function that wraps an engine in this kind of cheat. Raises OperatorError("bad_cheat")."""
     if kind not in CHEATS:
         raise OperatorError(
             "bad_cheat", f"there is no kind of cheat called {kind}", fix=f"Use one of {', '.join(CHEATS)}"

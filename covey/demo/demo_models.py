@@ -1,6 +1,6 @@
-"""The tiny models of the demo's environments, which a supervised warm start makes at the first run.
+"""The tiny models of the demo's environments. A supervised warm start creates each at its first run.
 
-A model is kept in the user's cache folder, under a name that is derived from everything it was made from.
+A model is stored in the user's cache folder, under a name that is derived from everything that determines it.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from covey.model.recipe import WarmStart
 from covey.protocol import canonical
 
 RECIPE_VERSION = 1
-"""Version of the warm start. It must be raised when the resulting models change, so that they are made again."""
+"""Version of the warm start. Increase it when the resulting models change, so that they are created again."""
 SEED = 1
 LEAST_REWARD, MOST_REWARD = 0.05, 0.75
-"""Bounds of a first policy's reward, between which it has something to learn from and room to improve."""
+"""Minimum and maximum reward of a first policy. In between it has something to learn from and room to improve."""
 SAY_SECONDS = 5.0
 """Seconds between two lines about the progress of a warm start."""
 FOLDER = "demo-models"
@@ -33,13 +33,13 @@ Say = Callable[[str], None]
 
 
 def find_cache() -> Path:
-    """Return the folder of the user's cache for Covey, below XDG_CACHE_HOME or ~/.cache."""
+    """Return Covey's folder in the user's cache, below XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "covey"
 
 
 def prepare_policy(preset: Preset, say: Say) -> Path | None:
-    """Return the folder of a preset's first policy, which is made if the cache lacks it. None means the shipped one.
+    """Return the folder of a preset's first policy. Create the policy if it is not cached. None means the shipped one.
 
     Raises OperatorError("no_folder") if the cache cannot be written, and OperatorError("warm_start_failed") if the
     tiny model's reward is not between LEAST_REWARD and MOST_REWARD.
@@ -71,7 +71,7 @@ def prepare_policy(preset: Preset, say: Say) -> Path | None:
 def compute_name(preset: Preset, recipe: WarmStart) -> str:
     """Return the name of a preset's model in the cache.
 
-    It consists of the preset's name and a hash of its questions, answers, options and recipe.
+    It consists of the preset's name and a hash of its questions, completions, options and recipe.
     """
     parts = [
         {
@@ -94,7 +94,7 @@ def compute_name(preset: Preset, recipe: WarmStart) -> str:
 
 
 def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> float:
-    """Make the tiny model of a preset in `folder`, which must not exist. Return its reward on held-out prompts."""
+    """Create the tiny model of a preset in `folder`, which must not exist. Return its reward on held-out prompts."""
     from covey.engines.hf.engine import prepare_process
     from covey.environments import registry
     from covey.environments.grader import GradingPool
@@ -124,7 +124,7 @@ def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> fl
 
 
 def list_examples(preset: Preset, environment: Environment) -> Iterator[tuple[str, str]]:
-    """Yield training prompts with right completions without end. Parts of a mixture take turns by their weights."""
+    """Yield training prompts with correct completions without end. Environments of a mixture alternate by weight."""
     parts = environment.parts if isinstance(environment, MixtureEnvironment) else [environment]
     solvers = [_Solver(part, of_spec) for part, of_spec in zip(preset.parts, parts, strict=True)]
     turns = [solver for part, solver in zip(preset.parts, solvers, strict=True) for _ in range(part.weight)]
@@ -133,7 +133,7 @@ def list_examples(preset: Preset, environment: Environment) -> Iterator[tuple[st
 
 
 class _Solver:
-    """Finds right completions for the questions of one part."""
+    """Finds correct completions for the prompts of one environment."""
 
     def __init__(self, part: Part, environment: Environment) -> None:
         assert isinstance(environment, TaskEnvironment)
@@ -141,7 +141,7 @@ class _Solver:
         self._answers = {question.prompt: question.answer for question in part.questions()} if part.questions else None
 
     def solve(self, draw: int) -> tuple[str, str]:
-        """Return the prompt of a draw as raw text, and a right completion."""
+        """Return the prompt of a draw as raw text, and a correct completion."""
         prompt = self._environment.prompt(draw)
         return _write(prompt), self._find_answer(self._environment.source, self._environment.source.draw(draw))
 
@@ -181,7 +181,7 @@ def _require_room(preset: Preset, reward: float) -> None:
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Rename a finished model to its final name, unless another process has put the same one there."""
+    """Rename a finished model to its final name, unless a different process has already put the same model there."""
     try:
         draft.rename(folder)
     except OSError:

@@ -1,6 +1,6 @@
 """The demo's network: chain, contracts, pool, stakes and a process for every role.
 
-It is set up with the same commands that a person would use.
+It is set up with the commands that a user would run.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from covey.runtime.http import find_free_ports
 
 POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0}
-"""Trainer settings with which the demo's tasks were tried; see configs/trainer.toml."""
+"""Trainer settings that have been tried with the demo's tasks; see configs/trainer.toml."""
 
 Invoke = Callable[[list[str]], object]
 ENGINES = ("hf", "vllm")
-"""Inference engines that the workers can use."""
+"""Inference engines that workers can use."""
 
 
 class DemoNetwork:
@@ -45,7 +45,7 @@ class DemoNetwork:
     def open(self) -> None:
         """Set up chain, contracts, pool, stakes and registrations.
 
-        Until this is done, each transaction is mined at once; afterwards a block is mined every second.
+        During the set-up each transaction is mined at once. Afterwards a block is mined every second.
         """
         participants = self.participants
         seed = f"demo-{participants.options.seed}"
@@ -73,7 +73,7 @@ class DemoNetwork:
         self._write_commands()
 
     def _write_commands(self) -> None:
-        """Write the settings of every role, and record the command that starts it, in the order of starting."""
+        """Write the settings of every role, and record the commands that start them, in start order."""
         participants = self.participants
         origin_root, relay_root = str(participants.folder / "origin"), str(participants.folder / "relay")
         origin_url, relay_url = (f"http://127.0.0.1:{port}" for port in (self._origin, self._relay))
@@ -113,11 +113,11 @@ class DemoNetwork:
             self.start(name)
 
     def start(self, name: str) -> Running:
-        """Start a role's process, or restart it after its end."""
+        """Start a role's process, or restart it after it has ended."""
         return self.processes.start(name, *self._commands[name])
 
     def command(self, *arguments: str, key: str, pool: bool = True) -> dict[str, Any]:
-        """Run a `covey` command in this process and return what it prints as JSON."""
+        """Run a `covey` command in this process and return its JSON output."""
         common = [
             "--deployment",
             str(self.participants.deployment),
@@ -132,7 +132,7 @@ class DemoNetwork:
         return printed
 
     def advance_clock(self, seconds: int) -> None:
-        """Move the chain's time forward. This is only safe after the last step, when all work has ended."""
+        """Move the chain's time forward. This is safe only after the last step, when all work has ended."""
         self.chain.request("evm_increaseTime", hex(seconds))
         self.chain.request("evm_mine")
 

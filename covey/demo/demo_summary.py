@@ -1,4 +1,4 @@
-"""Results of the demo as values: the summary of `--json`, a row per worker, and the conditions for exit code 0."""
+"""Results of the demo: the summary of `--json`, a row per worker, and the conditions for exit code 0."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from covey.protocol.ids import Step
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What was seen on chain and in the trainer's metrics."""
+    """Events on chain and the trainer's metrics so far."""
 
     rewards: dict[int, float] = field(default_factory=dict)
     """Mean reward on held-out prompts at temperature 1, by step."""
     slashed: dict[str, str] = field(default_factory=dict)
-    """First transaction that slashed a node, by the node's address."""
+    """Hash of the first transaction that slashed a node, by the node's address."""
     claimed: Counter[str] = field(default_factory=Counter)
-    """Rewards paid to a contributor in smallest units, by its address."""
+    """Rewards paid to a contributor in the token's smallest unit, by the contributor's address."""
 
     def note(self, event: events.AnyEvent) -> None:
         """Record an event of the chain."""
@@ -72,7 +72,7 @@ def is_accepted(submission: SubmissionView) -> bool:
 def list_failures(
     summary: Mapping[str, Any], participants: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
 ) -> list[str]:
-    """List the conditions that do not hold. An empty list means exit code 0."""
+    """List the conditions that are not met. An empty list means exit code 0."""
     honest = {p.node for p in participants.workers if not p.cheat}
     reward, policies = summary["reward"], summary["policies"]
     gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)

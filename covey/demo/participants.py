@@ -29,7 +29,7 @@ class DemoOptions:
     """Options of `covey demo`."""
 
     environment: str = DEFAULT
-    """Name of the preset, as `presets.find_preset` takes it."""
+    """Name of the preset, as for `presets.find_preset`."""
     steps: int = 24
     workers: int = 2
     cheats: int = 2
@@ -54,7 +54,7 @@ class Participants:
     """The demo's folder: keys, data sets and settings."""
 
     def __init__(self, folder: Path, options: DemoOptions, *, policy: Path | None = None) -> None:
-        """Write the keys. `policy` is the folder of the first policy; None means the shipped tiny model.
+        """Write the keys. `policy` is the folder of the first policy. None means the shipped tiny model.
 
         Raises OperatorError("bad_demo_environment").
         """
@@ -75,7 +75,7 @@ class Participants:
 
     @property
     def datasets(self) -> list[Path]:
-        """Folders of the pool's data sets, which `write_pool` writes."""
+        """Folders of the pool's data sets, which `write_pool` creates."""
         return [self.folder / "datasets"] if self.preset.has_data_sets else []
 
     @property
@@ -89,16 +89,16 @@ class Participants:
         return self._addresses[name]
 
     def get_name(self, node: str) -> str:
-        """Return the name of the worker with this node, or the address itself if there is none."""
+        """Return the name of the worker with this node. Return the address itself if there is none."""
         return next((worker.name for worker in self.workers if worker.node == node), node)
 
     def list_funded(self) -> dict[Address, int]:
-        """List the accounts that pay for gas, with the tokens that they need."""
+        """List the accounts that pay for gas, with the number of tokens that they need."""
         names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.workers)]
         return {self._addresses[name]: TOKENS for name in names}
 
     def write_pool(self) -> Path:
-        """Write the file for `covey pool create` and the data sets that it names, and return the file's path."""
+        """Write the file for `covey pool create` and the data sets in it. Return the file's path."""
         options, preset = self.options, self.preset
         environment = preset.build_spec(self.folder / "datasets")
         terms = {
@@ -138,7 +138,7 @@ class Participants:
         return self._write("pool", {"terms": terms, "params": params})
 
     def write_role(self, name: str, settings: Mapping[str, Any], *, key: str | None = None) -> Path:
-        """Write a role's TOML file, with its own settings and those that all roles share."""
+        """Write a role's TOML file with its own settings and the shared settings."""
         shared = {
             "home": str(self.folder / name),
             "deployment": str(self.deployment),

@@ -1,7 +1,7 @@
-"""Presets of the environments that the demo can train on: tasks, token limits, warm start and steps.
+"""Presets of the demo's environments: tasks, token limits, warm start and steps.
 
 Main names: `Preset`, `find_preset`. Every preset except the default one has its own tiny model, which
-`covey.demo.demo_models` makes. Data sets are made from `covey.demo.questions`, and are served like any other.
+`covey.demo.demo_models` creates. Data sets are built from `covey.demo.questions` and served like any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ DEFAULT = f"reasoning_gym:{DEMO.options['name']}"
 """Name of the preset whose model is shipped."""
 DIGITS = "0123456789"
 UNKNOWN_CHEATS = ("quantized", "likeliest-of-n")
-"""Kinds of cheats that know nothing about the task."""
+"""Cheats that need no knowledge of the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,16 +29,16 @@ class Part:
     """One environment, alone or in a mixture. Example: Part(kind="math", questions=partial(build_sums, 2400))."""
 
     kind: str
-    """Kind of the environment."""
+    """Environment kind."""
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Options without the digest of the data set."""
+    """Options of the environment without the digest of the data set."""
     questions: Callable[[], Sequence[Question]] | None = None
-    """Function that builds the rows of the data set. None if the kind makes its questions itself."""
+    """Function that builds the rows of the data set. None if the environment kind generates its own prompts."""
     weight: int = 1
     """Weight in a mixture."""
 
     def build_spec(self, folder: Path) -> EnvironmentSpec:
-        """Return the environment, after its data set is written to `folder`/KIND."""
+        """Write the data set to `folder`/KIND, and return the environment."""
         if self.questions is None:
             return EnvironmentSpec(kind=self.kind, options=self.options)
         return EnvironmentSpec(kind=self.kind, options={**self.options, "dataset": self._write(folder / self.kind)})
@@ -64,22 +64,22 @@ class Preset:
 
     name: str
     parts: tuple[Part, ...]
-    """The single environment, or those of a mixture."""
+    """The only environment, or the environments of a mixture."""
     recipe: WarmStart | None
     """Recipe of the first policy. None means the shipped model."""
     max_prompt_tokens: int = 64
     max_completion_tokens: int = 8
     steps: int = 24
-    """Number of policies to train, unless `--steps` sets another one."""
+    """Number of policies to train if `--steps` is not given."""
     groups_per_step: int = 16
     evaluation_prompts: int = 256
-    """Number of held-out prompts of one evaluation. Each is sampled twice."""
+    """Number of held-out prompts in one evaluation. Each is sampled twice."""
     cheats: tuple[str, ...] = UNKNOWN_CHEATS
-    """Kinds of the dishonest workers, which take turns."""
+    """Kinds of the dishonest workers, assigned in turn."""
     gain: float = 0.25
-    """Required gain of the last three policies' mean reward over the reward of the first policy."""
+    """Required gain in mean reward of the last three policies over the first policy."""
     gain_steps: int = 24
-    """Number of policies after which the whole gain is required. A shorter run requires a proportional part."""
+    """Number of policies after which the whole gain is required. A shorter run requires a proportional gain."""
 
     @property
     def has_data_sets(self) -> bool:
@@ -87,7 +87,7 @@ class Preset:
         return any(part.questions is not None for part in self.parts)
 
     def build_spec(self, folder: Path) -> EnvironmentSpec:
-        """Return the environment of the pool, after its data sets are written below `folder`."""
+        """Write the data sets below `folder`, and return the environment of the pool."""
         specs = [part.build_spec(folder) for part in self.parts]
         if len(specs) == 1:
             return specs[0]
@@ -169,7 +169,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset of a value of `--environment`. Raises OperatorError("bad_demo_environment")."""
+    """Return the preset for a value of `--environment`. Raises OperatorError("bad_demo_environment")."""
     if name in PRESETS:
         return PRESETS[name]
     raise OperatorError(

@@ -11,7 +11,7 @@ from covey.protocol.api.public import StatusView
 from covey.protocol.status import StepState, SubmissionState, TaskState
 
 SLOW_SECONDS = 8.0
-"""Seconds of a step after which its stage is shown, and shown again."""
+"""Seconds after which the stage of a running step is printed, and printed again."""
 
 
 def find_stage(status: StatusView, *, published: int) -> str:
@@ -33,7 +33,7 @@ def find_stage(status: StatusView, *, published: int) -> str:
 
 
 def describe_success(summary: Mapping[str, Any]) -> str:
-    """Say what went well, without claiming what did not happen.
+    """Return a sentence about what succeeded, without claiming what did not happen.
 
     Example: "the model learned, nobody was slashed, honest work was paid".
     """
@@ -44,7 +44,7 @@ def describe_success(summary: Mapping[str, Any]) -> str:
 
 
 class DemoScreen:
-    """Prints each line once, so that the output is as readable in a log as on a terminal."""
+    """Prints each line once, so that the output is readable in a log as well as on a terminal."""
 
     def __init__(self, steps: int) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -56,7 +56,7 @@ class DemoScreen:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the demo's screen was created."""
+        """Seconds since this object was created."""
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
@@ -68,13 +68,13 @@ class DemoScreen:
             self.say(text)
 
     def show_step(self, step: int, reward: float, status: StatusView) -> None:
-        """Show a policy and its reward on held-out prompts at temperature 1."""
+        """Print a policy's step and its reward on held-out prompts at temperature 1."""
         accepted = sum(n for state, n in status.submissions.items() if state != SubmissionState.SUBMITTED)
         bar = "#" * round(30 * reward)
         self.say(f"step {step:3d}/{self._steps}  reward {reward:.3f} [green]{bar:<30}[/green] {accepted:4d} judged")
 
     def show_stage(self, stage: str, step: int) -> None:
-        """Show the stage of a step that takes long."""
+        """Print the stage of a slow step."""
         now = time.monotonic()
         if step != self._step:
             self._step, self._moved = step, now
@@ -85,7 +85,7 @@ class DemoScreen:
     def show_summary(
         self, summary: Mapping[str, Any], workers: Sequence[str], failures: Sequence[str], unit: TokenUnit
     ) -> None:
-        """Show rewards, workers and policies, and then whether the demo succeeded."""
+        """Print rewards, workers and policies, and whether the demo succeeded."""
         console = self._console
         console.rule("mean reward on held-out prompts at temperature 1, by step")
         console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))

@@ -1,6 +1,7 @@
-"""Questions of the demo's own data sets, with right completions for the warm start: word problems and small functions.
+"""Questions of the demo's own data sets, with correct completions for the warm start: word problems and small
+functions.
 
-Equal arguments give equal questions on every machine, so a demo's data set always has the same digest.
+Equal arguments produce equal questions on every machine, so a demo's data set always has the same digest.
 """
 
 import itertools
@@ -14,9 +15,9 @@ NAMES = ("Ann", "Bob", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
 THINGS = ("pens", "cups", "eggs", "nuts", "keys", "figs", "hats", "maps")
 OPERATORS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
 LARGEST = 400
-"""Largest constant of a small function."""
+"""Maximum constant in a small function."""
 ARGUMENTS = (2, 5, -3)
-"""Arguments with which a small function is tested. They are in no prompt."""
+"""Arguments with which small functions are tested. They do not occur in any prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,13 +27,13 @@ class Question:
     prompt: str
     """Text of the question."""
     info: Mapping[str, JsonValue]
-    """Data with which the kind of environment grades an answer, as `covey tasks import` reads it."""
+    """Data for grading by the environment kind, in the format of `covey tasks import`."""
     answer: str
     """Completion that earns the full reward."""
 
 
 def build_sums(count: int) -> Sequence[Question]:
-    """Return `count` word problems that add two numbers from 1 to 9, in a fixed random order; at most 5,184."""
+    """Return `count` word problems that add two numbers from 1 to 9, in a fixed random order. The maximum is 5,184."""
     digits = range(1, 10)
     drawn = random.Random(0).sample([*itertools.product(NAMES, THINGS, digits, digits)], count)
     return [
@@ -46,7 +47,7 @@ def build_sums(count: int) -> Sequence[Question]:
 
 
 def build_functions(count: int) -> Sequence[Question]:
-    """Return `count` functions of one operator and one constant, in a fixed random order; at most 1,200."""
+    """Return `count` functions of one operator and one constant, in a fixed random order. The maximum is 1,200."""
     drawn = random.Random(0).sample([*itertools.product(OPERATORS, range(1, LARGEST + 1))], count)
     return [_build_function(word, constant) for word, constant in drawn]
 

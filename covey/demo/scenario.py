@@ -1,4 +1,4 @@
-"""Course of the demo: set up the network, watch it work, end the pool, claim the rewards, and sum up."""
+"""The demo from start to end: set up the network, watch it work, end the pool, claim the rewards, and sum up."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
     """Run the whole demo and return the conditions that failed.
 
     `invoke` runs a `covey` command in this process. `on_summary` receives the object of `--json` once it is ready.
-    Whatever happens, no process and no file remains.
+    On return or error, all processes have ended and all files are removed.
     """
     if options.engine not in ENGINES:
         raise OperatorError(
@@ -96,19 +96,19 @@ class Demo:
         self.screen.say(f"starting {count} processes; the coordinator's API is at {self.network.url}/docs")
 
     def set_up_chain(self) -> None:
-        """Put everything on chain that must be there before the first process starts."""
+        """Send all transactions that are needed before the first process starts."""
         self.screen.say("setting up the chain, contracts, pool, stakes and registrations")
         self.network.open()
 
     async def watch(self) -> None:
-        """Look until the trainer has published and evaluated its last policy."""
+        """Poll until the trainer has published and evaluated its last policy."""
         while not self.network.processes.has_ended("trainer"):
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
         await self.look()
 
     async def look(self) -> StatusView | None:
-        """Read chain, coordinator and metrics once, and report news. None while the coordinator does not answer."""
+        """Read chain, coordinator and metrics once, and report news. None while the coordinator does not respond."""
         self.network.processes.require_alive(ended=("trainer",))
         try:
             await asyncio.to_thread(self._read_chain)
@@ -129,7 +129,7 @@ class Demo:
         return status
 
     def _read_metrics(self) -> list[dict[str, Any]]:
-        """Return the complete lines that the trainer has added to its metrics."""
+        """Return the complete lines added to the trainer's metrics."""
         if not self._metrics.exists():
             return []
         with self._metrics.open("rb") as file:
@@ -170,7 +170,10 @@ class Demo:
         await self.look()
 
     async def wait_for(self, what: str, is_done: Callable[[StatusView], bool]) -> None:
-        """Wait until `is_done`, for at most SETTLE_SECONDS. The summary's checks report what is missing then."""
+        """Wait until `is_done` returns True, for at most SETTLE_SECONDS.
+
+        The summary's checks then report what is missing.
+        """
         deadline = self.screen.seconds + SETTLE_SECONDS
         while self.screen.seconds < deadline:
             status = await self.look()
@@ -180,7 +183,7 @@ class Demo:
         self.screen.say(f"[yellow]{what} did not happen within {SETTLE_SECONDS:.0f} s[/yellow]")
 
     async def conclude(self) -> tuple[Summary, list[str]]:
-        """Build the summary, show it, and return it with the conditions that failed."""
+        """Build the summary, print it, and return it with the conditions that failed."""
         network, participants = self.network, self.network.participants
         status = await network.client.get_status()
         submissions = await network.client.list_submissions(limit=10_000)
@@ -203,7 +206,7 @@ class Demo:
         return summary, failures
 
     async def linger(self) -> NoReturn:
-        """Show a network that keeps running, and how to join it, until the user ends it."""
+        """Keep the network running until the user ends it, and print how to join it."""
         network, steps, is_shown = self.network, self.network.participants.options.steps, False
         while True:
             await self.look()

@@ -1,1 +1,1 @@
-"""A chain on this machine for trials and tests: Anvil, with the contracts deployed and accounts funded."""
+"""A chain on this machine for trials and tests: Anvil with deployed contracts and funded accounts."""

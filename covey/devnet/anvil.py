@@ -1,4 +1,4 @@
-"""Anvil, the node of a chain on this machine: find it, start it on its own port, and stop it."""
+"""Anvil, the node of a chain on this machine: finds it, starts it on its own port, and stops it."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 CHAIN_ID = 31337
 START_TIMEOUT_S = 20.0
 STATE_INTERVAL_S = 10
-"""Seconds between two writes of the state, and so the most that a killed node loses of its chain."""
+"""Seconds between two writes of the state. A killed node loses at most this much of its chain."""
 _PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
 
 
@@ -36,7 +36,10 @@ class Anvil:
         return self.process.pid
 
     def stop(self) -> None:
-        """End the process. If it has a state file, it has been written by then. A second call is harmless."""
+        """End the process.
+
+        Its state file, if it has one, is written before this returns. A second call has no effect.
+        """
         self.process.terminate()
         try:
             self.process.wait(timeout=10)
@@ -48,8 +51,8 @@ class Anvil:
 def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
     """Return the path of the Anvil binary.
 
-    It is `configured` (setting COVEY_ANVIL), in a platform package below one of `roots` or here, or in PATH.
-    Raises OperatorError("no_anvil").
+    It is searched in this order: `configured` (setting COVEY_ANVIL), a platform package below one of `roots` or next to
+    Covey, PATH. Raises OperatorError("no_anvil").
     """
     if configured is not None:
         if os.access(configured, os.X_OK):
@@ -79,13 +82,13 @@ def start_anvil(
     log: IO[bytes] | None = None,
     binary: Path | None = None,
 ) -> Anvil:
-    """Start Anvil on 127.0.0.1 and wait until it answers.
+    """Start Anvil on 127.0.0.1 and wait until it responds.
 
-    Port 0 selects a free port. `block_time` is in seconds; None mines each transaction at once. `state` is a file that
-    is read at the start and written every STATE_INTERVAL_S and at the end.
+    Port 0 selects a free port. `block_time` is in seconds. None mines each transaction at once. `state` is a file that
+    is read at the start, and written every STATE_INTERVAL_S and at the end.
 
     Raises OperatorError("devnet_runs") or OperatorError("address_in_use") if the port is taken.
-    Raises OperatorError("anvil_ended") or OperatorError("anvil_silent") if the node does not come up.
+    Raises OperatorError("anvil_ended") or OperatorError("anvil_silent") if the node does not start.
     """
     chosen = find_free_ports(1)[0] if port == 0 else port
     require_free_port(chosen)
@@ -107,9 +110,9 @@ def start_anvil(
 
 
 def require_free_port(port: int) -> None:
-    """Require that nothing listens on the port.
+    """Check that no process listens on the port.
 
-    Without this check, another program's answers would pass for those of the node that is about to be started.
+    Otherwise a different program's responses would be taken for those of the node that is about to be started.
     Raises OperatorError("devnet_runs") or OperatorError("address_in_use").
     """
     try:

@@ -1,6 +1,6 @@
-"""A chain on this machine: start Anvil, deploy and wire the contracts, and fund accounts.
+"""A chain on this machine: starts Anvil, deploys and connects the contracts, and funds accounts.
 
-Keys are derived from a seed string, so they are worth nothing elsewhere.
+Keys are derived from a seed string, so they have no value elsewhere.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from covey.runtime.files import write_atomically
 
 ETHER = 10**18
 DEVNET_SEED = "devnet"
-"""Default seed of a devnet's keys. Its deployer mints the test token."""
+"""Default seed of a devnet's keys. The devnet's deployer can mint the test token."""
 
 
 def derive_key(seed: str, name: str) -> bytes:
@@ -39,7 +39,10 @@ def derive_wallet(seed: str, name: str) -> Wallet:
 
 
 def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
-    """Give every address of `tokens` its amount of the test token's smallest units, and `ether` wei. Anvil only."""
+    """Send each address in `tokens` its amount of the test token, in smallest units, and `ether` wei.
+
+    Works only on Anvil.
+    """
     client = ChainClient(deployment.choose_node())
     token = Contracts(client, deployment).token
     client.request("anvil_setBalance", payer.address, hex(ether))
@@ -53,12 +56,11 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
 def up(
     folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = DEVNET_SEED, is_fresh: bool = False
 ) -> tuple[Anvil, Deployment]:
-    """Start the folder's chain from `state.json`. If there is none, deploy, and write `deployment.json`.
+    """Start the folder's chain from `state.json`. If there is none, deploy the contracts and write `deployment.json`.
 
-    The deployer's key is derived from `seed`. `is_fresh` sets both files aside (suffix `.old`) and starts a new chain.
-
-    Raises OperatorError("devnet_runs") if the folder's chain already runs.
-    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the two files cannot be continued.
+    The deployer's key is derived from `seed`. `is_fresh` renames both files (suffix `.old`) and starts a new chain.
+    Raises OperatorError("devnet_runs") if the folder's chain is already running. Raises OperatorError("bad_state") or
+    OperatorError("devnet_differs") if the chain of the two files cannot be continued.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state, file = folder / "state.json", folder / "deployment.json"
@@ -94,13 +96,16 @@ def up(
 
 
 def _save_state(client: ChainClient, file: Path) -> None:
-    """Write the chain's state as Anvil does, before anyone reads the deployment. Anvil itself writes it only later."""
+    """Write the chain's state as Anvil does, before anyone reads the deployment. Anvil itself would write it later."""
     packed = bytes.fromhex(client.request("anvil_dumpState").removeprefix("0x"))
     write_atomically(file, gzip.decompress(packed))
 
 
 def _lock(log: IO[bytes], folder: Path) -> None:
-    """Lock the folder as long as this file is open. Anvil writes to the file, so the lock lasts as long as Anvil."""
+    """Lock the folder while this file is open.
+
+    Anvil inherits the open file, so the lock lasts as long as Anvil runs.
+    """
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -112,9 +117,9 @@ def _lock(log: IO[bytes], folder: Path) -> None:
 
 
 def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
-    """Return the deployment of the folder's chain, or None if there is no chain yet.
+    """Return the deployment of the folder's chain. None if there is no chain yet.
 
-    `renewal` is what the user can do instead, for the advice in errors. Example: "start a new chain with --fresh".
+    `renewal` is an alternative for the advice in errors. Example: "start a new chain with --fresh".
     Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be continued.
     """
     state, file = folder / "state.json", folder / "deployment.json"
@@ -149,7 +154,7 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, 
 
 
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
-    """Mine each transaction at once while deploying, because a block per contract would be a long wait."""
+    """Mine each transaction at once during the deployment. One block per contract would take long."""
     if block_time is None or block_time != int(block_time):
         return deploy(client.rpc_url, deployer)
     # An interval of 0 alone would stop mining, so automine must be enabled next.

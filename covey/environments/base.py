@@ -160,8 +160,8 @@ def refuse_data_sets(digest: Hash) -> DatasetRows:
     """
     raise OperatorError(
         "no_dataset",
-        f"the environment draws its tasks from the data set {digest}, which this process does not have",
-        fix="Create it with covey tasks import, and name its folder",
+        f"the environment draws its tasks from data set {digest}, which this process has not opened",
+        fix="Create the data set with covey tasks import, and set its folder with --dataset or in datasets",
     )
 
 

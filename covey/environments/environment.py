@@ -62,13 +62,13 @@ class TaskEnvironment:
         self._extraction = options.extraction or source.extraction
         if self._extraction not in answer_extraction.EXTRACTIONS:
             known = ", ".join(sorted(answer_extraction.EXTRACTIONS))
-            raise build_refusal(f"there is no extraction {self._extraction!r}; the known ones are {known}")
+            raise build_refusal(f"the option extraction is {self._extraction!r}, but must be one of {known}")
         if not all(options.thinking_tags):
-            raise build_refusal("a thinking tag is empty")
+            raise build_refusal("the option thinking_tags contains an empty tag")
         try:
             self._kept = unpack_kept(options.kept)
         except ValueError as error:
-            raise build_refusal(f"the option kept does not parse: {error}") from error
+            raise build_refusal(f"an option of the environment is invalid: {error}") from error
 
     @property
     def source(self) -> TaskSource:
@@ -190,7 +190,7 @@ def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:
             shared["thinking_tags"] = tuple(shared["thinking_tags"])  # type: ignore[arg-type,assignment]
         checked = SharedOptions.model_validate(shared)
     except (ValidationError, TypeError) as error:
-        raise build_refusal(f"the options are invalid: {error}") from error
+        raise build_refusal(f"the environment's options are invalid: {error}") from error
     return checked, {name: value for name, value in options.items() if name not in SharedOptions.model_fields}
 
 

@@ -99,12 +99,14 @@ class GradingPool:
         except SandboxError as error:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
         except ProtocolError as error:  # an answer has taken over the process, or the process is another version
-            get_logger().error("a grading process gave no grade", error=str(error))
+            get_logger().error("no grade from a grading process, the reply counts as wrong", error=str(error))
             grade = replace(self._environment.grade_wrong(reply), limit="sandbox_died")
         if grade.limit:
             self._ended[grade.limit] += 1
             seconds = round(outcome.cpu_seconds, 3)
-            get_logger().warning("a grade was ended", code=grade.limit, cpu_seconds=seconds, ended=dict(self._ended))
+            get_logger().warning(
+                "grading of a reply stopped at a limit", code=grade.limit, cpu_seconds=seconds, ended=dict(self._ended)
+            )
         return replace(grade, cpu_seconds=outcome.cpu_seconds)
 
     def _require_isolation(self) -> None:
@@ -112,9 +114,10 @@ class GradingPool:
         if isolation.rung == "limits":
             raise OperatorError(
                 "unisolated_programs",
-                "the pool's tasks run programs that a model wrote, but this machine can only limit their resources",
-                fix="Install covey[isolation] and run covey doctor, or accept the risk with"
-                " allow_unisolated_programs = true",
+                "the pool's tasks run programs written by a model, but this machine can only "
+                "limit their resources, not isolate them",
+                fix="Install covey[isolation] and check with covey doctor, or accept the risk with "
+                "allow_unisolated_programs = true",
             )
 
 

@@ -56,7 +56,7 @@ def unpack_grade(answer: bytes) -> Grade:
     try:
         grade = _Grade.model_validate_json(answer)
     except ValidationError as error:
-        raise ProtocolError("malformed_grade", "the answer of a grading process is not a grade") from error
+        raise ProtocolError("malformed_grade", "the output of a grading process is not a valid grade") from error
     return Grade(reward=grade.reward, parts=grade.parts, limit=grade.limit)
 
 
@@ -87,5 +87,5 @@ def _read_reply(payload: bytes) -> Reply:
         # Not validate_json, because its strict mode rejects integers beyond 64 bits, which a task may contain.
         checked = _Reply.model_validate(json.loads(payload))
     except (ValidationError, ValueError, RecursionError) as error:
-        raise ProtocolError("malformed_grading", "the reply to be graded does not parse") from error
+        raise ProtocolError("malformed_grading", "the input of a grading process cannot be read") from error
     return Reply(**{name: getattr(checked, name) for name in _Reply.model_fields})

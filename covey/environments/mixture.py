@@ -43,9 +43,9 @@ class MixtureEnvironment:
         try:
             self._options = MixtureOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of a mixture are invalid: {error}") from error
+            raise build_refusal(f"the options of the environment mixture are invalid: {error}") from error
         if any(part.kind == KIND for part in self._options.parts):
-            raise build_refusal("a part of a mixture is a mixture")
+            raise build_refusal("a mixture contains another mixture")
         self._parts = [load(EnvironmentSpec(kind=part.kind, options=part.options)) for part in self._options.parts]
         self._total = sum(part.weight for part in self._options.parts)
 
@@ -76,8 +76,9 @@ class MixtureEnvironment:
             names = " and ".join(sorted(str(path or "Covey's own") for path in interpreters))
             raise OperatorError(
                 "bad_environment",
-                f"parts of the mixture are graded by different Python interpreters: {names}",
-                fix="Install the packages of all parts into one, for example with pip install covey[verifiers]",
+                f"the environments of the mixture need different Python interpreters for grading: {names}",
+                fix="Install the packages of all environments in one Python, for example with pip "
+                "install covey[verifiers]",
             )
         packages = dict.fromkeys(name for python in pythons for name in python.packages)
         return GradingPython(interpreter=pythons[0].interpreter, packages=tuple(packages))
@@ -136,7 +137,10 @@ class MixtureEnvironment:
         """Return the part that a reply's prompt comes from, and the reply with that part's verification data."""
         number, verification = reply.verification["part"], reply.verification["of_part"]
         if not isinstance(number, int) or not isinstance(verification, dict):
-            raise ProtocolError("malformed_grading", "the verification data of a mixture's reply names no part")
+            raise ProtocolError(
+                "malformed_grading",
+                "the verification data of a reply does not say which environment of the mixture it belongs to",
+            )
         return self._parts[number], replace(reply, verification=verification)
 
     def _draw_part(self, draw: int) -> int:
@@ -145,7 +149,7 @@ class MixtureEnvironment:
             rest -= part.weight
             if rest < 0:
                 return number
-        raise AssertionError("the weights do not add up")
+        raise AssertionError("the weights of the mixture do not add up to their total")
 
     def _mark(self, number: int, prompt: Prompt) -> Prompt:
         return replace(prompt, verification={"part": number, "of_part": dict(prompt.verification)})

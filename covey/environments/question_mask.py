@@ -21,8 +21,8 @@ def unpack_kept(text: str) -> list[int]:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise ValueError("kept is not base64") from error
+        raise ValueError("kept is not valid base64") from error
     numbers = [8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte & 0x80 >> bit]
     if pack_kept(numbers) != text:
-        raise ValueError("kept is not the canonical base64 of a bit mask")
+        raise ValueError("kept is not the canonical base64 encoding of a bit mask")
     return numbers

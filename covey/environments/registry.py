@@ -82,14 +82,15 @@ def find_source(kind: str) -> type[TaskSource]:
     except (ImportError, AttributeError) as error:
         raise OperatorError(
             "bad_environment",
-            f"the entry point {entry.value} of the environment {kind!r} does not load: {error}",
-            fix="Install the package again, with all its dependencies",
+            f"the entry point {entry.value} of the environment {kind!r} could not be loaded: {error}",
+            fix="Reinstall the package with all its dependencies",
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, TaskSource)):
         raise OperatorError(
             "bad_environment",
-            f"the entry point {entry.value} of the environment {kind!r} is not a covey.environments.base.TaskSource",
-            fix="Name the class of the kind in the package's entry point",
+            f"the entry point {entry.value} of the environment {kind!r} is not a subclass of "
+            "covey.environments.base.TaskSource",
+            fix="Correct the entry point in the package so that it refers to the task source class",
         )
     return loaded
 
@@ -125,8 +126,8 @@ def require_same(environment: Environment, *, versions: Mapping[str, str], finge
     if fingerprint is not None and own != fingerprint:
         raise OperatorError(
             "environment_differs",
-            f"this machine's prompts have the fingerprint {own}, but the pool's have {fingerprint}",
-            fix="Install the releases of Covey and of the environment's packages that the pool was created with",
+            f"the prompts on this machine have the fingerprint {own}, but the pool's prompts have {fingerprint}",
+            fix="Install the versions of Covey and of the environment's packages with which the pool was created",
         )
 
 
@@ -142,7 +143,7 @@ def _advise(name: str, version: str) -> str:
     if name == "python":
         return f"Run covey with Python {version}"
     if name.startswith(_OWN):
-        return "Install the release of Covey that the pool was created with"
+        return "Install the version of Covey with which the pool was created"
     return f"Install {name}=={version}"
 
 
@@ -152,7 +153,7 @@ def _find_entry(kind: str) -> EntryPoint:
         known = sorted({*KINDS, mixture.KIND, *(entry.name for entry in entry_points(group=GROUP))})
         raise OperatorError(
             "bad_environment",
-            f"there is no environment of kind {kind!r}",
-            fix=f"Name one of {known} in the pool's parameters, or install the package that provides it",
+            f"there is no environment kind called {kind!r}",
+            fix=f"Use one of {known} in the pool's parameters, or install the package that provides the kind",
         )
     return matches[0]

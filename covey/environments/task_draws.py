@@ -14,7 +14,7 @@ def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
     draw_below("target", 2**62 + 5, 4) returns 0, 1, 2 or 3.
     """
     if draw < 0:
-        raise ValueError(f"the draw {draw} is negative")
+        raise ValueError(f"the draw number {draw} is negative")
     digest = hashlib.sha256(f"covey.environment/{purpose}/{draw:x}/{attempt}".encode()).digest()
     return int.from_bytes(digest, "big") % size
 

@@ -1,6 +1,6 @@
-"""Enrollment of the workers of a folder: the stake that backs them, and their registration by a contributor.
+"""Enrolls the workers of a folder: the required stake, and the nodes' registration by a contributor.
 
-`plan_enrollment` reads the chain and refuses before any money moves; `enroll` sends what the plan names.
+`plan_enrollment` reads the chain and refuses before any money moves. `enroll` sends what the plan contains.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from covey.errors import OperatorError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrollment:
-    """What the chain lacks for the workers of a folder. Example: Enrollment(missing=(node,), backed=3, stake=100)."""
+    """What the workers of a folder lack on chain. Example: Enrollment(missing=(node,), backed=3, stake=100)."""
 
     missing: tuple[Wallet, ...]
     """Nodes of the folder that are not registered yet."""
     backed: int
-    """Number of nodes that the stake must back: those of the folder and of the contributor's other machines."""
+    """Number of nodes that the stake must cover: the folder's and those on the contributor's other machines."""
     stake: int
     """Stake to add, in the token's smallest unit."""
 
 
 def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
-    """Compare the folder's nodes and the contributor's stake with what the pool requires.
+    """Compare the folder's nodes and the contributor's stake with the pool's requirements.
 
-    Nodes are counted on chain. The coordinator refuses work (`stake_too_low`) until free stake backs every node of the
-    contributor that it knows, and it only knows nodes that are on chain.
+    Nodes are counted on chain. The coordinator refuses work (`stake_too_low`) until free stake covers all registered
+    nodes of the contributor.
 
-    Raises OperatorError("node_taken") if a node works for another contributor.
+    Raises OperatorError("node_taken") if a node works for a different contributor.
     Raises OperatorError("pool_not_active"), OperatorError("not_invited") or OperatorError("unfunded") if the chain
     would refuse a transaction of the plan.
     """
@@ -59,7 +59,7 @@ def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
 
 
 def enroll(account: Account, plan: Enrollment) -> None:
-    """Stake and register as planned, with one transaction for each step and one that approves the stake."""
+    """Stake and register as planned, with one transaction per step and one that approves the stake."""
     if plan.stake:
         account.stake(BondKind.CONTRIBUTOR, plan.stake)
     for node in plan.missing:

@@ -4,10 +4,10 @@
     pool.toml                       terms and parameters, for `covey pool open`
     coordinator.toml trainer.toml validator-1.toml ...
     processes.toml                  the commands that `covey up` keeps running
-    chain/                          a devnet's state and deployment.json; elsewhere only deployment.json
-    datasets/                       data sets of the environment, each a folder that covey tasks import has made
+    chain/                          a devnet's state and deployment.json, otherwise only deployment.json
+    datasets/                       data sets of the environment, each a folder from covey tasks import
 
-Paths in these files are relative to the folder, where all commands run.
+Paths in these files are relative to the folder, in which all commands run.
 """
 
 import json
@@ -34,9 +34,9 @@ COMMAND_VARIABLES = {f"COVEY_{name}" for name in ("KEY_FILE", "POOL", "DEPLOYMEN
 
 
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
-    """Write the folder and return the addresses of its keys by name.
+    """Create the folder and return the addresses of its keys by name.
 
-    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"); see `require_new`.
     """
     with new_folder(folder) as draft:
         names = ["operator", "trainer", "arbiter", *(f"validator-{i + 1}" for i in range(plan.validators))]
@@ -59,10 +59,10 @@ def find_datasets(folder: Path) -> list[Path]:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft with a folder `keys`. At the end of the block it becomes the new folder in one step.
+    """Yield a draft folder that contains `keys`. At the end of the block it becomes the new folder in one step.
 
-    Only its owner may open it, because settings may contain the key of a node's provider. An error removes the draft.
-    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
+    Only its owner can open it, because settings may contain a provider's key. An error removes the draft.
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"); see `require_new`.
     """
     folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
@@ -81,7 +81,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def require_new(folder: Path) -> Path:
-    """Return the folder's absolute path, after its parent is created.
+    """Create the folder's parent and return the folder's absolute path.
 
     Raises OperatorError("folder_not_empty") unless the folder is empty or does not exist, and
     OperatorError("no_folder") if its parent cannot be created.
@@ -174,13 +174,13 @@ def set_pool_number(folder: Path, pool: int) -> None:
 
 
 def get_environment() -> dict[str, str]:
-    """Return the environment for a folder's processes, without COMMAND_VARIABLES.
+    """Return the environment variables for a folder's processes, without COMMAND_VARIABLES.
 
-    Each role of a folder has its own key, and the key with which a person's commands sign must not replace them all.
+    Each role of a folder has its own key, and the key of the user's commands must not replace it.
     """
     return {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
 
 
 def has_own_chain(folder: Path) -> bool:
-    """Return whether the folder has its own chain, which gives out test money."""
+    """Return whether the folder has its own chain, a devnet that gives test money."""
     return "chain" in read_processes(folder)

@@ -1,11 +1,11 @@
-"""Joining a pool: what the coordinator says is checked against the chain, then the worker's folder is created.
+"""Joining a pool: checks the coordinator's statements against the chain, and creates the worker's folder.
 
     keys/contributor.key keys/node-1.key ...     keys of the stake and of each worker, mode 600
     deployment.json                              chain and contracts
     worker.toml                                  settings; worker-1.toml ... if there are several
     processes.toml                               the workers, for `covey up`
 
-The contracts control the stake, so they come from `--deployment`, or a person has confirmed them.
+The contracts control the stake, so they come from `--deployment`, or the user has confirmed them.
 """
 
 import secrets
@@ -32,7 +32,7 @@ from covey.runtime.urls import hide_secrets, is_public_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPool:
-    """A pool as it is on chain."""
+    """A pool whose values have been checked against the chain."""
 
     pool: PoolId
     url: str
@@ -44,9 +44,9 @@ class CheckedPool:
 
 
 async def ask_for_pool(url: str) -> PoolView:
-    """Return the coordinator's description of its pool, unchecked.
+    """Return the coordinator's description of its pool. It is not checked.
 
-    Raises OperatorError("bad_url"), or OperatorError("not_a_coordinator") if something else answers.
+    Raises OperatorError("bad_url"), or OperatorError("not_a_coordinator") if a different service responds.
     """
     if not is_public_url(url):
         raise OperatorError(
@@ -66,7 +66,7 @@ async def ask_for_pool(url: str) -> PoolView:
 
 
 def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
-    """Return the contracts that a coordinator names, which nobody has confirmed yet."""
+    """Return the contracts that a coordinator specifies. Nobody has confirmed them yet."""
     for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
         if not is_address(address):
             raise ProtocolError(
@@ -84,7 +84,7 @@ def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
 
 
 def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
-    """Raise OperatorError("other_contracts") unless the coordinator uses the contracts of the deployment."""
+    """Raise OperatorError("other_contracts") unless the coordinator uses the deployment's contracts."""
     named = build_deployment(view, deployment.rpc_url)
     theirs, ours = ({"chain_id": each.chain_id} | each.get_contracts() for each in (named, deployment))
     wrong = [
@@ -101,10 +101,9 @@ def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
 
 
 def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
-    """Return the pool as it is on chain.
+    """Read the pool from the chain and compare it with the coordinator's description.
 
-    Raises OperatorError("wrong_chain"), OperatorError("pool_not_active") or ProtocolError("bad_params") if the chain
-    contradicts the coordinator.
+    Raises OperatorError("wrong_chain"), OperatorError("pool_not_active") or ProtocolError("bad_params") if they differ.
     """
     contracts = Contracts(open_node(deployment), deployment)
     state = contracts.pools.state_of(view.pool)
@@ -127,7 +126,7 @@ def create_worker_folder(
 ) -> list[Path]:
     """Write keys and settings of one worker per device, and return the workers' settings files.
 
-    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"); see `require_new`.
     """
     names = ["worker"] if len(devices) == 1 else [f"worker-{i + 1}" for i in range(len(devices))]
     with new_folder(folder) as draft:
@@ -154,7 +153,7 @@ def create_worker_folder(
 
 
 def is_devnet(deployment: Deployment) -> bool:
-    """Return whether the chain is an Anvil, which gives test money to anyone."""
+    """Return whether the chain is an Anvil, on which anyone gets test money."""
     if deployment.chain_id != CHAIN_ID:
         return False
     try:
@@ -165,5 +164,5 @@ def is_devnet(deployment: Deployment) -> bool:
 
 
 def with_node(deployment: Deployment, rpc_url: str | None) -> Deployment:
-    """Return the deployment with another node of its chain, if one is named."""
+    """Return the deployment with a different node of its chain. Return it unchanged if no node is given."""
     return deployment if rpc_url is None else replace(deployment, rpc_url=rpc_url)

@@ -1,7 +1,7 @@
 """`covey up`: keeps the processes of a folder running until a stop signal, and reports their state.
 
-A process that ends with an error is restarted, after a second and then after twice as long each time. A process that
-ends with 0 has done its work. Each process has its log in `logs/`.
+A process that ends with an error is restarted, first after a second and then with doubling pauses. A process that ends
+with 0 has finished its work. Each process has a log in `logs/`.
 """
 
 import fcntl
@@ -25,11 +25,11 @@ LOOK_SECONDS = 0.25
 ROTATE_SECONDS = 10.0
 """Seconds between two checks of the size of the logs."""
 STEADY_SECONDS = 60.0
-"""Seconds of running after which earlier failures are forgotten, so that the next restart comes after a second."""
+"""Seconds of running after which earlier failures no longer count, so that the next restart comes after a second."""
 LONGEST_BREAK = 60.0
-"""Longest pause in seconds before a restart."""
+"""Maximum pause in seconds before a restart."""
 REPEAT_SECONDS = 10.0
-"""Longest silence, in seconds, of a command that waits for a keeper."""
+"""Seconds without output after which a waiting command repeats what it waits for."""
 LOCK_FILE = ".up.lock"
 
 
@@ -42,9 +42,9 @@ class Kept:
     running: Running | None = None
     started_at: float = 0.0
     failures: int = 0
-    """Number of ends with an error since it last ran for STEADY_SECONDS."""
+    """Number of times that it ended with an error since it last ran for STEADY_SECONDS."""
     again_at: float | None = None
-    """Time of the next restart, by the keeper's clock. None if the process runs or has done its work."""
+    """Time of the next restart on the keeper's clock. None if the process runs or has finished its work."""
 
     @property
     def state(self) -> str:
@@ -57,7 +57,7 @@ class Kept:
 
 
 class Keeper:
-    """The processes of one folder. `say` shows a line to the user."""
+    """The processes of one folder. `say` prints a line for the user."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class Keeper:
         )
 
     def prepare(self) -> None:
-        """Start the imports of the processes while the caller does something else."""
+        """Start the imports of the processes in the background."""
         self._processes.prepare()
 
     def start(self, *names: str) -> None:
-        """Start these processes, by default all that have not been started."""
+        """Start these processes. The default is all that have not been started."""
         for kept in self.kept:
             if kept.running is None and (not names or kept.name in names):
                 self._start(kept)
 
     def look(self) -> None:
-        """Restart failed processes whose pause is over, and keep the logs within their size."""
+        """Restart failed processes whose pause is over, and limit the size of the logs."""
         now = self._clock()
         if now >= self._rotated_at + ROTATE_SECONDS:
             self._rotated_at = now
@@ -98,7 +98,7 @@ class Keeper:
                 self._note_failure(kept, now)
 
     def _rotate_logs(self) -> None:
-        """Report a problem with the logs when it begins.
+        """Rotate the logs, and report a problem with them when it begins.
 
         The processes continue, because a full disk may have space again later.
         """
@@ -152,10 +152,9 @@ def stop_keeper(
 ) -> bool:
     """Ask the folder's `covey up` to end, wait for it, and return whether there was one.
 
-    A killed keeper leaves its process id in the file until the next one writes its own. So an id counts only once two
-    consecutive reads have found it. `say` is given a line after each REPEAT_SECONDS.
-
-    Raises OperatorError("still_up") after `seconds`.
+    A killed keeper leaves its process id in the file until the next keeper overwrites it. An id therefore counts only
+    if two consecutive reads return it. `say` is called with a line after each REPEAT_SECONDS. Raises
+    OperatorError("still_up") after `seconds`.
     """
     try:
         file = (folder / LOCK_FILE).open("r")
@@ -187,7 +186,10 @@ def stop_keeper(
 
 
 def _is_locked(file: TextIO) -> bool:
-    """Return whether another process holds the file. The lock is shared, so that two readers do not see each other."""
+    """Return whether another process holds the lock.
+
+    The test uses a shared lock, so that two readers do not block each other.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,6 @@
 """Logs of processes: their last lines, and a limit on their disk space.
 
-A log is a file that its process appends to as long as it runs. Each log has at most one older part, with the suffix
-`.1`.
+A process appends to its log as long as it runs. Each log has at most one older file, with the suffix `.1`.
 """
 
 import contextlib
@@ -10,13 +9,13 @@ import shutil
 from pathlib import Path
 
 LONGEST_LOG = 50 << 20
-"""Size in bytes above which a log becomes the older part, so that a process uses at most twice this disk space."""
+"""Maximum size of a log in bytes before it becomes the older file. A process uses at most twice this disk space."""
 TAIL_BYTES = 16 << 10
 """Number of bytes at the end of a log that are read for its last lines."""
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
-    """Return the last `count` lines within the last TAIL_BYTES of a log. The first may be the end of a longer line.
+    """Return the last `count` lines in the last TAIL_BYTES of a log. The first one may be the end of a longer line.
 
     The list is empty if the log is missing, because its process continues without it.
     """
@@ -34,7 +33,7 @@ def read_last(log: Path) -> str:
 
 
 def has_said(log: Path, begun: int, text: str) -> bool:
-    """Return whether a log contains `text` after its first `begun` bytes, or anywhere if it was truncated since.
+    """Return whether a log contains `text` after its first `begun` bytes, or anywhere if it was truncated since then.
 
     Returns False if the log is missing.
     """
@@ -47,7 +46,7 @@ def has_said(log: Path, begun: int, text: str) -> bool:
 
 
 def rotate(log: Path) -> None:
-    """Move the content of a log of more than LONGEST_LOG bytes to its older part.
+    """Move the content of a log larger than LONGEST_LOG bytes to its older file.
 
     A running process continues to append to the same file. Lines written between the copy and the truncation are lost.
     A missing log is ignored. Raises OSError, for example if the disk is full.

@@ -1,6 +1,6 @@
-"""Content of a new pool's folder: the text of pool.toml, the settings of every role, and the commands.
+"""Content of a new pool's folder: pool.toml, the settings of every role, and the commands.
 
-All functions are pure and take a `PoolPlan`; `covey.local.folder` writes their results.
+All functions are pure and take a `PoolPlan`. `covey.local.folder` writes their results.
 """
 
 import re
@@ -23,7 +23,7 @@ DEPLOYMENT_FILE = Path("chain") / "deployment.json"
 DATASETS_FOLDER = "datasets"
 """Folder of a pool's data sets, which its trainer and validators read."""
 PORTS = ("coordinator", "origin", "relay", "chain")
-"""Processes that listen: the first one on the port of the plan, each other one on the next port."""
+"""Processes that listen. The first one uses the plan's port, and each other one uses the next port."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
 PUBLIC_WINDOWS = {
     "challenge_window": 3600,
@@ -33,70 +33,73 @@ PUBLIC_WINDOWS = {
     "epoch_seconds": 3600,
     "draw_seconds": 120,
 }
-"""Shortest windows of a public pool in seconds. People need time to notice mistakes, and each epoch costs gas."""
+"""Minimum windows of a public pool in seconds. People need time to notice mistakes, and each epoch costs gas."""
 PUBLIC_FINALITY = {"finality": "safe"}
-"""Setting of all roles that send transactions on an existing chain, whose newest blocks may be reorganised."""
+"""Finality setting for roles that send transactions on an existing chain, whose newest blocks can be reorganised."""
 PUBLIC_SETTINGS = PUBLIC_FINALITY | {"chain_poll_seconds": 2.0}
 """Settings of the coordinator on an existing chain, whose nodes limit requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedChain:
-    """An existing chain, with the public URLs of a pool on it."""
+    """An existing chain, and the public URLs of a pool on it."""
 
     deployment: Deployment
     """Contracts on the chain."""
     rpc_url: str
-    """URL of the operator's own node. It may contain a provider's key, so only the roles' settings have it."""
+    """URL of the operator's own node. It may contain a provider's key, so only the roles' settings contain it."""
     public_url: str
     """Public base URL of the coordinator, for example "https://pool.example"."""
     relays: tuple[str, ...] = ()
-    """Public base URLs of relays. Empty means the relay's port on the host of `public_url`."""
+    """Public base URLs of relays. If empty, the relay's port on the host of `public_url` is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """Choices of `covey init pool`. Example: `PoolPlan(validators=3)`."""
+    """Options of `covey init pool`. Example: `PoolPlan(validators=3)`."""
 
     validators: int = 3
     environment: str = "reasoning_gym"
     model: str | None = None
-    """Folder or hub name of the model that step 0 publishes; None: the shipped tiny model."""
+    """Folder or hub name of the model that step 0 publishes. None means the shipped tiny model."""
     chain: NamedChain | None = None
-    """Chain of the pool; None: a devnet in the folder."""
+    """Chain of the pool. None means a devnet in the folder."""
     port: int = 8000
-    """First of four ports, see PORTS."""
+    """First of four ports; see PORTS."""
     device: str = "cpu"
     """Device of trainer and validators, for example "cuda"."""
 
     @property
     def ports(self) -> dict[str, int]:
-        """Port of each process of PORTS, by name."""
+        """Port of each process in PORTS, by name."""
         return {name: self.port + i for i, name in enumerate(PORTS)}
 
     @property
     def coordinator_url(self) -> str:
-        """Base URL that all roles use. They sign for its host, so the operator's own roles must use the same one."""
+        """Base URL for all roles.
+
+        Requests are signed for its host, so the operator's own roles must use the same URL.
+        """
         return f"http://{LOOPBACK}:{self.ports['coordinator']}" if self.chain is None else self.chain.public_url
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """Base URLs of the relays that the coordinator names."""
+        """Base URLs of the relays that the coordinator lists."""
         if self.chain is not None and self.chain.relays:
             return self.chain.relays
         host = urlsplit(self.coordinator_url).hostname or LOOPBACK
         return (f"http://{f'[{host}]' if ':' in host else host}:{self.ports['relay']}",)
 
     def choose_host(self, name: str) -> str:
-        """Return the address that one of PORTS listens on.
+        """Return the address on which one of PORTS listens.
 
-        This is loopback, unless one of its URLs leads to its port without a proxy.
+        This is loopback, unless one of its public URLs leads to its port without a proxy.
         """
         urls = {"coordinator": (self.coordinator_url,), "relay": self.relays}.get(name, ())
         return ALL_INTERFACES if any(is_direct(url, self.ports[name]) for url in urls) else LOOPBACK
 
     def describe_public_urls(self) -> dict[str, str]:
-        """Return what each public URL must lead to, by URL."""
+        """Return the local service that each public URL must lead to, by URL."""
         urls = {self.coordinator_url: "coordinator"} | dict.fromkeys(self.relays, "relay")
         return {
             url: f"{name}, port {self.ports[name]} of this machine"
@@ -107,21 +110,23 @@ class PoolPlan:
 
 
 def is_direct(url: str, port: int) -> bool:
-    """Return whether a URL leads to this port from other machines directly: no TLS, the same port, not loopback."""
+    """Return whether other machines can reach this port directly by the URL: no TLS, the same port, not loopback."""
     parts = urlsplit(url)
     is_remote = parts.hostname not in (LOOPBACK, "localhost", "::1")
     return is_remote and parts.scheme == "http" and (parts.port or 80) == port
 
 
 def find_shipped(name: str) -> Path:
-    """Return a file of `configs/`, which is next to the package in a checkout and inside it in an installed wheel."""
+    """Return the path of a file in `configs/`, which is next to the package in a checkout and in the package in a
+    wheel.
+    """
     package = Path(covey.__file__).resolve().parent
     inside = package / "configs" / name
     return inside if inside.exists() else package.parent / "configs" / name
 
 
 def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> str:
-    """Return the shipped pool.toml with this pool's name, accounts and environment. Its comments stay."""
+    """Return the shipped pool.toml with this pool's name, accounts and environment. Its comments are kept."""
     text = find_shipped("pool.toml").read_text()
     if plan.chain is not None:  # the windows of a test network leave people no time to notice mistakes
         for window, seconds in PUBLIC_WINDOWS.items():
@@ -145,7 +150,7 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
 
 
 def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
-    """List windows shorter than a public pool's. Example: "veto_window is 15, a public pool requires 86400"."""
+    """List windows shorter than a public pool's minimum. Example: "veto_window is 15, a public pool requires 86400"."""
     values = {"epoch_seconds": params.epoch_seconds, "draw_seconds": params.verification.draw_seconds}
     values |= {name: getattr(terms, name) for name in PUBLIC_WINDOWS if name not in values}
     return [
@@ -156,7 +161,7 @@ def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
 
 
 def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
-    """Return the settings of each role by the name of its file. Opening the pool corrects its number."""
+    """Return the settings of each role by file name. The pool's number is set when the pool is opened."""
     shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
     public: dict[str, Any] = {}
     sending: dict[str, Any] = {}
@@ -193,7 +198,7 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
 
 
 def list_commands(plan: PoolPlan) -> dict[str, str]:
-    """Return the command of each process by its name, in the order of starting."""
+    """Return the command of each process by name, in start order."""
     ports, host = plan.ports, plan.choose_host("relay")
     relay = f"relay run --root relay --upstream http://127.0.0.1:{ports['origin']} --port {ports['relay']}"
     commands = {

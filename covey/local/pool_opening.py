@@ -1,4 +1,4 @@
-"""Opening a folder's pool on chain: test money, the pool itself, its escrow, its bonds and its start.
+"""Opens a folder's pool on chain: test money, the pool itself, its escrow, its bonds and its start.
 
 Every step checks the chain first, so an interrupted opening is resumed, and a repeated one does nothing.
 """
@@ -25,33 +25,36 @@ from covey.protocol.params import PoolParams
 
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
-"""Factor by which the test money of an account exceeds what it spends."""
+"""Ratio of the test money that an account gets to the amount that it spends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a folder's pool still lacks on its chain. Amounts are in the token's smallest unit, 0 for nothing."""
+    """What a folder's pool still lacks on chain.
+
+    Amounts are in the token's smallest unit, and 0 if nothing is missing.
+    """
 
     pool: PoolId | None
-    """Number of the pool; None before it is created."""
+    """Number of the pool. None before it is created."""
     operator: Account
     terms: PoolTerms
     validators: tuple[Address, ...]
     params: PoolParams
     token: Token
-    """Token that the terms name, which may differ from the deployment's."""
+    """Token in the pool's terms, which may differ from the deployment's."""
     escrow: int
     """Amount that the operator adds to the escrow."""
     operator_bond: int
     """Amount that the operator adds to its bond."""
     validator_bonds: Mapping[Path, int]
-    """Amount that each validator adds to its bond, by key file. Validators whose key is elsewhere are left out."""
+    """Amount that each validator adds to its bond, by key file. Validators with keys elsewhere are not included."""
     absent_bonds: Mapping[Address, int]
-    """Amount that is missing from the bond of each validator whose key is elsewhere. Its owner must add it."""
+    """Amount missing from the bond of each validator with its key elsewhere. The validator's owner must add it."""
 
     @property
     def costs(self) -> dict[Address, int]:
-        """Amount that each account spends, by address. The trainer, as such, spends only gas."""
+        """Amount that each account spends, by address. As the trainer, an account spends only gas."""
         costs = {self.operator.wallet.address: self.escrow + self.operator_bond}
         costs.setdefault(self.terms.trainer, 0)
         for file, amount in self.validator_bonds.items():
@@ -61,14 +64,15 @@ class Opening:
 
 
 def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
-    """Find what the folder's pool lacks, without sending anything.
+    """Return what the folder's pool lacks. Nothing is sent.
 
     `escrow` and `operator_bond` are minimum amounts after the opening, in tokens. Example: escrow="100".
+
     Raises OperatorError("no_deployment") if the folder's own chain has not run yet.
-    Raises OperatorError("pending_transaction") if a transaction of an earlier opening is not in a block yet.
+    Raises OperatorError("pending_transaction") if a transaction of an earlier opening is not mined yet.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     Raises OperatorError("pool_ended") if the pool has ended. Raises OperatorError("unfunded") with every account that
-    lacks something, unless the chain is the folder's devnet, which gives it.
+    lacks money, unless the chain is the folder's devnet, which gives it.
     """
     if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
         raise OperatorError(
@@ -163,9 +167,9 @@ def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
 
 
 def find_open_pool(folder: Path) -> PoolId | None:
-    """Return the number of the folder's pool if it was started, or None.
+    """Return the number of the folder's pool if it was started. None if not.
 
-    A pool that has ended counts, because its work is still settled.
+    A pool that has ended counts, because its work is still being settled.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     """
     operator = _open_account(folder, folder / OPERATOR_KEY)
@@ -176,9 +180,9 @@ def find_open_pool(folder: Path) -> PoolId | None:
 
 
 def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:
-    """Return the pool that has these parameters, or that the settings name. None before it is created.
+    """Return the pool in the settings, or else a pool with these parameters. None before it is created.
 
-    Raises OperatorError("pool_differs") if the chain has other terms or parameters, because neither can be changed.
+    Raises OperatorError("pool_differs") if terms or parameters on chain differ, because neither can be changed.
     """
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     if pool is None and operator.contracts.pools.operator_of(operator.pool) == operator.wallet.address:
@@ -206,9 +210,9 @@ def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolPa
 
 
 def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Account:
-    """Return an account of the folder, which asks the same node as the folder's coordinator.
+    """Open an account of the folder, with the same node as the folder's coordinator.
 
-    `pool` is the number of its pool. None means the one that the settings name, which need not exist.
+    `pool` is the number of its pool. None means the number in the settings, even if that pool does not exist.
     """
     file = folder / "coordinator.toml"
     if not file.exists():
@@ -229,7 +233,7 @@ def _find_poor(opening: Opening) -> dict[Address, int]:
 
 
 def _require_money(folder: Path, opening: Opening) -> None:
-    """Raise OperatorError("unfunded") unless every account holds ether for gas and the tokens that it spends."""
+    """Raise OperatorError("unfunded") unless every account has ether for gas and the tokens that it spends."""
     poor = _find_poor(opening)
     if not poor:
         return
@@ -243,7 +247,7 @@ def _require_money(folder: Path, opening: Opening) -> None:
 
 
 def _give_what_is_missing(opening: Opening) -> None:
-    """Give ether and, if the pool's token is the devnet's own, tokens to the accounts that lack some."""
+    """Send ether and, if the pool's token is the devnet's own, tokens to the accounts that lack some."""
     deployment = opening.operator.deployment
     is_own = opening.token.address == deployment.token
     give_test_money(
@@ -252,5 +256,5 @@ def _give_what_is_missing(opening: Opening) -> None:
 
 
 def give_test_money(deployment: Deployment, tokens: Mapping[Address, int]) -> None:
-    """Give ether and test tokens on a devnet."""
+    """Send ether and test tokens on a devnet."""
     fund(deployment, derive_wallet(DEVNET_SEED, "deployer"), tokens)

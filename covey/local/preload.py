@@ -1,6 +1,6 @@
 """Imports that the fork server of `processes` makes once, so that each process of the network starts with them.
 
-The server has one thread, because a fork copies only one, and locks that other threads hold would never be released.
+The server has one thread, because a fork copies only one thread, and locks held by others would never be released.
 """
 
 import gc
@@ -28,8 +28,8 @@ MODULES = (
 def preload() -> None:
     """Import what the roles import, and load the sampler's kernels.
 
-    The imported objects are frozen, so the garbage collector ignores them in this process and its forks. A collection
-    would free none of them, and it would write to their memory pages, which ends the sharing between processes.
+    The imported objects are frozen, so that the garbage collector ignores them in this process and its forks. A
+    collection would free none of them, but would write to their memory pages and so end the sharing between processes.
     """
     gc.disable()
     for name in MODULES:

@@ -1,8 +1,8 @@
-"""The processes of a network on one machine: started in their own sessions, watched, and stopped whatever happens.
+"""The processes of a network on one machine: started in their own sessions, watched, and stopped in every case.
 
-They are forked from one server that has imported the heavy libraries once, because a dozen processes that each import
-torch and transformers cost much time and memory (decision 029). A process cannot use CUDA after a fork of one that
-has, so on a machine with an accelerator each process starts as a new interpreter.
+They are forked from one server that has imported the heavy libraries once, because importing torch and transformers in
+a dozen processes takes much time and memory (decision 029). CUDA does not work after a fork of a process that uses it,
+so on a machine with an accelerator each process starts as a new interpreter.
 
 The server reports how its children end. A child that outlives the server is watched through its own pipe.
 """
@@ -29,23 +29,25 @@ from covey.errors import OperatorError
 from covey.local.logs import read_last_lines, rotate
 
 KILL_SECONDS = 10.0
-"""Timeout in seconds for the end of a process after SIGKILL."""
+"""Timeout in seconds for a process to end after SIGKILL."""
 STOP_SECONDS = (30.0, 60.0, 10.0, 10.0)
 """Timeout in seconds of each phase of `Processes.stop`, after which its remaining processes are killed."""
 SAY_SECONDS = 5.0
-"""Seconds after which the remaining processes of a phase are named to the user."""
+"""Seconds after which the user is shown the remaining processes of a phase."""
 STOP_PHASES = {"trainer": 1, "coordinator": 2, "origin": 2, "relay": 2, "devnet": 3}
-"""Phase in which a command ends, by its first word; all other commands end in phase 0.
+"""Phase in which a command is stopped, by its first word. All other commands are stopped in phase 0.
 
-A process ends before those that it needs. Workers submit their last work, and the trainer publishes its last policy,
-while the coordinator still runs. The coordinator sends its last transactions while the chain still runs.
+A process is stopped before those that it needs. Workers submit their last work, and the trainer publishes its last
+policy, while the coordinator still runs. The coordinator sends its last transactions while the chain still runs.
 """
 LOST = 255
-"""Exit status that multiprocessing reports for a child whose server is gone."""
+"""Exit status that multiprocessing reports for a child whose server has ended."""
 PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Environment that limits each process to one thread, because several busy ones with more slow down a small machine."""
+"""Environment that limits each process to one thread, because more threads slow down a small machine with busy
+processes.
+"""
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd")
 """Device files of NVIDIA's and AMD's drivers."""
 
@@ -60,13 +62,13 @@ class Running:
     begun: int
     """Size of the log in bytes when the process was started."""
     phase: int
-    """Phase in which the process is stopped, see STOP_PHASES."""
+    """Phase in which the process is stopped; see STOP_PHASES."""
     life: Connection
-    """Reading end of a pipe whose writing end the process holds until it ends."""
+    """Read end of a pipe. The process keeps the write end open until it ends."""
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of the process's session and group."""
+        """Process id, which is also the id of the process's session and process group."""
         assert self.process.pid is not None
         return self.process.pid
 
@@ -77,7 +79,7 @@ class Running:
         return None if code == LOST and not self.life.poll() else code
 
     def wait(self, seconds: float) -> int:
-        """Wait for the end and return the exit status. Raises TimeoutError after `seconds`."""
+        """Wait until the process ends, and return its exit status. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         self.process.join(seconds)
         if self.process.exitcode == LOST:
@@ -87,7 +89,7 @@ class Running:
         return self.exit_code
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process's whole session, so that its children get it too."""
+        """Send a signal to the process's whole session, including its child processes."""
         if self.exit_code is None:
             try:
                 os.killpg(self.pid, number)
@@ -99,8 +101,8 @@ class Running:
 class Processes:
     """Starts `covey ...` commands and stops them all.
 
-    `logs` is the folder of their output, `cwd` their working directory, and `environment` their whole environment. A
-    process that `is_alone` is not forked, because a server that imports what all roles need costs more than it saves.
+    `logs` is the folder of their output, `cwd` their working directory, and `environment` their whole environment. With
+    `is_alone` no fork server is used, because importing everything would cost more than it saves.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Processes:
             self._build_process = context.Process
 
     def prepare(self) -> None:
-        """Let the server import while the caller does something else. `start` waits for it."""
+        """Start the server's imports in the background. `start` waits for them."""
         if self._is_forking:
             before = dict(os.environ)
             # Libraries read the environment when they are imported. TMPDIR keeps the value of this process, so that the
@@ -136,7 +138,7 @@ class Processes:
                 os.environ.update(before)
 
     def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
-        """Run `covey <arguments>`, or another module with these arguments. Its output goes to a log file."""
+        """Run `covey <arguments>`, or a different module with these arguments. Its output goes to a log file."""
         log = self._logs / f"{name}.log"
         self._logs.mkdir(parents=True, exist_ok=True)  # here, because someone may delete it while others run
         log.touch()
@@ -158,13 +160,13 @@ class Processes:
         return self.get(name).exit_code is not None
 
     def kill(self, name: str) -> None:
-        """End a process at once, as a crash would: no signal handler runs."""
+        """Kill a process, as in a crash: no signal handler runs."""
         running = self.get(name)
         running.signal(signal.SIGKILL)
         running.wait(KILL_SECONDS)
 
     def rotate_logs(self) -> str | None:
-        """Keep all logs within their size. Return why a log could not be moved, or None if all could."""
+        """Limit the size of all logs. Return why a log could not be rotated. None if all could."""
         trouble = None
         for running in self.running:
             try:
@@ -174,7 +176,7 @@ class Processes:
         return trouble
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
-        """Raise OperatorError("process_died") if a process has died. Those in `ended` may have ended with 0."""
+        """Raise OperatorError("process_died") if a process has died. Processes in `ended` may have ended with 0."""
         for running in self.running:
             code = running.exit_code
             if code is None or (code == 0 and running.name in ended):
@@ -187,16 +189,16 @@ class Processes:
             )
 
     def stop(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Ask all processes to end, those that depend on others first, and kill any that exceed their phase's timeout.
+        """Ask all processes to end, in the order of STOP_PHASES, and kill those that exceed their phase's timeout.
 
-        `say` is given a line about processes that take long.
+        `say` is called with a line about slow processes.
         """
         for phase, seconds in enumerate(STOP_SECONDS):
             _end([running for running in self.running if running.phase == phase], seconds, say)
 
 
 def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) -> None:
-    """Ask these processes to end, and kill those that still run after `seconds`."""
+    """Ask these processes to end, and kill those that are still running after `seconds`."""
     started = time.monotonic()
     for running in ending:
         running.signal(signal.SIGTERM)
@@ -216,9 +218,9 @@ def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) 
 
 
 def build_environment(scratch: Path) -> dict[str, str]:
-    """Return the environment of a network for a demonstration, without its starter's secrets or a model hub.
+    """Return the environment for a demonstration network, without the user's secrets and without a model hub.
 
-    Temporary files of libraries go to `scratch`, where the network's own files are, and are deleted with them.
+    Temporary files of libraries go to `scratch`, the folder of the network's own files, and are deleted with them.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -229,9 +231,9 @@ def build_environment(scratch: Path) -> dict[str, str]:
 def _run_module(
     module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str], _held: Connection
 ) -> None:
-    """Become `python -m module arguments` in the new process, in its own session and with its output in the log.
+    """Run `python -m module arguments` in the new process, in its own session and with its output in the log.
 
-    The pipe is held, but not used, until the process ends.
+    The pipe stays open, but unused, until the process ends.
     """
     os.setsid()  # Ctrl-C must reach only the starter, which stops the others in order
     setproctitle(" ".join([module, *arguments]))  # must come before the environment changes
@@ -249,7 +251,7 @@ def _run_module(
 
 
 def _end_with_starter() -> None:
-    """Wait until the starter is gone for any reason, and end this process and its children as `stop` would."""
+    """Wait until the parent has ended for any reason. Then end this process and its children as `stop` would."""
     starter = multiprocessing.parent_process()
     if starter is not None:
         starter.join()

@@ -1,7 +1,7 @@
-"""Check whether a folder that `covey up` keeps is ready: all its processes run, and the slow ones have logged it.
+"""Checks whether the folder of a running `covey up` is ready: all processes run, and the slow ones have logged it.
 
-Anything may listen on the coordinator's port, for example the coordinator of another folder. So its answer is compared
-with the folder: pool, operator, chain and contracts.
+A different service may listen on the coordinator's port, for example the coordinator of another folder. Its response is
+therefore compared with the folder: pool, operator, chain and contracts.
 """
 
 import asyncio
@@ -35,12 +35,15 @@ EVENTS = {
     "origin run": '"serves policies"',
     "relay run": '"serves policies"',
 }
-"""Event that a process logs once it works, by the first two words of its command. Others work as soon as they run."""
+"""Event that a process logs once it is ready, by the first two words of its command.
+
+Others are ready as soon as they run.
+"""
 COORDINATOR = "coordinator serve"
 POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
-"""Port that a command listens on if it does not name one."""
+"""Default port of a command that serves policies."""
 HOST_TO_ASK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Host to use in a URL, by the address that the server listens on."""
+"""Host for a URL, by the address on which the server listens."""
 SETTINGS = "coordinator.toml"
 
 
@@ -52,10 +55,10 @@ class Readiness:
         serves = any(_get_verb(each) == COORDINATOR for each in kept)
         self._coordinator = find_settings(folder) if serves else None
         self.awaited = tuple(each.name for each in kept)
-        """Names of the processes that did not work yet at the last check, in the order of the folder."""
+        """Names of the processes that were not ready at the last check, in the folder's order."""
 
     def require_free_ports(self) -> None:
-        """Raise OperatorError("address_in_use") if the coordinator, an origin or a relay could not listen."""
+        """Raise OperatorError("address_in_use") if the coordinator, an origin or a relay cannot listen on its port."""
         if self._coordinator is not None:
             self._require_free(self._coordinator.host, str(self._coordinator.port), SETTINGS)
         for kept in self._kept:
@@ -71,9 +74,9 @@ class Readiness:
             raise self._refuse("address_in_use", error.message.removesuffix(f". {error.fix}"), file) from error
 
     def is_reached(self) -> bool:
-        """Return whether all processes work. It checks at most every ASK_SECONDS and returns False in between.
+        """Return whether all processes are ready. It checks at most every ASK_SECONDS and returns False in between.
 
-        Raises OperatorError("other_coordinator") if a service other than the folder's coordinator answers.
+        Raises OperatorError("other_coordinator") if a service other than the folder's coordinator responds.
         """
         now = self._clock()
         if now < self._asked_at + ASK_SECONDS:
@@ -83,7 +86,7 @@ class Readiness:
         return not self.awaited
 
     def _works(self, kept: Kept) -> bool:
-        """Return whether a process works. A process that ended with 0 has done its work."""
+        """Return whether a process is ready. A process that ended with 0 has finished its work and counts."""
         running, verb = kept.running, _get_verb(kept)
         if running is None or running.exit_code is not None:
             return running is not None and running.exit_code == 0
@@ -119,13 +122,13 @@ class Readiness:
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:
-    """Return the settings of the folder's own coordinator, or None if it has none."""
+    """Return the settings of the folder's own coordinator. None if it has none."""
     file = folder / SETTINGS
     return CoordinatorConfig.load(file, environment=get_environment()) if file.exists() else None
 
 
 def find_url(settings: CoordinatorConfig) -> str:
-    """Return the URL of the coordinator on its own machine, from which the public one may not be reachable."""
+    """Return the local URL of the coordinator. Its public URL may be unreachable from its own machine."""
     host = HOST_TO_ASK.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
@@ -136,7 +139,7 @@ def _get_verb(kept: Kept) -> str:
 
 
 def _find_address(kept: Kept) -> tuple[str, str]:
-    """Return the host and port that the command of an origin or a relay names."""
+    """Return the host and port in the command of an origin or a relay."""
     words = [part for word in shlex.split(kept.command) for part in word.split("=") if part]
     options = dict(pairwise(words))
     return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[_get_verb(kept)])

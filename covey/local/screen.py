@@ -1,4 +1,4 @@
-"""Output of `covey up`: a table that stays in place on a terminal, and lines elsewhere, so that a log is readable."""
+"""Output of `covey up`: a table that is updated in place on a terminal, and otherwise lines for a readable log."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from covey.protocol.status import SubmissionState
 
 STATUS_SECONDS = 2.0
 LAST_LINE = 70
-"""Number of characters of a process's last line that fit into the table."""
+"""Number of characters of a process's last log line that fit into the table."""
 
 
 class Screen:
@@ -34,7 +34,7 @@ class Screen:
         self._asked_at = 0.0
         self._step = -1
         self.status: StatusView | None = None
-        """Last answer of the coordinator; None before the first one."""
+        """Last status from the coordinator. None before the first one."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -48,11 +48,11 @@ class Screen:
             self._live.stop()
 
     def say(self, line: str) -> None:
-        """Show a line that stays, without characters that a terminal would obey."""
+        """Print a permanent line, without terminal control characters."""
         self._console.print(escape(quote(line)), highlight=False, soft_wrap=True)
 
     def show(self, kept: Sequence[Kept]) -> None:
-        """Show the state of all processes. The coordinator is asked at most every STATUS_SECONDS."""
+        """Print the state of all processes. The coordinator is asked at most every STATUS_SECONDS."""
         if self._url is not None and time.monotonic() - self._asked_at >= STATUS_SECONDS:
             self._asked_at = time.monotonic()
             self.status = asyncio.run(_ask(self._url)) or self.status

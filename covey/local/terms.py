@@ -1,4 +1,4 @@
-"""Terms and parameters of a pool's folder, with the values that its trainer's first model pins."""
+"""Terms and parameters of a pool's folder, with the values pinned by its trainer's first model."""
 
 from pathlib import Path
 
@@ -12,7 +12,10 @@ from trainer.config import TrainerConfig
 
 
 def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """Read the pool.toml of a folder as `read_pool_file` does. In a chat pool, the trainer's model pins its values."""
+    """Read the pool.toml of a folder as `read_pool_file` does.
+
+    In a chat pool, the trainer's first model pins its values.
+    """
     file, model = folder / "pool.toml", None
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":
         model = find_model(folder)
@@ -22,7 +25,7 @@ def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], 
 def find_model(folder: Path) -> str | Path | None:
     """Return the model that the folder's trainer publishes first.
 
-    None if the trainer is elsewhere, or if it trains the tiny model, which has no chat template.
+    None if the trainer runs elsewhere, or if it trains the tiny model, which has no chat template.
     """
     file = folder / "trainer.toml"
     if not file.exists():

@@ -1,6 +1,6 @@
 """Checks of an untrusted config.json.
 
-A config must not name more layers than there are weights for, and it must describe the same model to every engine.
+A config must not declare more layers than there are weights for, and it must describe the same model to every engine.
 """
 
 import json
@@ -27,14 +27,14 @@ _VLLM = {
     "logit_scale": 1.0,
     "sliding_window": None,
 }
-"""Settings that vLLM or transformers' cache reads from every config, with the value that has no effect.
+"""Settings that vLLM or transformers' cache reads from any config, with the value that has no effect.
 
 Few models read these settings themselves.
 """
 
 
 def require_layers(folder: Path, weights: str) -> None:
-    """Raise ValueError if config.json names more layers than the file `weights` in `folder` has tensors.
+    """Raise ValueError if config.json declares more layers than the file `weights` in `folder` has tensors.
 
     Otherwise each layer would be built before the loader notices that its weights are missing. The loader reports files
     that are missing or cannot be read.
@@ -52,9 +52,9 @@ def require_layers(folder: Path, weights: str) -> None:
 
 
 def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> None:
-    """Require that config.json and the file `weights` mean the same model to vLLM and to transformers.
+    """Check that config.json and the file `weights` describe the same model to vLLM and to transformers.
 
-    `model` is the model that transformers builds. vLLM chooses the model by `architectures` and transformers by
+    `model` is the model that transformers builds. vLLM selects the model by `architectures` and transformers by
     `model_type`. If the two differed, honest work with one engine would look like a cheat to the other. Raises
     ProtocolError("policy_mismatch").
     """
@@ -80,7 +80,10 @@ def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> N
 
 
 def require_windows(config: PretrainedConfig) -> None:
-    """Raise ValueError if a model has sliding layers but no window. It would load, and fail at the first prompt."""
+    """Raise ValueError if a model has sliding-window layers but no window.
+
+    It would load, and fail at the first prompt.
+    """
     if _SLIDING in (getattr(config, "layer_types", None) or ()) and getattr(config, "sliding_window", None) is None:
         raise ValueError("its config has layers with sliding-window attention but no sliding_window")
 
@@ -88,7 +91,7 @@ def require_windows(config: PretrainedConfig) -> None:
 def require_attention(config: PretrainedConfig) -> None:
     """Raise OperatorError("unsupported_model") if proofs cannot be computed with the model's attention.
 
-    Such an attention caps its scores or has sinks, for example, which `scaled_dot_product_attention` does not support.
+    For example, `scaled_dot_product_attention` does not support capped scores and attention sinks.
     """
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if kind is not None and not kind._supports_sdpa:
@@ -100,9 +103,9 @@ def require_attention(config: PretrainedConfig) -> None:
 
 
 def _require_one_source(folder: Path, weights: str) -> None:
-    """Raise ProtocolError("policy_mismatch") if vLLM would read more files than `weights`.
+    """Raise ProtocolError("policy_mismatch") if vLLM would read files other than `weights`.
 
-    vLLM loads every safetensors file of the folder, or those that an index names, and the last value of a tensor wins.
+    vLLM loads every safetensors file of the folder, or those listed in an index, and the last value of a tensor wins.
     It also reads a quantization file that transformers ignores.
     """
     surplus = sorted(path.name for path in folder.glob("*.safetensors*") if path.name != weights)

@@ -1,4 +1,4 @@
-"""The generation configuration of a model, of which Covey only reads the tokens that end a completion.
+"""The generation configuration of a model. Covey reads only its end tokens.
 
 Policies keep its other settings, such as a temperature, but these never affect sampling.
 """
@@ -12,16 +12,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GENERATION_FILE = "generation_config.json"
 MAX_BYTES = 1 << 20
-"""Largest size of that file in bytes. Real files have a few hundred bytes."""
+"""Maximum size of generation_config.json in bytes. Real files have a few hundred bytes."""
 MAX_END_TOKENS = 16
-"""Largest number of end tokens of a policy. The limit of a pool is the same."""
+"""Maximum number of end tokens of a policy. The limit of a pool is the same."""
 
 
 def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids of the tokens that end a completion.
 
-    They are `eos_token_id` of generation_config.json, or else that of the tokenizer. Raises ValueError if the file is
-    invalid or does not name 1 to 16 ids, and OSError if the file cannot be read.
+    They are `eos_token_id` in generation_config.json, or else the tokenizer's. Raises ValueError if the file is
+    invalid or does not have 1 to 16 ids, and OSError if the file cannot be read.
     """
     path = _find(name_or_folder)
     if path is not None:
@@ -36,7 +36,7 @@ def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
 
 
 def get_end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the end tokens of a model in memory. They are those of the policy that `save_generation` writes."""
+    """Return the end tokens of a model in memory. They equal those of the policy that `save_generation` writes."""
     if has_generation(model) and model.generation_config.eos_token_id is not None:
         return _require_ids(model.generation_config.eos_token_id)
     return _require_ids(tokenizer.eos_token_id)
@@ -52,9 +52,9 @@ def has_generation(model: PreTrainedModel) -> bool:
 
 
 def save_generation(model: PreTrainedModel, folder: Path) -> None:
-    """Write generation_config.json if the model has one, and otherwise remove it.
+    """Write generation_config.json if the model has a generation configuration, and otherwise remove the file.
 
-    The file does not name the version of transformers, so equal configurations give equal bytes.
+    The file does not contain the version of transformers, so equal configurations have equal bytes.
     """
     path = folder / GENERATION_FILE
     if not has_generation(model):

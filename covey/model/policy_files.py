@@ -1,6 +1,6 @@
 """Models and their weights on disk. Engines load policies with this module, and the trainer saves them.
 
-Weights are in safetensors only, so loading runs no code. Equal weights give equal bytes, so the manifest hash of a
+Weights are safetensors only, so loading runs no code. Equal weights have equal bytes, so the manifest hash of a
 policy is reproducible.
 """
 
@@ -34,16 +34,16 @@ from covey.model.generation_config import read_end_tokens, save_generation
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
-"""Settings of a tokenizer that say how it was loaded."""
+"""Tokenizer settings that describe how the tokenizer was loaded."""
 _FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HUB_SECONDS = 5.0
-"""Timeout in seconds of the test whether the hub answers."""
+"""Timeout in seconds of the test whether the hub responds."""
 _BROKEN = (
     OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError,
 )  # fmt: skip
-"""Errors that transformers raises for an invalid config of an untrusted peer."""
+"""Errors that transformers raises for an invalid config."""
 _BROKEN_TOKENIZER = Exception
-"""Error that the parser of tokenizer.json raises. It is a bare Exception."""
+"""Error that the parser of tokenizer.json raises: a bare Exception."""
 
 
 class _Entry(Protocol):
@@ -53,7 +53,7 @@ class _Entry(Protocol):
 
 
 class _WeightsFile(Protocol):
-    """Types of the untyped `safetensors.safe_open`."""
+    """Type annotations for the untyped `safetensors.safe_open`."""
 
     def keys(self) -> list[str]: ...
 
@@ -73,7 +73,7 @@ def save_policy(
 
     A generation configuration is written if the model was loaded with one. Files with the same names in `folder` are
     overwritten, and the folder is created if it is missing. `weights` replaces the result of `get_weights` if the model
-    itself has only parts of the weights.
+    itself has only shards of the weights.
     """
     config = copy.deepcopy(model.config)
     config.dtype = _get_dtype(dtype)
@@ -104,7 +104,7 @@ def get_head(model: PreTrainedModel) -> torch.nn.Linear:
 
 
 def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
-    """Return a causal language model in evaluation mode, which computes in `dtype` whatever the dtype of its file.
+    """Load a causal language model in evaluation mode. It computes in `dtype`, whatever the dtype in its file.
 
     Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or contains an adapter.
     Raises OperatorError("unsupported_model") if its attention is not `scaled_dot_product_attention`.
@@ -137,10 +137,10 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model, exactly as its tokenizer.json defines it.
+    """Load the tokenizer of a model exactly as its tokenizer.json defines it.
 
-    Raises OperatorError("model_unavailable") if it cannot be loaded, or if it has no end-of-sequence token, without
-    which no completion ends.
+    Raises OperatorError("model_unavailable") if it cannot be loaded, or if it has no end-of-sequence token. Without one
+    no completion would end.
     """
     try:
         # AutoTokenizer goes by the model's family. With a Qwen2 it would rebuild a byte-level tokenizer with Qwen's
@@ -165,7 +165,7 @@ def load_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
 
 
 def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int], rows: int) -> None:
-    """Require that a model whose head has `rows` rows has every token of the tokenizer and every end token.
+    """Check that a model whose head has `rows` rows has every token of the tokenizer and every end token.
 
     Raises OperatorError("model_unavailable") if not. An index beyond the embedding raises an exception on a CPU, but
     ends the process on a GPU.
@@ -179,14 +179,14 @@ def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int],
 
 
 def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> None:
-    """Replace the model's weights in place by those of a safetensors file.
+    """Replace the model's weights in place with those in a safetensors file.
 
-    Names and shapes must be exactly those of the model. All tensors must have one floating-point dtype (`dtype` if it
-    is given), and all values must be finite. They are cast to the model's own dtype, which is exact from bfloat16 to
+    Names and shapes must be exactly the model's. All tensors must have one floating-point dtype (`dtype` if it is
+    given), and all values must be finite. They are converted to the model's own dtype, which is exact from bfloat16 to
     float32.
 
     Raises ProtocolError("policy_mismatch") before anything is changed if the file does not fit. Raises
-    TransientError("disk_failed") if the second read fails, after the first one checked the file.
+    TransientError("disk_failed") if the file cannot be read a second time after it was checked.
     """
     weights = get_weights(model)
     with torch.no_grad():
@@ -195,9 +195,9 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
 
 
 def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a safetensors file by name, with one in memory at a time.
+    """Yield the tensors of a safetensors file by name. Only one is in memory at a time.
 
-    The file is checked first, and errors are raised, as in `load_weights`.
+    The file is checked first, with the same errors as in `load_weights`.
     """
     weights, is_checked = get_weights(model), False
     try:
@@ -213,7 +213,7 @@ def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
 
 
 def require_policy(folder: Path) -> None:
-    """Require that the weights of `folder` fit the model that its config describes to every engine.
+    """Check that the weights in `folder` fit the model that its config describes, for every engine.
 
     No model is loaded, and one tensor is in memory at a time. Raises ProtocolError("policy_mismatch") if they do not
     fit, and OperatorError("model_unavailable") if the config does not describe a model.
@@ -236,9 +236,9 @@ def require_policy(folder: Path) -> None:
 
 
 def describe_policy(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file of a policy except the weights, by path in the folder.
+    """Return the SHA-256 of every file of a policy except the weights, by relative path.
 
-    A reload of weights requires that these files stay the same.
+    If one of these files changes, the weights alone cannot be reloaded.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -289,7 +289,7 @@ def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtyp
 
 
 def _require_hub(name: str) -> None:
-    """Raise OperatorError("model_unavailable") if `name` must be fetched and the hub does not answer.
+    """Raise OperatorError("model_unavailable") if `name` must be fetched and the hub does not respond.
 
     The hub's own client would retry for half a minute.
     """

@@ -1,8 +1,8 @@
-"""Prompts in the form that the model expects: raw text, or the question in its chat template.
+"""Prompts in the form that the model expects: raw text, or the task's prompt in its chat template.
 
-All parties build the same prompts. The pool's parameters choose the format (`PromptFormat`) and pin the template by its
-hash. A question never adds a control token to a chat prompt, because its characters are encoded as characters, whatever
-they spell.
+All parties build the same prompts. The pool's parameters select the format (`PromptFormat`) and pin the template by its
+hash. A task's prompt never adds a control token to a chat prompt, because its characters are encoded as characters,
+whatever they spell.
 """
 
 import json
@@ -37,20 +37,20 @@ _RESERVED = frozenset(
 """Variable names that the rendering itself uses."""
 _PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
 _PRIVATE_USE = range(0xE000, 0xF900)
-"""Code points of characters that ordinary text does not use. One of them marks borders in a text."""
+"""Code points of private-use characters, which ordinary text does not contain. One of them marks borders in a text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFormat:
-    """The rule that turns a question into a prompt.
+    """How the prompt of a task becomes the tokens that the model reads.
 
     Example: PromptFormat(kind="chat", variables={"enable_thinking": False}).
     """
 
     kind: Literal["raw", "chat"] = "raw"
-    """Kind of prompt. raw: the text and a newline. chat: the chat template of the policy's tokenizer."""
+    """"raw" for the text and a newline, or "chat" for the chat template of the policy's tokenizer."""
     variables: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Values that the template may read in addition to the messages, by name."""
+    """Values that the template can read in addition to the messages, by name."""
 
     @classmethod
     def of(cls, params: ModelParams) -> Self:
@@ -69,14 +69,16 @@ RAW = PromptFormat()
 
 
 def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", format: PromptFormat) -> list[int]:
-    """Return the tokens of the prompt that asks `question`, after the text `system` if there is one.
+    """Return the tokens of a prompt with the user message `question`, after the system message `system` if there is
+    one.
 
-    A raw prompt is the beginning-of-sequence token (if the tokenizer has one) and the texts, each followed by a
+    A raw prompt is the beginning-of-sequence token (if the tokenizer has one) and both texts, each followed by a
     newline. A chat prompt is the result of the tokenizer's chat template for a system message and a user message, with
     the assistant's turn opened.
 
-    Raises ProtocolError("policy_mismatch") if the prompt has no tokens or there is no template,
-    ProtocolError("unsafe_prompt") if the question would add or remove a control token, and the errors of `render_chat`.
+    Raises ProtocolError("policy_mismatch") if the prompt has no tokens or there is no template. Raises
+    ProtocolError("unsafe_prompt") if the message would add or remove a control token. Also raises the errors of
+    `render_chat`.
     """
     if format.kind == "chat":
         tokens = _encode_chat(tokenizer, question, system, format.variables)
@@ -90,7 +92,7 @@ def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", form
 
 
 def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: PromptFormat) -> str:
-    """Return the text of a prompt up to the end of its question, including the text that the format puts before it."""
+    """Return the text of a prompt up to the end of its user message, including text that the format puts before it."""
     text = decode_completion(tokenizer, prompt, frozenset())
     template = _get_template(tokenizer) if format.kind == "chat" else None
     if template is None:
@@ -100,7 +102,7 @@ def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: Prom
 
 
 def compute_template_hash(tokenizer: Tokenizer) -> Hash | None:
-    """Return the SHA-256 of the chat template's UTF-8 text, or None if the tokenizer has no template."""
+    """Return the SHA-256 of the chat template's UTF-8 text. None if the tokenizer has no template."""
     template = _get_template(tokenizer)
     return None if template is None else sha256(template.encode("utf-8", "surrogatepass"))
 
@@ -113,16 +115,16 @@ def require_stable_template(
     unopened: Collection[str] = (),
     seconds: float = RENDER_SECONDS,
 ) -> None:
-    """Require that the tokenizer's chat template renders the same text on every machine and every day.
+    """Check that the tokenizer's chat template renders the same text on every machine and every day.
 
-    `format` has the variables. `has_system` says whether the pool's questions come with a system text. `unopened` has
-    the thinking tags that no prompt may end with, because completions without the closing tag are graded. `seconds` is
-    the timeout of one rendering, which runs in a subprocess.
+    `format` contains the variables. `has_system` says whether the pool's prompts have a system message. `unopened`
+    contains the thinking tags that no prompt may end with, because completions without the closing tag are graded.
+    `seconds` is the timeout of one rendering, which runs in a subprocess.
 
     Raises OperatorError("no_chat_template") if there is no template. Raises OperatorError("broken_template") if it does
-    not compile, does not render in time or omits the question. Raises OperatorError("unstable_template") if the text
-    depends on the date, on chance or on the version of transformers. Raises OperatorError("thought_opened") if a prompt
-    ends with one of `unopened`.
+    not compile, does not render in time or omits the user message. Raises OperatorError("unstable_template") if the
+    text depends on the date, on chance or on the version of transformers. Raises OperatorError("thought_opened") if a
+    prompt ends with one of `unopened`.
     """
     template = _get_template(tokenizer)
     if template is None:
@@ -163,7 +165,7 @@ def require_stable_template(
 
 
 def require_pinned_template(params: ModelParams) -> None:
-    """Require that a chat pool pins its template.
+    """Check that a chat pool pins its template.
 
     Raises OperatorError("no_template_hash") if it does not, and the errors of `PromptFormat.of`.
     """
@@ -177,10 +179,10 @@ def require_pinned_template(params: ModelParams) -> None:
 
 
 def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: ModelParams) -> None:
-    """Require that a policy has the chat template and the end tokens that its pool pins.
+    """Check that a policy has the chat template and the end tokens that its pool pins.
 
-    Raises ProtocolError("policy_mismatch") if it does not. Its prompts or the ends of its completions would differ from
-    those of the pool.
+    Raises ProtocolError("policy_mismatch") if not, because its prompts or the ends of its completions would differ from
+    the pool's.
     """
     fix = "Publish policies based on the pool's first model, or create another pool with covey pool create --model"
     if params.chat_template_hash is not None and compute_template_hash(tokenizer) != params.chat_template_hash:
@@ -196,10 +198,10 @@ def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: Mo
 
 
 def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mapping[str, JsonValue]) -> list[int]:
-    """Return the tokens of a chat prompt, in which the control tokens of the texts are encoded as characters.
+    """Return the tokens of a chat prompt. Control tokens that occur in the messages' texts are encoded as characters.
 
-    A border after the first character of each control token in a text hides the token from the tokenizer, because the
-    pieces between borders are encoded one by one. Texts without control tokens have no border.
+    A border after the first character of such a control token hides it from the tokenizer, because the pieces between
+    borders are encoded one by one. Texts without control tokens have no border.
     """
     template = _get_template(tokenizer)
     if template is None:
@@ -232,15 +234,15 @@ def _divide(text: str, pattern: re.Pattern[str], border: str) -> str:
 
 @lru_cache(maxsize=8)
 def _compile_starts(controls: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern that matches, with zero width, wherever a control token starts, even within another one."""
+    """Return a pattern that matches, with zero width, at each start of a control token, even inside another one."""
     return re.compile(f"(?={'|'.join(map(re.escape, controls))})" if controls else "(?!)")
 
 
 def _find_controls(tokenizer: Tokenizer, template: str) -> dict[str, int]:
-    """Return the ids of the tokens that a question must not add, by text.
+    """Return the ids of the tokens that a message must not add, by text.
 
-    They are the special tokens and the added tokens that the template contains. Runs of whitespace are ordinary text
-    and not included.
+    They are the special tokens and the added tokens in the template. Runs of whitespace are ordinary text and not
+    included.
     """
     added = tokenizer.added_tokens_decoder.items()
     return {
@@ -258,7 +260,7 @@ def _get_template(tokenizer: Tokenizer) -> str | None:
 
 
 def _collect_variables(tokenizer: Tokenizer, named: Mapping[str, JsonValue]) -> dict[str, object]:
-    """Return the texts of special tokens, by names such as `bos_token`, and the pool's own variables."""
+    """Return the special tokens' texts, by names such as `bos_token`, and the pool's own variables."""
     return {**{name: str(text) for name, text in tokenizer.special_tokens_map.items()}, **named}
 
 

@@ -1,4 +1,4 @@
-"""Settings of the supervised warm start that makes a tiny model (`covey.model.tiny`).
+"""Settings of the supervised warm start that creates a tiny model (`covey.model.tiny`).
 
 The module imports no heavy library, so a command can use it.
 """
@@ -9,25 +9,25 @@ from string import ascii_lowercase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
-    """The length of a warm start, and the uncertainty that it leaves. The defaults made the shipped model.
+    """Length and noise of a warm start. The shipped model was created with the defaults.
 
     Example: WarmStart(noise=0.4, symbols="0123456789").
     """
 
     gate: float = 0.85
-    """Mean reward at temperature 1 that ends the clean part."""
+    """Mean reward at temperature 1 that ends the clean phase."""
     clean_min: int = 150
     """Number of clean steps before the first measurement."""
     clean_max: int = 700
-    """Largest number of clean steps."""
+    """Maximum number of clean steps."""
     clean_every: int = 30
     """Number of clean steps between two measurements."""
     gate_prompts: int = 128
-    """Number of training prompts of one measurement."""
+    """Number of training prompts in one measurement."""
     noisy_steps: int = 90
     """Number of steps with wrong symbols, which follow the clean steps."""
     noise: float = 0.2
-    """Probability that a symbol of a noisy answer is replaced."""
+    """Probability that noise replaces a symbol of a completion."""
     symbols: str = ascii_lowercase
     """Characters that noise replaces with one another. Other characters stay unchanged."""
 

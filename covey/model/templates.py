@@ -1,8 +1,8 @@
-"""Rendering of chat templates, which gives the same prompt text on every machine and every day.
+"""Renders chat templates so that the prompt is the same on every machine and every day.
 
 `render_chat` renders as transformers does, but refuses everything that is not a function of its arguments: the date,
-the filter `random`, `lipsum`. A limit on steps ends a template that would render forever. It is not a limit on time, so
-all parties refuse the same templates. `render_json` does the same in a process that may die.
+the filter `random`, `lipsum`. A step limit ends a template that would render forever. It does not depend on time, so
+all parties refuse the same templates. `render_json` does the same in a subprocess that may crash.
 """
 
 import json
@@ -23,22 +23,22 @@ from jinja2.utils import Namespace
 from covey.errors import ProtocolError
 
 MAX_STEPS = 10_000
-"""Largest number of loop passes and macro calls of one rendering. Real templates take fewer than a hundred."""
+"""Maximum number of loop iterations and macro calls in one rendering. Real templates take fewer than a hundred."""
 _FAILURES = (
     jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError,
     MemoryError,
 )  # fmt: skip
-"""Errors that a template may raise while it compiles or renders."""
+"""Errors that a template can raise while it compiles or renders."""
 
 
 class _Unstable(jinja2.TemplateRuntimeError):
-    """The template asked for the date or for a random value."""
+    """The template used the date or a random value."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox that only multiplies numbers.
+    """A Jinja sandbox in which only numbers can be multiplied.
 
-    A power, or a text repeated a billion times, would exhaust a role's time or memory.
+    A power, or a string repeated a billion times, would exhaust a role's time or memory.
     """
 
     intercepted_binops = frozenset({"*", "**"})
@@ -50,7 +50,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Steps(Extension):
-    """An extension that counts the steps of a rendering, separately in each thread."""
+    """A Jinja extension that counts the steps of a rendering, separately in each thread."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         super().__init__(environment)
@@ -61,7 +61,7 @@ class _Steps(Extension):
         self._local.steps = 0
 
     def step(self) -> bool:
-        """Count one step and return True. Raises TemplateRuntimeError if there are more than `MAX_STEPS`."""
+        """Count one step and return True. Raises TemplateRuntimeError above `MAX_STEPS`."""
         self._local.steps += 1
         if self._local.steps > MAX_STEPS:
             raise jinja2.TemplateRuntimeError(f"the rendering exceeds {MAX_STEPS} steps")
@@ -81,7 +81,7 @@ class _Steps(Extension):
 
 
 class _Generation(Extension):
-    """The tag `generation`, which marks the assistant's text. It has no effect on the rendering."""
+    """The tag `generation`, which marks the assistant's text. It does not affect the rendering."""
 
     tags = {"generation"}  # noqa: RUF012, jinja2 declares it so
 
@@ -120,11 +120,11 @@ def _require_public(name: object) -> None:
 def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
     """Return the text of `messages`, followed by the opening of the assistant's turn.
 
-    Each message has "role" and "content". `variables` has the other values that the template may read, including the
-    texts of special tokens.
+    Each message has "role" and "content". `variables` contains the other values that the template can read, including
+    the special tokens' texts.
 
     Raises ProtocolError("unstable_template") if the text would depend on the date or on chance, and
-    ProtocolError("broken_template") if the template does not compile or render. Both errors name the line.
+    ProtocolError("broken_template") if the template does not compile or render. Both errors contain the line.
     """
     try:
         environment, compiled = _compile(template)
@@ -142,7 +142,7 @@ def build_renderer(_: bytes) -> Callable[[bytes], bytes]:
 
 
 def render_json(payload: bytes) -> bytes:
-    """Render a template in a process that may die.
+    """Render a template in a subprocess that may crash.
 
     `payload` is the JSON object {"template", "messages", "variables"} with the arguments of `render_chat`. Returns the
     text in UTF-8. Raises the errors of `render_chat`.
@@ -169,7 +169,7 @@ def _compile(template: str) -> tuple[jinja2.Environment, jinja2.Template]:
 
 
 def _require_no_chance(tree: nodes.Template) -> None:
-    """Raise `_Unstable` if the filter `random` is used anywhere, even where no probe would reach it."""
+    """Raise `_Unstable` if the filter `random` is used anywhere, even where no trial rendering would reach it."""
     for node in tree.find_all(nodes.Filter):
         mapped = [each.value for each in node.args[:1] if isinstance(each, nodes.Const)]
         if node.name == "random" or (node.name == "map" and mapped == ["random"]):
@@ -198,7 +198,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return the value as JSON. Nothing is escaped for HTML, because the reader is a model and not a web page."""
+    """Return the value as JSON. Nothing is escaped for HTML, because a model reads it."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,6 +1,6 @@
-"""Conversion of tokens to text, which is the same for worker, validator and trainer.
+"""Conversion of tokens to text, the same for worker, validator and trainer.
 
-`decode_completion` and `prompts.encode_prompt` are the only two places that convert between text and tokens.
+Only `decode_completion` and `prompts.encode_prompt` convert between text and tokens.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class AddedToken(Protocol):
-    """A token that a tokenizer looks for in a text before it splits the text."""
+    """A token that a tokenizer searches in a text before it splits the text."""
 
     @property
     def content(self) -> str:
@@ -23,7 +23,7 @@ class AddedToken(Protocol):
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that Covey uses."""
+    """The methods of a Hugging Face tokenizer that Covey uses."""
 
     @property
     def bos_token_id(self) -> int | None:
@@ -31,7 +31,7 @@ class Tokenizer(Protocol):
 
     @property
     def chat_template(self) -> str | Mapping[str, str] | None:
-        """Jinja text that turns messages into a prompt, or several such texts by name. None if there is none."""
+        """Jinja template that turns messages into a prompt, or several templates by name. None if there is none."""
 
     @property
     def special_tokens_map(self) -> Mapping[str, object]:
@@ -52,17 +52,17 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = ...,
         **kwargs: Any,
     ) -> object:
-        """Return the prompt that the chat template makes of a conversation: tokens if `tokenize` is set, else text."""
+        """Return the prompt that the chat template builds from messages: tokens if `tokenize` is set, else text."""
 
     def decode(self, token_ids: NDArray[np.int64], *, skip_special_tokens: bool = ...) -> str | list[str]:
-        """Return the text of `token_ids`, int64[n]. The result is a list only for several rows."""
+        """Return the text of `token_ids`, int64[n]. Returns a list only for several rows."""
 
 
 def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int], end_tokens: Set[int]) -> str:
     """Return the text of a completion, without its last token if that is one of `end_tokens`.
 
-    Other special tokens stay visible to a grader, because they must not vanish from a wrong answer. Bytes that are not
-    UTF-8 become U+FFFD.
+    Other special tokens stay visible to a grader, because removing them could turn a wrong answer into a correct one.
+    Bytes that are not UTF-8 become U+FFFD.
     """
     kept = list(tokens)
     if kept and kept[-1] in end_tokens:

@@ -1,7 +1,7 @@
-"""The shipped tiny model: a byte-level Qwen2 with 247,104 parameters that half knows the demo's task.
+"""The shipped tiny model: a byte-level Qwen2 with 247,104 parameters that has partly learned the demo's task.
 
-`trainer.tiny_model` makes it, the demo trains it, and tests run on it. `tiny_folder` returns its folder. Its warm start
-ended when it answered a third of the questions correctly at temperature 1, so reinforcement learning can improve it.
+`trainer.tiny_model` creates it, the demo trains it, and tests use it. `tiny_folder` returns its folder. Its warm start
+ended when a third of its completions were correct at temperature 1, so reinforcement learning can improve it.
 """
 
 import random
@@ -23,7 +23,7 @@ PAD, EOS, BOS = 0, 1, 2
 LEARNING_RATE = 2e-3
 """Learning rate of a warm start after its first 50 steps."""
 MAX_POSITIONS = 256
-"""Longest sequence of the model, in tokens."""
+"""Maximum sequence length of the model in tokens."""
 BATCH = 32
 """Number of examples per step."""
 _IGNORED = -100
@@ -36,7 +36,7 @@ def tiny_folder() -> Path:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte tokenizer without merges. Its 259 entries are <pad>, <eos>, <bos> and the 256 bytes."""
+    """Build a byte tokenizer without merges. Its 259 entries are <pad>, <eos>, <bos> and the 256 bytes."""
     vocabulary = {"<pad>": PAD, "<eos>": EOS, "<bos>": BOS}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
         vocabulary[symbol] = len(vocabulary)
@@ -48,7 +48,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> PreTrainedModel:
-    """Return the architecture with new random float32 weights. Equal seeds give equal weights."""
+    """Build the architecture with new random float32 weights. Equal seeds produce equal weights."""
     config = Qwen2Config(
         vocab_size=259,
         hidden_size=96,
@@ -78,11 +78,14 @@ def warm_start(
     *,
     recipe: WarmStart = SPELLING,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Train on supervised examples until `measure` reaches the gate, then on some with wrong symbols in the answers.
+    """Train on supervised examples until `measure` reaches the gate, then on examples with wrong symbols in the
+    completions.
 
-    A clean warm start that is stopped early learns nothing more. The noise makes the model unsure, not wrong.
-    `examples` yields (prompt, answer) pairs without end, `measure` returns the mean reward at temperature 1, and
-    `on_progress` is called with the step and its loss. Equal arguments give equal weights on one machine with one
+    The noise makes the model uncertain, not wrong. Without it, a model whose warm start was stopped early would not
+    learn any further.
+
+    `examples` yields (prompt, completion) pairs without end, `measure` returns the mean reward at temperature 1, and
+    `on_progress` is called with the step and its loss. Equal arguments produce equal weights on one machine with one
     thread.
     """
     tokenizer, model = build_tokenizer(), build_model(seed).train()
@@ -120,7 +123,7 @@ def _update(
     optimizer: torch.optim.Optimizer,
     rows: list[tuple[str, str]],
 ) -> float:
-    """Take one step of cross-entropy on the answers and their <eos>. Returns the mean loss per answer token."""
+    """Take one cross-entropy step on the completions and their <eos>. Returns the mean loss per completion token."""
     prompts = [encode_prompt(tokenizer, prompt, format=RAW) for prompt, _ in rows]
     answers = [[*tokenizer.encode(answer, add_special_tokens=False), EOS] for _, answer in rows]
     length = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))

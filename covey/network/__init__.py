@@ -1,1 +1,1 @@
-"""Access from a role's process to the network: the chain, the coordinator, and the pool's policies and data sets."""
+"""A role's access to the network: the chain, the coordinator, and the pool's policies and data sets."""

@@ -1,7 +1,7 @@
 """The signing client of the coordinator's API.
 
-Failures keep their meaning: no answer or a 5xx is a TransientError, and a refusal is a ProtocolError with the
-coordinator's code. A client whose clock is wrong corrects it by the coordinator's, once per request.
+Errors are distinguished: a missing response or a 5xx is a TransientError, and a refusal is a ProtocolError with the
+coordinator's code. A client with a wrong clock corrects it by the coordinator's clock, once per request.
 """
 
 import asyncio
@@ -48,17 +48,17 @@ from covey.runtime.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=Body)
 MAX_RESPONSE_BYTES = 32 << 20
-"""Largest answer of the coordinator, in bytes."""
+"""Maximum size of the coordinator's responses in bytes."""
 _LEAST_BANDWIDTH = 100_000
-"""Lowest bandwidth in bytes per second. A slower transfer is abandoned."""
+"""Minimum bandwidth in bytes per second. A slower transfer is aborted."""
 _TRANSIENT = (408, 425, 429)
-"""Status codes of refusals, for example by a proxy, that only ask the client to retry later."""
+"""Status codes after which the client retries later, for example those of a proxy."""
 _HEADERS = {"accept-encoding": "identity"}
-"""Headers that refuse compression, because a compressed answer could be far larger than the bytes that are counted."""
+"""Headers that refuse compression, because a compressed response could be far larger than the counted bytes."""
 
 
 class CoordinatorClient:
-    """Client of one coordinator with one key. Without a key (None), only public routes can be used.
+    """Client of one coordinator with one key. Without a key (None), it can use only public routes.
 
     Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`.
     """
@@ -81,7 +81,7 @@ class CoordinatorClient:
         )
 
     def now(self) -> float:
-        """Return the coordinator's Unix time, estimated from the local clock.
+        """Return the coordinator's Unix time in seconds, estimated from the local clock.
 
         It is at most `http_signatures.SKEW_SECONDS` ahead of the coordinator's clock.
         """
@@ -100,7 +100,7 @@ class CoordinatorClient:
     # -- public routes
 
     async def get_pool(self) -> PoolView:
-        """Return everything that a newcomer needs to know about the pool."""
+        """Return everything that a new participant needs to know about the pool."""
         return _parse(PoolView, await self._get("/v1/pool"))
 
     async def get_status(self) -> StatusView:
@@ -115,7 +115,7 @@ class CoordinatorClient:
         node: Address | None = None,
         state: SubmissionState | None = None,
     ) -> list[SubmissionView]:
-        """Return the newest submissions, newest first. A filter that is None matches any value."""
+        """Return the newest submissions, newest first. A filter of None matches any value."""
         filters = {"contributor": contributor, "node": node, "state": state}
         query = "".join(f"&{name}={value}" for name, value in filters.items() if value is not None)
         data = await self._get(f"/v1/submissions?limit={limit}{query}")
@@ -125,11 +125,11 @@ class CoordinatorClient:
             raise ProtocolError("bad_answer", "the coordinator's answer is not a list of submissions") from error
 
     async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
-        """Return one submission by its receipt's hash, or by a prefix of it: "0x" and at least 8 digits."""
+        """Return one submission by its receipt's hash, or by a prefix of the hash: "0x" and at least 8 digits."""
         return _parse(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
 
     async def get_reward(self, contributor: Address, epoch: int) -> RewardView:
-        """Return the amount that a contributor has earned by the end of an epoch, with its proof."""
+        """Return the amount that a contributor had earned by the end of an epoch, with its proof."""
         return _parse(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
 
     async def get_public(self, key: str, *, max_bytes: int) -> bytes:
@@ -139,13 +139,13 @@ class CoordinatorClient:
     # -- workers
 
     async def register(self) -> RegistrationAnswer:
-        """Register the node at the coordinator."""
+        """Register the node with the coordinator."""
         return _parse(RegistrationAnswer, await self._post("/v1/nodes", b""))
 
     async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
         """Report the worker's state.
 
-        Raises ProtocolError("another_instance") if another worker with this key sent a request a short time ago.
+        Raises ProtocolError("another_instance") if a different worker with this key has recently sent a request.
         """
         body = Heartbeat(instance=instance, free_slots=free_slots, cached_version=cached_version)
         await self._post("/v1/heartbeat", _dump(body))
@@ -161,7 +161,7 @@ class CoordinatorClient:
     ) -> TaskOrder | None:
         """Wait at most `wait_seconds` for a lease. Returns None if there is none.
 
-        A lease that is not in `holding`, because of a crash or a lost answer, is returned again. Raises the errors of
+        A lease that is not in `holding`, because of a crash or a lost response, is returned again. Raises the errors of
         `send_heartbeat`.
         """
         body = ClaimRequest(
@@ -178,7 +178,7 @@ class CoordinatorClient:
         await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
-        """Upload the file to the coordinator's link, then submit the receipt. The call may be repeated unchanged."""
+        """Upload the file to the coordinator's link, then submit the receipt. The call can be repeated unchanged."""
         request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
         grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
         if grant.url is not None:
@@ -287,11 +287,11 @@ class CoordinatorClient:
 
 
 class _DripError(Exception):
-    """An answer arrives more slowly than the lowest bandwidth allows."""
+    """A response arrives more slowly than the minimum bandwidth."""
 
 
 class _ClockError(ProtocolError):
-    """The coordinator refused the time of a request. `time` is the time of the coordinator's clock."""
+    """The coordinator refused the timestamp of a request. `time` is the coordinator's time."""
 
     def __init__(self, message: str, its_time: int) -> None:
         super().__init__("expired_request", message, status=401)

@@ -1,7 +1,6 @@
 """Connects a role to the network: the chain, the pool's parameters, the coordinator and the policies.
 
-Everything that the chain can confirm is read from the chain or checked against it. The coordinator is not trusted for
-it.
+Everything that is on chain is read from the chain or checked against it. The coordinator is not trusted with it.
 """
 
 import asyncio
@@ -41,18 +40,18 @@ class Network:
     coordinator: CoordinatorClient
     policies: Policies
     data_sets: DataSetCatalog
-    """Catalog that opens the data sets from which the environment draws its tasks."""
+    """Catalog of the environment's data sets."""
     interpreters: Mapping[str, Path]
-    """Python interpreters by kind of environment, for kinds that do not use the interpreter of this process."""
+    """Python interpreters by environment kind, for kinds that do not use this process's interpreter."""
 
     @property
     def receipt_domain(self) -> Domain:
-        """EIP-712 domain of receipts and verdicts, which SlashingCourt checks."""
+        """EIP-712 domain of receipts and verdicts, as checked by SlashingCourt."""
         return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.court.address)
 
     @property
     def ledger_domain(self) -> Domain:
-        """EIP-712 domain of countersignatures, which EpochLedger checks."""
+        """EIP-712 domain of countersignatures, as checked by EpochLedger."""
         return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.ledger.address)
 
     @property
@@ -63,7 +62,7 @@ class Network:
     def load_environment(self) -> Environment:
         """Load the pool's environment.
 
-        Raises OperatorError if its prompts differ from those that the pool was created with.
+        Raises OperatorError if its prompts differ from those with which the pool was created.
         """
         return load_environment(self.params, self.data_sets, self.interpreters)
 
@@ -96,10 +95,9 @@ async def join(
 ) -> Network:
     """Read the pool from the chain and the coordinator.
 
-    `opens_data_sets` says whether all data sets that the environment names are opened. Data sets that are not in a
-    folder of this machine need a relay, which has them once the trainer has added them to its origin.
-
-    Raises OperatorError, TransientError or ProtocolError.
+    With `opens_data_sets`, all data sets of the environment are opened. Data sets that are not in a folder on this
+    machine need a relay, which has them once the trainer has added them to its origin. Raises OperatorError,
+    TransientError or ProtocolError.
     """
     settings.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(settings.deployment)
@@ -145,7 +143,7 @@ async def join(
 async def _read_pool(
     coordinator: CoordinatorClient, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
 ) -> tuple[PoolParams, tuple[str, ...]]:
-    """Return the pool's parameters, checked against the chain's hash, and the relays to use."""
+    """Return the pool's parameters, checked against the hash on chain, and the relays to use."""
     view = await coordinator.get_pool()
     if view.pool != pool:
         raise OperatorError(

@@ -1,4 +1,4 @@
-"""The policies on this machine, fetched from relays when they are needed and checked against the chain."""
+"""The policies on this machine. They are fetched from relays when needed, and checked against the chain."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from covey.shardcast.client import ShardClient, get_policy_folder, prune_policie
 
 
 class Policies:
-    """The policies on this machine. The newest `keep` and the last two that were required to load are kept."""
+    """The policies on this machine. It keeps the newest `keep` and the last two that were required for loading."""
 
     def __init__(self, contracts: Contracts, client: ShardClient, *, pool: PoolId, root: Path, keep: int) -> None:
         self._contracts, self._client, self._pool, self._root, self._keep = contracts, client, pool, root, keep
@@ -21,13 +21,11 @@ class Policies:
         root.mkdir(parents=True, exist_ok=True)
 
     async def require(self, version: Step, manifest_hash: Hash | None = None, *, to_load: bool = False) -> Path:
-        """Return the folder of a policy, fetching it first if it is not on this machine.
+        """Return the folder of a policy. Fetch the policy first if it is not on this machine.
 
-        `manifest_hash` is the hash that the caller read from the chain. None: it is read from the chain now.
-
+        `manifest_hash` is the hash that the caller read from the chain. None means that it is read now.
         The last two policies that were required with `to_load` are kept even when newer ones arrive. An engine takes
         minutes to start, reads its policy again after a crash, and keeps the previous policy if it refuses one.
-
         Raises TransientError while no relay has the policy, or if the disk is full.
         """
         if manifest_hash is None:
@@ -46,11 +44,11 @@ class Policies:
             return folder
 
     def list_versions(self, versions: Sequence[Step]) -> list[Step]:
-        """Return those of `versions` that are already on this machine."""
+        """Return the `versions` that are already on this machine."""
         return [step for step in versions if get_policy_folder(self._root, step, self.get_manifest_hash(step)).exists()]
 
     def get_manifest_hash(self, version: Step) -> Hash:
-        """Return the hash that the chain has for a policy. Raises ProtocolError("unknown_policy") if it has none."""
+        """Return the manifest hash of a policy on chain. Raises ProtocolError("unknown_policy") if there is none."""
         try:
             return self._contracts.policies.policy_of(self._pool, version)
         except ProtocolError as error:

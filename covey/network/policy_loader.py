@@ -13,24 +13,24 @@ from covey.runtime.cycle import or_stop
 
 
 class PolicyLoader:
-    """Loads one policy at a time and remembers which one the engine has.
+    """Loads one policy at a time and remembers which one is in the engine.
 
-    The version alone does not identify the policy, because a reorganisation may replace the policy of a version.
+    The version alone does not identify the policy, because a reorganisation can replace a version's policy.
     """
 
     def __init__(self, engine: Engine, policies: Policies, params: ModelParams) -> None:
         self._engine, self._policies, self._params = engine, policies, params
         self._loading = asyncio.Lock()
         self.folder: Path | None = None
-        """Folder of the policy in the engine. None if nothing was loaded, or if the last load failed."""
+        """Folder of the policy in the engine. None if no policy was loaded, or if the last load failed."""
 
         self.refused: set[Step] = set()
-        """Versions that the pool or the engine does not allow. They stay refused."""
+        """Versions that the pool or the engine has refused. They stay refused."""
 
     async def load(
         self, version: Step, manifest_hash: Hash | None = None, *, stop: asyncio.Event | None = None
     ) -> None:
-        """Load a policy, by default the one that is on chain now. Returns at once if the engine has it already.
+        """Load a policy, by default the one that is on chain now. Returns at once if it is already in the engine.
 
         Raises TransientError("stopped") if `stop` is set before the policy is on this machine, and ProtocolError if the
         pool does not allow the policy. Also raises the errors of `Policies.require` and `Engine.load_policy`.

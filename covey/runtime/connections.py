@@ -1,9 +1,9 @@
-"""Limits of what a stranger's connection may cost a server: deadlines for the peer, and a cap on connections.
+"""Limits of what a peer's connection can cost a server: deadlines for the peer, and a cap on connections.
 
 `GuardedProtocol` is uvicorn's protocol on httptools with `ConnectionLimits`. A peer that is late with headers, with a
 body or with reading is disconnected. Time that the application takes, as in a long poll, does not count against the
 peer. At the cap, the connection on which the server has waited longest for its peer is closed to make room for a new
-one. `Gate` knows the connections of one server.
+one. `Gate` contains the connections of one server.
 """
 
 import asyncio
@@ -18,20 +18,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from covey.runtime.log import get_logger
 
 ACCEPTED_AT_ONCE = 32
-"""Largest number of connections that asyncio accepts before their protocols are called. The number of connections may
-therefore exceed the cap by a few such batches."""
+"""Maximum number of connections that asyncio accepts before it calls their protocols.
+
+The number of connections can therefore exceed the cap by a few such batches.
+"""
 _OWN_DESCRIPTORS = 256 + 4 * ACCEPTED_AT_ONCE
 """Number of descriptors reserved for databases, the chain, downloads and connections accepted over the cap."""
 _UNSENT_BYTES = 1 << 16
-"""Largest number of unsent bytes that the kernel buffers for one peer. Without this limit the kernel buffers megabytes,
-which hides whether a slow peer still reads."""
+"""Maximum number of unsent bytes that the kernel buffers for one peer.
+
+Without this limit the kernel buffers megabytes, which hides whether a slow peer still reads.
+"""
 _LOG_EVERY_S = 60.0
-"""Shortest time in seconds between two warnings about too many connections."""
+"""Minimum seconds between two warnings about too many connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Deadlines of a connection, and the largest number of connections.
+    """Deadlines of a connection, and the maximum number of connections.
 
     Example: ConnectionLimits(headers_s=5, connections=500).
     """
@@ -39,20 +43,21 @@ class ConnectionLimits:
     headers_s: float = 10.0
     """Seconds from the start of a connection, or the first byte of a later request, to the end of its headers."""
     headers_bytes: int = 1 << 16
-    """Largest size of a request's headers, in bytes. Trailers count as well."""
+    """Maximum size of a request's headers in bytes, including trailers."""
     progress_s: float = 20.0
     """Seconds within which a peer must send or receive `progress_bytes` of a body."""
     progress_bytes: int = 20_000
-    """Bytes that a peer must send or receive within `progress_s`. The defaults amount to 1 kB/s: slow links are served,
-    and a peer that sends a byte now and then is not."""
+    """Number of bytes that a peer must send or receive within `progress_s`. The defaults amount to 1 kB/s. Slow links
+    are served, but a peer that sends a single byte now and then is not.
+    """
     idle_s: int = 75
     """Seconds for which a connection stays open after a response."""
     connections: int = 8192
-    """Largest number of open connections. It is lower if the process may not open enough descriptors."""
+    """Maximum number of open connections. It is lower if the process cannot open enough descriptors."""
 
 
 def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
-    """Return how many connections a process with `descriptors` file descriptors can serve.
+    """Return the number of connections that a process with `descriptors` file descriptors can serve.
 
     Each connection takes two: a socket and a file to send.
     """
@@ -60,9 +65,9 @@ def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
 
 
 def raise_descriptor_limit(limits: ConnectionLimits) -> int:
-    """Raise this process's descriptor limit to what `limits` needs, as far as the system allows.
+    """Raise this process's descriptor limit to what `limits` requires, as far as the system allows.
 
-    Returns the number of descriptors that the process may open.
+    Returns the number of descriptors that the process can open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * limits.connections + _OWN_DESCRIPTORS
@@ -74,7 +79,7 @@ def raise_descriptor_limit(limits: ConnectionLimits) -> int:
 
 
 class Gate:
-    """The open connections of one server, of which there are at most `cap`."""
+    """The open connections of one server, at most `cap`."""
 
     def __init__(self, limits: ConnectionLimits, cap: int) -> None:
         self.limits, self._cap = limits, cap
@@ -82,7 +87,10 @@ class Gate:
         self._logged_at = float("-inf")
 
     def admit(self, connection: "GuardedProtocol") -> None:
-        """Add a connection. Over the cap, abort the one that waits longest for its peer, or this one if none waits."""
+        """Add a connection.
+
+        Above the cap, abort the one that waits longest for its peer, or the new one if none waits.
+        """
         self._connections.add(connection)
         if len(self._connections) <= self._cap:
             return
@@ -99,7 +107,7 @@ class Gate:
 
 
 class Debt(Enum):
-    """Next step that the server is waiting for a peer to take."""
+    """The step that the server expects from a peer next."""
 
     HEADERS = auto()
     """Send the headers of a request."""
@@ -118,13 +126,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._look_every = min(self._limits.headers_s, self._limits.progress_s) / 10
         self._looking: asyncio.TimerHandle | None = None
         self._missing: Debt | None = Debt.HEADERS
-        """Part of the newest request that has not arrived yet. None once the request is complete."""
+        """What has not arrived yet of the newest request: headers or body. None once the request is complete."""
         self._debt: Debt | None = Debt.HEADERS
-        """What the peer owed at the last check. None if it owed nothing."""
+        """The step expected from the peer at the last check. None if there was none."""
         self.owes_since = self.loop.time()
-        """Time, on the loop's clock, at which this debt began or the peer last made enough progress on it."""
+        """Time on the loop's clock when this step was first expected, or when the peer last made enough progress."""
         self._moved = self._moved_before = 0
-        """Bytes of request bodies received and of responses sent, until now and until `owes_since`."""
+        """Bytes of request bodies received and of responses sent: the current total, and the total at `owes_since`."""
         self._unsent = self._headers_bytes = 0
 
     @property
@@ -147,7 +155,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. Refuse a request whose headers do not end, because the parser keeps them in memory."""
+        """Parse received bytes. Refuse a request with endless headers, because the parser keeps them in memory."""
         moved = self._moved
         super().data_received(data)
         if self._missing is None and self.cycle.response_complete:
@@ -183,7 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._moved += self._limits.progress_bytes  # The peer has read a full buffer, which is enough progress.
 
     def _find_debt(self) -> Debt | None:
-        """Return what the peer owes now. None if it owes nothing."""
+        """Return the step that is expected from the peer now. None if there is none."""
         if self.transport.get_write_buffer_size():
             return Debt.READING
         return None if self.flow.read_paused else self._missing

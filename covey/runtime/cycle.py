@@ -1,4 +1,4 @@
-"""The only loop: runs a role's `cycle` until a stop signal, waits when there is nothing to do, backs off on failure.
+"""The only loop: it runs a role's `cycle` until a stop signal, waits when idle, and backs off after failures.
 
 Only this module and the outbox retry after a `TransientError`. A `ProtocolError` skips the work of one cycle. Every
 other error ends the process.
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class CycleResult(StrEnum):
-    """Outcome of one cycle, which decides how long the loop waits before the next one."""
+    """Outcome of one cycle, which determines how long the loop waits before the next one."""
 
     DONE = "done"
     """The cycle achieved something. The next one starts at once."""
@@ -39,14 +39,14 @@ class Pace:
     idle_wait_s: float = 0.05
     """Seconds to wait after a cycle that had nothing to do."""
     retry_first_s: float = 0.1
-    """Seconds to wait after the first failure in a row."""
+    """Seconds to wait after the first of consecutive failures."""
     retry_most_s: float = 5.0
-    """Longest wait in seconds after a failure."""
+    """Maximum seconds to wait after a failure."""
 
 
 @dataclass(slots=True)
 class CycleMetrics:
-    """Counts of outcomes and error codes of a role's cycles, and the time that they took."""
+    """Number of cycles of a role by outcome, number of errors by code, and time spent."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """Number of cycles by outcome, and of errors by code."""
@@ -57,7 +57,7 @@ class CycleMetrics:
 
     @property
     def idle_ratio(self) -> float:
-        """Share of the time in which nothing was achieved, from 0 to 1. It is 0 before the first cycle has ended."""
+        """Fraction of the time in which nothing was achieved, from 0 to 1. 0 before the first cycle has ended."""
         return 1 - self.busy_seconds / self.seconds if self.seconds else 0.0
 
 
@@ -69,7 +69,7 @@ async def run_forever(
     pace: Pace | None = None,
     metrics: CycleMetrics | None = None,
 ) -> None:
-    """Run `cycle(ctx)` repeatedly until `stop` is set. A cycle that is running at that moment finishes first."""
+    """Run `cycle(ctx)` repeatedly until `stop` is set. A cycle that is running then finishes first."""
     pace, metrics, failures, log = pace or Pace(), metrics or CycleMetrics(), 0, get_logger()
     limit_recursion()
     clock = asyncio.get_running_loop().time
@@ -95,7 +95,7 @@ async def run_forever(
 
 
 async def report_forever(role: str, metrics: CycleMetrics, *, stop: asyncio.Event, every: float = 300.0) -> None:
-    """Log the counts and the idle ratio of a role every `every` seconds, and once more at the end."""
+    """Log a role's counts and idle ratio every `every` seconds, and once more at the end."""
     is_over = False
     while not is_over:
         is_over = await wait_or_stop(stop, every)
@@ -121,7 +121,10 @@ async def wait_or_stop(stop: asyncio.Event, seconds: float) -> bool:
 
 
 async def or_stop(stop: asyncio.Event, waiting: Coroutine[object, object, Result]) -> Result | None:
-    """Return the result of `waiting`, or None as soon as `stop` is set, because a long poll must not delay the end."""
+    """Return the result of `waiting`.
+
+    Return None as soon as `stop` is set, so that a long poll does not delay the end.
+    """
     task, stopping = asyncio.ensure_future(waiting), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +140,7 @@ async def keep_trying(
 ) -> Result | None:
     """Repeat `attempt` with back-off while it raises TransientError. Returns None if `stop` is set first.
 
-    This lets a process start before the processes that it depends on.
+    This allows a process to start before the processes that it depends on.
     """
     pace, failures, log = pace or Pace(), 0, get_logger()
     while not stop.is_set():
@@ -153,7 +156,7 @@ async def keep_trying(
 
 @contextmanager
 def stop_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Make SIGINT and SIGTERM set `stop` inside this context. A second SIGINT ends the process at once."""
+    """Make SIGINT and SIGTERM set `stop` in this context. A second SIGINT ends the process at once."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
     def interrupt() -> None:

@@ -1,4 +1,4 @@
-"""Durable writes: a file, or a line added to a file, is either complete or absent after a crash."""
+"""Durable writes: after a crash a file, or a line appended to a file, is either complete or absent."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file through a draft and a rename, so that readers see either the old file or the new one.
+    """Write a file by writing a draft and renaming it, so that readers see either the old file or the new one.
 
     The new content is on disk when this returns, so it survives a crash. `mode` is the mode of the new file before the
     process's umask is applied.
@@ -37,7 +37,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append all of `data` to a file, or nothing. If the disk is full, the part already written is removed again."""
+    """Append all of `data` to a file, or nothing. If the disk is full, bytes already written are removed again."""
     with path.open("ab", buffering=0) as file:
         size = file.tell()
         try:
@@ -49,7 +49,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk (fsync)."""
+    """Flush a file, or the entries of a folder, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

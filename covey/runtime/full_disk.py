@@ -1,4 +1,4 @@
-"""A full disk ends the trainer with an error that says so."""
+"""Makes the trainer end with a clear error if the disk is full."""
 
 import errno
 import re
@@ -12,9 +12,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ExplainFullDisk:
-    """Context that raises OperatorError("disk_full") if its block failed on a full disk, after removing `draft`.
+    """Context that removes `draft` and raises OperatorError("disk_full") if its block failed because the disk is full.
 
-    It is a class and not a generator with `except`, because tokenizers raises a bare Exception if it cannot write.
+    It is a class, because a generator would need `except Exception`: tokenizers raises a bare Exception if it cannot
+    write.
     """
 
     def __init__(self, place: Path, what: object, *, draft: Path | None = None) -> None:
@@ -36,7 +37,10 @@ class ExplainFullDisk:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error means a full disk. Safetensors and tokenizers say so only in their message."""
+    """Return whether an error means that the disk is full.
+
+    Safetensors and tokenizers report this only in the message.
+    """
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode == sqlite3.SQLITE_FULL
     if isinstance(error, OSError):

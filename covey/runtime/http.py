@@ -1,4 +1,4 @@
-"""An HTTP server for an ASGI application, with limits on each connection, and a search for free ports."""
+"""An HTTP server for an ASGI application, with limits for each connection, and a search for free ports."""
 
 import asyncio
 import random
@@ -33,8 +33,7 @@ async def serve_http(
     """Serve an ASGI application until `stop` is set. Running requests then get one second to finish.
 
     `limits` sets the deadlines and the cap of connections. Slower peers are disconnected. `on_bound` is called once
-    this process has bound the port, which is the moment to log that it serves.
-
+    this process has bound the port. Log there that it serves.
     Raises OperatorError("address_in_use") if the address cannot be bound.
     """
 
@@ -94,15 +93,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 _PORTS = range(20_000, 32_768)
-"""Ports to choose from. They are below the ephemeral ports, because an outgoing connection could otherwise take a port
-before its server does."""
+"""Range of ports to choose from. They are below the ephemeral ports, because an outgoing connection could take one of
+those before its server does.
+"""
 
 
 def find_free_ports(count: int) -> list[int]:
     """Return distinct free ports of 127.0.0.1. Raises OperatorError("no_free_port") if there are not enough.
 
-    The ports are reserved until this process ends. A socket stays bound to each of them. A server may still listen on
-    the port, but no other call of this function returns it, in this process or another one.
+    The ports are reserved until this process ends, because a socket stays bound to each of them. A server can still
+    listen on the port, but no further call of this function returns it, in any process.
     """
     ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):

@@ -1,6 +1,6 @@
-"""The one structured logger. A role calls `configure` once, and all other code calls `get_logger`.
+"""The only structured logger. A role calls `configure` once, and all other code calls `get_logger`.
 
-Lines are key=value on a terminal and JSON elsewhere. Secrets never enter a log line, because only named values do.
+Lines are key=value on a terminal and JSON otherwise. Only named values are logged, and never a secret.
 """
 
 import logging
@@ -10,9 +10,9 @@ import structlog
 
 
 def configure(role: str, *, level: str = "info", json: bool | None = None) -> None:
-    """Log to standard error from `level` up. Every line carries the role's name.
+    """Log events of `level` and above to standard error. Every line contains the role's name.
 
-    `json` selects the format. None: JSON unless standard error is a terminal.
+    `json` selects the format. None means JSON unless standard error is a terminal.
     """
     as_json = not sys.stderr.isatty() if json is None else json
     renderer: structlog.typing.Processor = (
@@ -33,6 +33,6 @@ def configure(role: str, *, level: str = "info", json: bool | None = None) -> No
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """Return the logger. Values are passed by name: `log.info("task claimed", task=7)`."""
+    """Return the logger. Pass values by name: `log.info("task claimed", task=7)`."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger()
     return logger

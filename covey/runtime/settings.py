@@ -22,16 +22,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """New names of renamed settings, by old name. An old name is refused with an error that gives the new one."""
+    """New names of renamed settings, by old name. The error for an old name contains the new one."""
 
     @classmethod
     def load(
         cls, file: Path | None, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
     ) -> Self:
-        """Merge file < environment < values, where None in `values` means "not given".
+        """Merge file < environment < values. None in `values` means that the value is not given.
 
-        Paths in a file are relative to the file's folder, and all others to the working directory. Where only text can
-        be given, as in COVEY_RELAYS or --set relays=..., a list is written "a,b".
+        Paths in a file are relative to the file's folder, and all others to the working directory. In sources that only
+        have strings, such as COVEY_RELAYS or --set relays=..., a list is written "a,b".
 
         Raises OperatorError("no_settings_file") if the file cannot be read, and OperatorError("bad_settings") if a
         setting is unknown, missing or invalid.
@@ -47,7 +47,7 @@ class Settings(BaseModel):
 
 
 def _refuse(cls: type[BaseModel], file: Path | None, error: ValidationError) -> OperatorError:
-    """Build the error that names the wrong settings and where they can be corrected."""
+    """Build the error that lists the wrong settings and where to correct them."""
     source = f" in {file}" if file else ""
     fix = f"Correct the named settings{source}, or give them with --set NAME=VALUE or as COVEY_NAME"
     message = f"settings of {cls.__name__}{source} are wrong: {explain(error, cls)}"

@@ -1,10 +1,10 @@
-"""Checks of URLs that operators and strangers give, and forms of them that messages and logs may show."""
+"""Checks of URLs from operators and peers, and forms of them that are safe in messages and logs."""
 
 from urllib.parse import urlsplit, urlunsplit
 
 
 def hide_secrets(url: str) -> str:
-    """Return a URL without user, password, query and fragment, where signed links and providers' nodes have secrets.
+    """Return a URL without user, password, query and fragment, which contain the secrets of signed links and providers.
 
     Example: "https://me:secret@node.example:8545/rpc?key=1" -> "https://node.example:8545/rpc".
     """
@@ -16,9 +16,9 @@ def hide_secrets(url: str) -> str:
 
 
 def is_plain_url(text: str) -> bool:
-    """Return whether a URL can be requested and may be part of a command.
+    """Return whether a URL can be requested and can be an argument in a command.
 
-    It must be http or https, printable, free of blanks and at most 200 characters long, and its port must not be 0.
+    It must be http or https, printable, without spaces and at most 200 characters long, and its port must not be 0.
     """
     if len(text) > 200 or not text.isprintable() or any(c.isspace() for c in text):
         return False
@@ -30,7 +30,7 @@ def is_plain_url(text: str) -> bool:
 
 
 def is_public_url(text: str) -> bool:
-    """Return whether a URL is plain and may be shown to everyone.
+    """Return whether a URL is plain and can be shown to everyone.
 
     It must not have a user, a query or a fragment, because each could be a secret.
     """
@@ -38,7 +38,7 @@ def is_public_url(text: str) -> bool:
 
 
 def show_host(url: str) -> str:
-    """Return only scheme, host and port, because the URL of a provider's node may have a key in its path.
+    """Return only scheme, host and port, because the path of a provider's URL may contain a key.
 
     Example: "https://node.example:8545/v2/key" -> "https://node.example:8545".
     """
@@ -47,7 +47,7 @@ def show_host(url: str) -> str:
 
 
 def has_only_host(url: str) -> bool:
-    """Return whether a URL has only scheme, host and port, and can be published.
+    """Return whether a URL has only scheme, host and port, so that it can be published.
 
     A user, path, query or fragment could be a secret.
     """

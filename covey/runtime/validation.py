@@ -9,14 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 @runtime_checkable
 class HasRenamed(Protocol):
-    """A table with settings that have been renamed."""
+    """Base of tables whose settings have been renamed."""
 
     renamed: ClassVar[Mapping[str, str]]
     """New names of settings, by old name."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return everything that pydantic found wrong, in one line.
+    """Return all errors that pydantic found, in one line.
 
     Example: "coordinater_url: unknown; did you mean coordinator_url?; home: missing; pool: Input should be ...".
     """
@@ -42,7 +42,7 @@ def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str
 
 
 def _find_table(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the class of the table at `path`. None if there is no table of settings."""
+    """Return the class of the settings table at `path`. None if there is none."""
     for name in path:
         field = model.model_fields.get(str(name))
         tables = [] if field is None else [kind for kind in _list_types(field.annotation) if _is_table(kind)]

@@ -1,8 +1,8 @@
-"""Runs bytes -> bytes functions on hostile input, in isolated processes that may die.
+"""Runs bytes -> bytes functions on hostile input, in isolated processes that may crash.
 
-A `Sandbox` keeps warm processes that have the function loaded. Each call runs in a fork of one of them, under
-`CallLimits`, on the best rung of isolation that holds on this machine (`find_isolation`). A call can change nothing
-that a later call sees, and every process that it starts ends with it. Nothing is unpickled.
+A `Sandbox` keeps warm processes in which the function is loaded. Each call runs in a fork of one of them, under
+`CallLimits`, at the strongest isolation level that works on this machine (`find_isolation`). A call cannot change
+anything that a later call sees, and every process that it starts ends with it. Nothing is unpickled.
 """
 
 from covey.sandbox.call_limits import WALL_FACTOR, CallLimits

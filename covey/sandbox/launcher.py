@@ -1,10 +1,9 @@
 """Runs a command as a user that owns nothing, if Covey itself runs as root.
 
-This script imports no other module of Covey. The command must be able to read the interpreter. A folder on the way to
-it that is closed to other users, such as /root, is covered by a mount that holds only what the command needs. Only the
-command sees that mount.
-
-Usage: `python -I -S launcher.py ORDER COMMAND...`, where ORDER holds the keyword arguments of `launch` as JSON.
+This script imports no other module of Covey. The command must be able to read the interpreter. If a folder on the path
+to it is closed to other users, such as /root, it is covered by a mount with only the files that the command needs. Only
+the command sees that mount.
+Usage: `python -I -S launcher.py ORDER COMMAND...`, where ORDER contains the keyword arguments of `launch` as JSON.
 """
 
 import ctypes
@@ -16,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FIRST_USER = 1_900_000_000
-"""First of the user ids that no account has. Each launch takes this number plus its process id."""
+"""First user id of a range without accounts. Each launch uses this number plus its process id."""
 NOBODY = 65534
-"""User id of `nobody`, used where the user namespace lacks the preferred id."""
+"""User id of `nobody`, used if the user namespace does not contain the preferred id."""
 _CLONE_NEWNS = 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_CAPBSET_DROP = 24
@@ -27,11 +26,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str], may_stay_root: bool) -> None:
-    """Become another user and replace this process with the command.
+    """Change to a different user and replace this process with the command.
 
-    `needed` are the paths that the command reads, and `owned` are folders that the other user will own.
-    `may_stay_root` keeps the current user, without capabilities, if the needed paths cannot be opened to another user.
-    Raises OSError if a step fails.
+    `needed` are the paths that the command reads, and `owned` are folders that the new user will own. With
+    `may_stay_root` the user does not change, but loses its capabilities, if the new user cannot get access to the
+    needed paths. Raises OSError if a step fails.
     """
     user = _choose_user()
     covers = find_covers(needed)
@@ -41,7 +40,7 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
     except PermissionError as error:
         if not may_stay_root:
             raise PermissionError(
-                error.errno, f"{covers[0]} is closed to other users, and root may not mount"
+                error.errno, f"{covers[0]} is not accessible to other users, and root cannot mount over it"
             ) from error
         drop_capabilities()
     else:
@@ -54,7 +53,7 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
 
 
 def find_covers(paths: Sequence[str]) -> list[str]:
-    """Find the topmost folders on the way to the paths that other users may not enter. Example: ["/root"]."""
+    """Return the topmost folders on these paths that other users cannot enter. Example: ["/root"]."""
     covers = set()
     for path in paths:
         for folder in reversed(Path(path).parents):
@@ -65,7 +64,7 @@ def find_covers(paths: Sequence[str]) -> list[str]:
 
 
 def _cover(covers: Sequence[str], paths: Sequence[str]) -> None:
-    """Hide everything in the folders `covers` except `paths`, in a mount namespace of this process."""
+    """Hide everything in the folders `covers` except `paths`, in this process's mount namespace."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", _MS_REC | _MS_PRIVATE)
     # A path inside another one of them is mounted along with it.
@@ -84,7 +83,7 @@ def _cover(covers: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def _choose_user() -> int:
-    """Return a user id that no other process has, or `NOBODY` if this user namespace does not contain that id."""
+    """Return a user id that no other process has. Return `NOBODY` if this user namespace does not contain that id."""
     user = FIRST_USER + os.getpid()
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
@@ -94,7 +93,7 @@ def _choose_user() -> int:
 
 
 def drop_capabilities() -> None:
-    """Permanently give up every capability of this process. Raises OSError if the kernel refuses."""
+    """Permanently drop all capabilities of this process. Raises OSError if the kernel refuses."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     zero = ctypes.c_ulong(0)
     for capability in range(last + 1):

@@ -1,10 +1,10 @@
-"""The error with which a call in the sandbox can end instead of an answer."""
+"""The error with which a call in the sandbox can end."""
 
 from covey.errors import CoveyError
 
 
 class SandboxError(CoveyError):
-    """The input ended its process or reached a limit.
+    """The input crashed its process or reached a limit.
 
     `code` is "sandbox_cpu", "sandbox_timeout" (the wall clock), "sandbox_memory", "sandbox_output" or "sandbox_died".
     """

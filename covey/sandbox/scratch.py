@@ -5,11 +5,11 @@ import stat
 from pathlib import Path
 
 MAX_ENTRIES = 1000
-"""Most files and folders that are removed one by one. A zygote with more of them is replaced, along with its folder."""
+"""Maximum number of files and folders that are removed one by one. A zygote with more is replaced, with its folder."""
 
 
 def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:
-    """Remove everything that a call has left behind. Return whether the folder is empty now.
+    """Remove everything that a call has left. Return whether the folder is empty now.
 
     Nesting, modes and names may be hostile.
     """
@@ -27,9 +27,9 @@ def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:
 
 
 def _remove(path: Path, top: Path) -> int:
-    """Remove a file or folder, and return the number of entries that were handled.
+    """Remove a file or folder, and return the number of processed entries.
 
-    Folders inside a folder are moved to `top` first, so a folder with very many entries stays for another pass.
+    Folders inside a folder are first moved to `top`, so a folder with very many entries needs a further pass.
     """
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)

@@ -1,6 +1,6 @@
-"""A system call filter for the child of a call: no sockets, no tracing, no namespaces, no unlimited memory.
+"""A system call filter for the child process of a call: no sockets, tracing, namespaces or unlimited memory.
 
-A forbidden call fails with EPERM, so that honest code sees an exception. The filter knows x86-64 and ARM64.
+A forbidden call fails with EPERM, so that honest code gets an exception. The filter supports x86-64 and ARM64.
 """
 
 import ctypes
@@ -80,11 +80,11 @@ _OF_ITSELF_ALONE = {
     "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
 }
-"""System calls that fail unless their first argument, a process id, is 0, which means the caller."""
+"""System calls that fail unless their first argument, a process id, is 0. 0 means the calling process."""
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 _NEW_NAMESPACES = 0x7E020000
 _X32 = 0x40000000
-"""Bit that marks the system call numbers of the x32 ABI on x86-64, which no distribution uses."""
+"""Bit of system call numbers of the x32 ABI on x86-64, which no distribution uses."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERROR, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -101,12 +101,12 @@ class _Program(ctypes.Structure):
 
 
 def is_known() -> bool:
-    """Return whether the filter knows this machine's architecture."""
+    """Return whether the filter supports this machine's architecture."""
     return platform.machine() in _ARCHITECTURES
 
 
 def restrict() -> None:
-    """Bind this process and its future children to the filter. `no_new_privs` must be set. Raises OSError."""
+    """Apply the filter to this process and its future children. `no_new_privs` must be set. Raises OSError."""
     program = _build()
     kernel.prctl(kernel.PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
 

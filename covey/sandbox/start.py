@@ -1,6 +1,6 @@
-"""Starts a zygote under a Python that does not have Covey. Until this script has found Covey, it imports nothing else.
+"""Starts a zygote in a Python that does not have Covey. Until this script has added Covey, it imports nothing else.
 
-Only Covey's own folder is added. The packages next to it belong to another Python and must not be imported here.
+Only Covey's own folder is added. The packages next to it belong to a different Python and must not be imported here.
 Usage: `python -P -s start.py COVEY CONTROL GUARD`, with the folder of the package and the arguments of the zygote.
 """
 
@@ -16,7 +16,7 @@ def add_package(folder: Path) -> None:
         folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} is not a package")
+        raise ImportError(f"the folder {folder} is not a Python package")
     module = importlib.util.module_from_spec(spec)
     sys.modules[folder.name] = module
     spec.loader.exec_module(module)

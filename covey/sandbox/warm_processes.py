@@ -1,4 +1,4 @@
-"""The sandbox: warm processes for one function, each of which forks a child for every call."""
+"""The sandbox: warm processes for one function, each of which forks a child process for every call."""
 
 import queue
 import threading
@@ -16,16 +16,17 @@ from covey.sandbox.sandbox_errors import SandboxError
 from covey.sandbox.zygote_process import CallOutcome, ZygoteProcess
 
 ATTEMPTS = 2
-"""Number of times that a peer's input is tried before the input is blamed. A busy machine may end one process, but
-hardly two in a row."""
+"""Number of attempts with a peer's input before the input counts as the cause. A busy machine may end one process, but
+hardly two in a row.
+"""
 BUSY_SECONDS = 60.0
 """Seconds that a call waits for a free process before it logs a warning."""
 BUSY_TIMES = 10
-"""Number of such waits before the call is abandoned."""
+"""Number of such waits before the call fails."""
 
 
 class _Slot:
-    """Slot for one process, which is started at its first call."""
+    """Slot for one process, which starts at its first call."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -38,7 +39,7 @@ class _Slot:
 
 
 class Sandbox:
-    """Runs a bytes -> bytes function on hostile input. It is safe to use from several threads.
+    """Runs a bytes -> bytes function on hostile input. It is thread-safe.
 
     Example: `with Sandbox("covey.protocol.submission_file.codec:build_decoder") as decoder: decoder.call(payload)`.
     """
@@ -55,18 +56,18 @@ class Sandbox:
         packages: tuple[str, ...] = (),
         interpreter: Path | None = None,
     ) -> None:
-        """Keep the settings. No process is started before the first call.
+        """Create a sandbox. No process starts before the first call.
 
         - `function`: "module:attribute" of a factory that takes `setup` and returns the function. Each process calls it
           once.
-        - `processes`: Number of calls that run at once.
+        - `processes`: Number of concurrent calls.
         - `limits`: Limits of each call. None means the defaults of `CallLimits`.
-        - `isolation`: Rung that must hold. None means the best one.
+        - `isolation`: Required isolation level. None means the strongest one that works.
         - `recycle`: Number of calls after which a process is replaced.
         - `packages`: Top-level packages that the function imports from source folders, besides covey and its own.
-        - `interpreter`: Another Python for the processes. It must have what the function imports, but not Covey.
+        - `interpreter`: A different Python for the processes. It must have what the function imports, but not Covey.
 
-        Raises OperatorError("sandbox_isolation") if the rung does not hold.
+        Raises OperatorError("sandbox_isolation") if the isolation level does not work.
         """
         self._function, self._setup, self._recycle, self._isolation = function, setup, recycle, isolation
         if isolation not in {None, "auto"}:
@@ -83,9 +84,9 @@ class Sandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """Isolation that calls run under.
+        """Isolation of the calls.
 
-        Raises OperatorError("sandbox_isolation") if the required rung does not hold.
+        Raises OperatorError("sandbox_isolation") if the required level does not work.
         """
         return require_isolation(self._isolation)
 
@@ -96,7 +97,10 @@ class Sandbox:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Numbers of calls so far: "calls" counts all, and the code of each SandboxError counts the calls it ended."""
+        """Number of calls so far. "calls" counts all calls.
+
+        The code of a SandboxError counts the calls that ended with it.
+        """
         with self._counting:
             return dict(self._counts)
 
@@ -108,18 +112,18 @@ class Sandbox:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Process ids of the living zygotes."""
+        """Process ids of the running zygotes."""
         processes = [slot.process for slot in self._slots]
         return tuple(process.process_id for process in processes if process is not None and process.is_usable)
 
     def call(self, payload: bytes, *, attempts: int = 1) -> bytes:
-        """Return the function's answer, or raise the ProtocolError that the function raised.
+        """Return the function's output, or raise the ProtocolError that the function raised.
 
-        `attempts` is the number of calls that may time out or die before the error is raised. Calls that reach another
-        limit are not retried, because those limits do not depend on how busy the machine is.
+        `attempts` is the maximum number of attempts if a call times out or crashes. Calls that reach any other limit
+        are not retried, because those limits do not depend on how busy the machine is.
 
-        Raises SandboxError if the call dies or reaches a limit. Raises TransientError or OperatorError if no process
-        starts, which is not the input's fault.
+        Raises SandboxError if the call crashes or reaches a limit. Raises TransientError or OperatorError if no process
+        starts, which is not caused by the input.
         """
         return self.run(payload, attempts=attempts).unwrap()
 
@@ -133,7 +137,7 @@ class Sandbox:
         return self._run_once(payload)
 
     def run_many(self, payloads: Iterable[bytes], *, attempts: int = 1) -> list[CallOutcome]:
-        """Run all payloads, spread over the processes, and return the outcomes in the order of the payloads.
+        """Run all payloads, distributed over the processes, and return the outcomes in the order of the payloads.
 
         Raises TransientError or OperatorError if no process starts.
         """
@@ -145,7 +149,7 @@ class Sandbox:
             return list(executor.map(lambda payload: self.run(payload, attempts=attempts), payloads))
 
     def start(self) -> None:
-        """Start all processes now, so that no call has to wait for one. Raises TransientError or OperatorError."""
+        """Start all processes now, so that no call waits for a start. Raises TransientError or OperatorError."""
         for slot in self._slots:
             with slot.lock:
                 self._start(slot)
@@ -203,5 +207,7 @@ class Sandbox:
             try:
                 return self._free.get(timeout=BUSY_SECONDS)
             except queue.Empty:
-                get_logger().warning("sandbox busy", function=self._function, processes=len(self._slots))
-        raise TransientError("sandbox_busy", f"all {len(self._slots)} processes of {self._function} remain busy")
+                get_logger().warning("all sandbox processes busy", function=self._function, processes=len(self._slots))
+        raise TransientError(
+            "sandbox_busy", f"all {len(self._slots)} sandbox processes for {self._function} are still busy"
+        )

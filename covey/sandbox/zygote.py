@@ -1,9 +1,9 @@
-"""The zygote: a process inside the sandbox that has the function loaded and forks a child for each call.
+"""The zygote: a process in the sandbox that has loaded the function and forks a child process for each call.
 
-The zygote never reads a payload. The child does, after it has given up its rights. So no call sees an earlier one, and
-nothing hostile runs in the zygote. After each call the zygote ends every process that the call has started, and empties
-the scratch folder. Usage: `python -m covey.sandbox.zygote CONTROL GUARD`, where CONTROL and GUARD are the descriptors
-of the control socket and of the parent's process.
+The zygote never reads a payload. The child reads it after dropping its rights. No call therefore sees an earlier one,
+and nothing hostile runs in the zygote. After each call the zygote kills every process that the call has started, and
+empties the scratch folder. Usage: `python -m covey.sandbox.zygote CONTROL GUARD`, where CONTROL and GUARD are the
+descriptors of the control socket and of the parent process.
 """
 
 import gc
@@ -31,12 +31,12 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 def build_echo(setup: bytes) -> Function:
-    """Build the function with which a rung is tried: it answers `setup` followed by the payload."""
+    """Build the function for trying an isolation level. It returns `setup` followed by the payload."""
     return lambda payload: setup + payload
 
 
 class Zygote:
-    """Serves calls until the parent closes its end of the socket or dies."""
+    """Serves calls until the parent closes the socket or dies."""
 
     def __init__(self, control: socket.socket, guard: int) -> None:
         self._control, self._guard = control, guard
@@ -99,7 +99,7 @@ class Zygote:
         sys.exit(1)
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Return the parent's next message and its descriptors. Exit if the parent is gone."""
+        """Return the parent's next message and its descriptors. Exit if the parent has ended."""
         waiting = select.poll()
         for descriptor in (self._control.fileno(), self._guard):
             if descriptor >= 0:
@@ -113,9 +113,9 @@ class Zygote:
         return message, descriptors
 
     def _end(self) -> NoReturn:
-        """Exit, and end every process that a call has started.
+        """Exit, and kill every process that a call has started.
 
-        A parent that was killed cannot remove its scratch folder, so this method removes it.
+        If the parent was killed it cannot remove its scratch folder, so this method removes it.
         """
         sweep()
         folder = Path.cwd()
@@ -156,7 +156,10 @@ class Zygote:
         return Ending(cause=cause, status=code, cpu_seconds=seconds, peak_bytes=peak, is_clean=is_clean)
 
     def _is_stopped(self, timeout_seconds: float, child: int) -> bool | None:
-        """Wait for the child: True if the parent stops the call, False if the child has ended, None on timeout."""
+        """Wait for the child.
+
+        Returns True if the parent stops the call, False if the child has ended, and None on timeout.
+        """
         waiting = select.poll()
         for descriptor in (child, self._control.fileno(), self._guard):
             if descriptor >= 0:

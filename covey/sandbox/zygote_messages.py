@@ -1,7 +1,7 @@
 """Messages between a sandbox and its zygote.
 
-Each message is one packet of JSON, sent over a socket that no call can reach. Descriptors travel with some messages:
-the factory's `setup` with the order, and payload and answer with each call.
+Each message is one packet of JSON, sent over a socket that no call can reach. Some messages carry descriptors: the
+order carries the factory's `setup`, and each call carries input and output.
 """
 
 import json
@@ -12,26 +12,27 @@ from covey.sandbox.call_limits import CallLimits
 
 MAX_MESSAGE_BYTES = 1 << 16
 CALL, STOP = b"call", b"stop"
-"""Messages from the parent: run a call, and end the running call."""
+"""Messages from the parent: run a call, and stop the running call."""
 Cause = Literal["exit", "signal", "cpu", "wall", "memory", "processes", "stopped"]
-"""Event that ended a call: its own exit, a signal, a limit, or a stop by the parent."""
+"""What ended a call: its own exit, a signal, a limit, or a stop by the parent."""
 OK, REFUSED, OUT_OF_MEMORY, RAISED = b"o", b"r", b"m", b"x"
-"""First byte that a call writes. What follows is an answer, a ProtocolError, nothing after a MemoryError, or the name
-of another exception."""
+"""First byte of a call's output. It is followed by the function's output, a ProtocolError, nothing after a MemoryError,
+or the name of a different exception.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteOrder:
-    """The function that a zygote serves, and how the zygote shields its calls."""
+    """The function that a zygote serves, and how it shields its calls."""
 
     function: str
     """Factory of the function, as "module:attribute"."""
     limits: CallLimits
     """Limits of each call."""
     scratch: str
-    """Path of the scratch folder, as the zygote sees it."""
+    """Path of the scratch folder inside the zygote."""
     mounts_scratch: bool
-    """Whether the zygote mounts a file system of `scratch_bytes` at `scratch`, and then gives up its capabilities."""
+    """Whether the zygote mounts a file system of `scratch_bytes` at `scratch`, and then drops its capabilities."""
     readable: tuple[str, ...]
     """Paths that Landlock lets a call read. Empty if Landlock is not used."""
     writable: tuple[str, ...]
@@ -39,7 +40,7 @@ class ZygoteOrder:
     has_filter: bool
     """Whether system calls are filtered."""
     shares_user: bool
-    """Whether other processes of this machine belong to the same user and count towards its process limit."""
+    """Whether other processes on this machine have the same user, so that they count towards the process limit."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -52,10 +53,10 @@ class ZygoteOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Report of a zygote that it is ready, or why it cannot start."""
+    """A zygote's report that it is ready, or why it cannot start."""
 
     kind: Literal["ready", "operator", "transient", "other"]
-    """"ready", or the error that the factory raised: OperatorError, TransientError or any other."""
+    """"ready", or the class of the error that the factory raised: OperatorError, TransientError or any other."""
     code: str = ""
     """Code of an OperatorError or TransientError."""
     message: str = ""
@@ -73,10 +74,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Report of a zygote about the end of a call."""
+    """A zygote's report about the end of a call."""
 
     cause: Cause
-    """Event that ended the call."""
+    """What ended the call."""
     status: int
     """Exit status, or number of the signal."""
     cpu_seconds: float
@@ -84,7 +85,7 @@ class Ending:
     peak_bytes: int
     """Peak memory of the call's first process in bytes, including libraries."""
     is_clean: bool
-    """Whether the call has left no process and no file behind."""
+    """Whether the call has left neither a process nor a file."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -1,4 +1,4 @@
-"""Starts, calls and ends one zygote from outside the sandbox."""
+"""Starts, uses and ends one zygote from outside the sandbox."""
 
 import fcntl
 import os
@@ -34,40 +34,42 @@ from covey.sandbox.zygote_messages import (
 
 START_SECONDS = 300.0
 """Timeout in seconds for the start of a zygote. Some factories import packages for several seconds of CPU time, which
-can take minutes on a busy machine."""
+can take minutes on a busy machine.
+"""
 _REPORT_SECONDS = 60.0
-"""Interval in seconds at which a start that continues is logged."""
+"""Seconds between two log lines during a long start."""
 GRACE_SECONDS = 15.0
-"""Seconds that a zygote has, after the wall clock limit of a call, to end the call and the processes it started."""
+"""Seconds that a zygote has, after a call's wall-clock limit, to end the call and its processes."""
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 20
 _MAX_LEFT = 1_000_000
-"""Most files and folders that are removed when a zygote with a scratch folder on this machine is closed. If there are
-more, the folder stays."""
+"""Maximum number of files and folders to remove when a zygote with a scratch folder on this machine is closed. If there
+are more, the folder stays.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """Outcome of one payload: an answer or an error, never both."""
+    """Outcome of one payload: either an output or an error."""
 
     answer: bytes | None = None
-    """Answer of the function. None if the call ended with an error."""
+    """Output of the function. None if the call ended with an error."""
     error: SandboxError | ProtocolError | None = None
-    """Error of the call. None if it has an answer."""
+    """Error of the call. None if it has an output."""
     cpu_seconds: float = 0.0
-    """CPU seconds of the call and of everything that it started. 0 if the zygote itself died during the call."""
+    """CPU seconds of the call and of all processes that it started. 0 if the zygote itself died during the call."""
     peak_bytes: int = 0
     """Peak memory of the call's first process in bytes, including libraries."""
 
     def unwrap(self) -> bytes:
-        """Return the answer, or raise the SandboxError or ProtocolError of the call."""
+        """Return the output, or raise the SandboxError or ProtocolError of the call."""
         if self.error is not None:
             raise self.error
         return self.answer or b""
 
 
 class ZygoteProcess:
-    """A zygote that serves one function. It is not safe to use from two threads at once."""
+    """A zygote for one function. It is not thread-safe."""
 
     def __init__(
         self, function: str, *, setup: bytes, limits: CallLimits, isolation: Isolation, surroundings: Surroundings
@@ -82,7 +84,7 @@ class ZygoteProcess:
         self.calls = 0
         """Number of calls so far."""
         self.process_id = 0
-        """Process id of the zygote, as this machine sees it. 0 until the zygote is ready."""
+        """Process id of the zygote outside the sandbox. 0 until the zygote is ready."""
         self._is_usable = False
         self._control: socket.socket | None = None
         self._launched: subprocess.Popen[bytes] | None = None
@@ -100,7 +102,7 @@ class ZygoteProcess:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the next call can be sent to this zygote."""
+        """Whether this zygote can run a further call."""
         return self._is_usable and self._launched is not None and self._launched.poll() is None
 
     def run(self, payload: bytes) -> CallOutcome:
@@ -115,7 +117,7 @@ class ZygoteProcess:
             try:
                 socket.send_fds(self._control, [CALL], [payload_file, answer])
             except OSError:
-                return CallOutcome(error=SandboxError("sandbox_died", "the zygote ended before the call"))
+                return CallOutcome(error=SandboxError("sandbox_died", "the sandbox process ended before the call"))
             finally:
                 os.close(payload_file)
                 os.close(answer)
@@ -123,7 +125,7 @@ class ZygoteProcess:
         finally:
             os.close(reading)
         if ending is None:
-            return CallOutcome(error=SandboxError("sandbox_died", "the zygote ended during the call"))
+            return CallOutcome(error=SandboxError("sandbox_died", "the sandbox process ended during the call"))
         self._is_usable = ending.is_clean
         return _judge(b"".join(pieces), ending, self._limits, is_over=is_over)
 
@@ -178,7 +180,7 @@ class ZygoteProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise TransientError("sandbox_start", f"no process can be started: {error}") from error
+            raise TransientError("sandbox_start", f"the sandbox process cannot be started: {error}") from error
         finally:
             theirs.close()
             os.close(guard)
@@ -211,7 +213,9 @@ class ZygoteProcess:
         if not data:
             reason = self._read_stderr() or "it exited before it was ready"
             raise OperatorError(
-                "sandbox_start", f"the process of {self._function} does not start: {reason}", fix="Run covey doctor"
+                "sandbox_start",
+                f"the sandbox process for {self._function} does not start: {reason}",
+                fix="Run covey doctor",
             )
         started = Started.from_json(data)
         match started.kind:
@@ -225,8 +229,8 @@ class ZygoteProcess:
             case "other":
                 raise OperatorError(
                     "sandbox_start",
-                    f"the process of {self._function} does not start: {started.message}",
-                    fix="Check the installation",
+                    f"the sandbox process for {self._function} does not start: {started.message}",
+                    fix="Check the installation with covey doctor",
                 )
 
     def _receive_start(self, deadline: float) -> tuple[bytes, int]:
@@ -239,12 +243,12 @@ class ZygoteProcess:
                 # Imported here, because the process in the sandbox does not need it.
                 from covey.runtime.log import get_logger
 
-                get_logger().warning("sandbox is still starting", function=self._function)
+                get_logger().warning("waiting for a sandbox process to start", function=self._function)
                 continue
             if self._launched is not None:
                 self._launched.kill()
             raise TransientError(
-                "sandbox_start", f"the process of {self._function} takes over {START_SECONDS:.0f} s to start"
+                "sandbox_start", f"the sandbox process for {self._function} did not start within {START_SECONDS:.0f} s"
             )
         try:
             data, ancillary, _, _ = self._control.recvmsg(MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -256,7 +260,7 @@ class ZygoteProcess:
         return data, 0
 
     def _await(self, reading: int) -> tuple[list[bytes], Ending | None, bool]:
-        """Return what the call wrote, how it ended (None if the zygote died), and whether it wrote too much."""
+        """Return the call's output, how the call ended (None if the zygote died), and whether it was too long."""
         assert self._control is not None
         pieces: list[bytes] = []
         size, is_over = 0, False
@@ -311,7 +315,7 @@ class ZygoteProcess:
 
 
 def _put(data: bytes) -> int:
-    """Return the descriptor of an in-memory file that holds the data and cannot be changed."""
+    """Return the descriptor of an in-memory file with this data, which cannot be changed."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -323,28 +327,30 @@ def _put(data: bytes) -> int:
 
 
 def _judge(written: bytes, ending: Ending, limits: CallLimits, *, is_over: bool) -> CallOutcome:
-    """Return the outcome of a call from what it wrote and how it ended."""
+    """Return the outcome of a call from its output and its end."""
     answer: bytes | None = None
     error: SandboxError | ProtocolError | None = None
     status, body = written[:1], written[1:]
     if is_over:
-        error = SandboxError("sandbox_output", f"the answer is over {limits.output_bytes} bytes")
+        error = SandboxError("sandbox_output", f"the output of the call exceeds {limits.output_bytes} bytes")
     elif ending.cause == "cpu":
-        error = SandboxError("sandbox_cpu", f"the call used over {limits.cpu_seconds} CPU seconds")
+        error = SandboxError("sandbox_cpu", f"the call used more than {limits.cpu_seconds} CPU seconds")
     elif ending.cause == "wall":
-        error = SandboxError("sandbox_timeout", f"the call took over {limits.wall_seconds} s")
+        error = SandboxError("sandbox_timeout", f"the call took more than {limits.wall_seconds} s")
     elif ending.cause == "memory" or status == OUT_OF_MEMORY:
-        error = SandboxError("sandbox_memory", f"the call used over {limits.memory_bytes} bytes of memory")
+        error = SandboxError("sandbox_memory", f"the call used more than {limits.memory_bytes} bytes of memory")
     elif ending.cause == "processes":
-        error = SandboxError("sandbox_died", f"the call had over {limits.processes} processes")
+        error = SandboxError("sandbox_died", f"the call started more than {limits.processes} processes")
     elif ending.cause in {"signal", "stopped"}:
-        error = SandboxError("sandbox_died", f"the call ended by signal {ending.status}")
+        error = SandboxError("sandbox_died", f"the sandbox process was ended by signal {ending.status} during the call")
     elif ending.status != 0 or status not in {OK, REFUSED, RAISED}:
-        error = SandboxError("sandbox_died", f"the call ended with exit status {ending.status}")
+        error = SandboxError(
+            "sandbox_died", f"the sandbox process ended with exit status {ending.status} during the call"
+        )
     elif status == RAISED:
         # Only letters and digits, and not many of them, because the input may have chosen the name.
         name = "".join(filter(str.isalnum, body[:64].decode("ascii", "replace")))
-        error = SandboxError("sandbox_died", f"the call raised {name}")
+        error = SandboxError("sandbox_died", f"the call raised an unexpected {name}")
     elif status == REFUSED:
         code, _, message = body.decode("utf-8", "replace").partition("\n")
         error = ProtocolError(code, message)

@@ -1,4 +1,4 @@
-"""Opens the data sets that a pool names, from folders of this machine if they have them, otherwise from relays."""
+"""Opens a pool's data sets, from folders on this machine if they are there, otherwise from relays."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from covey.tasks.writing import MANIFEST_FILE
 
 
 class DataSetCatalog:
-    """The `DataSets` of a role. Calling it with a digest opens that data set; each data set is opened only once.
+    """The `DataSets` of a role. Calling it with a digest opens that data set. Each data set is opened only once.
 
     Example: `DataSetCatalog([Path("tasks")])`.
     """
@@ -23,7 +23,7 @@ class DataSetCatalog:
     def __init__(self, folders: Sequence[Path], *, relays: Sequence[str] = (), cache: Path | None = None) -> None:
         """Open the data sets in `folders`, each of which is a data set or a folder of data sets.
 
-        `cache` is the folder that holds one folder per remote data set. Raises OperatorError("no_dataset") or
+        `cache` is the folder with one folder per remote data set. Raises OperatorError("no_dataset") or
         OperatorError("bad_dataset") if a folder is not a data set.
         """
         self._opened = {data_set.digest: data_set for data_set in map(open_folder, list_folders(folders))}
@@ -33,14 +33,14 @@ class DataSetCatalog:
 
     @property
     def digests(self) -> list[Hash]:
-        """Digests of the data sets that are open."""
+        """Digests of the open data sets."""
         return list(self._opened)
 
     def __call__(self, digest: Hash) -> DataSet:
         """Return the data set with a digest.
 
-        Raises OperatorError("no_dataset") if none of the folders has it and there are no relays. Raises TransientError
-        while no relay delivers it.
+        Raises OperatorError("no_dataset") if it is in none of the folders and there are no relays. Raises
+        TransientError while no relay delivers it.
         """
         with self._lock:
             if digest not in self._opened:
@@ -68,11 +68,11 @@ class DataSetCatalog:
 
 
 def build_absent(digest: Hash) -> OperatorError:
-    """Build the error for a data set that is in none of the folders, if there is no relay to ask."""
+    """Build the error for a data set that is in none of the folders, if there are no relays."""
     return OperatorError(
         "no_dataset",
-        f"the environment draws its tasks from the data set {digest}, which is in none of the named folders",
-        fix="Name its folder with --dataset or in the setting datasets",
+        f"data set {digest}, from which the environment draws its tasks, is in none of the data set folders",
+        fix="Add its folder with --dataset or in the setting datasets",
     )
 
 
@@ -85,7 +85,9 @@ def list_folders(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise OperatorError(
-                "no_dataset", f"there is no folder {folder}", fix="Correct the setting datasets or --dataset"
+                "no_dataset",
+                f"the data set folder {folder} does not exist",
+                fix="Correct --dataset or the setting datasets",
             )
         if (folder / MANIFEST_FILE).exists():
             listed.append(folder)
@@ -95,7 +97,7 @@ def list_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def list_digests(spec: EnvironmentSpec) -> list[Hash]:
-    """List the digests of all data sets that an environment's options name, in order and without duplicates."""
+    """List the digests of all data sets in an environment's options, in order and without duplicates."""
     return list(dict.fromkeys(_find_digests(spec)))
 
 

@@ -17,9 +17,9 @@ from covey.tasks.likeness import LEAST_SHARE, MinHasher, Sketches, compute_share
 from covey.tasks.writing import ENTRY, ROWS_FILE
 
 SHOWN = 20
-"""Most pairs of near-duplicates that a report names."""
+"""Maximum number of near-duplicate pairs in a report."""
 MAX_COMPARED = 20_000
-"""Most pairs that are read again and compared exactly."""
+"""Maximum number of pairs that are read again and compared exactly."""
 
 Entries = NDArray[np.void]
 _ENTRY = np.dtype([("offset", "<u8"), ("size", "<u4")])
@@ -34,19 +34,19 @@ class Lengths:
     p99: int
     """99th percentile of the lengths."""
     largest: int
-    """Largest length."""
+    """Maximum length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NearDuplicate:
-    """A held-out question that is nearly the same as a training question."""
+    """A held-out prompt that is nearly the same as a training prompt."""
 
     held_out: str
     """problem_id of the held-out row."""
     train: str
     """problem_id of the training row."""
     share: float
-    """Share of word n-grams that both questions have, from 0 to 1."""
+    """Fraction of word n-grams that both prompts have, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,18 +64,20 @@ class CheckReport:
     row_bytes: Lengths
     """Sizes of the rows in bytes."""
     without_solve_rates: int
-    """Number of rows that carry no solve rate."""
+    """Number of rows without a solve rate."""
     solve_rates: dict[str, int]
-    """Number of rows that carry a solve rate, by the model whose rate it is."""
+    """Number of rows with a solve rate, by model."""
     near_duplicates: int
-    """Number of held-out questions that share most of their text with a training question."""
+    """Number of held-out prompts that share most of their text with a training prompt."""
     first_near_duplicates: tuple[NearDuplicate, ...]
-    """The first `SHOWN` of these questions, each with the training question that is most similar."""
+    """The first `SHOWN` of these prompts, each with the most similar training prompt."""
     same_but_numbers: int
-    """Number of held-out questions that have the words of a training question but other numbers. Generated questions
-    often do."""
+    """Number of held-out prompts that have the words of a training prompt but different numbers.
+
+    Generated prompts often do.
+    """
     are_all_compared: bool
-    """Whether all pairs that may be near-duplicates were compared exactly."""
+    """Whether all possible near-duplicates were compared exactly."""
 
 
 def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> CheckReport:
@@ -111,7 +113,9 @@ def _check_rows(data_set: DataSet, advance: Callable[[int], None]) -> CheckRepor
         group = groups[owners[number]]
         if (row.split, row.task_type) != (group.split, group.task_type):
             index = f"{group.split}.{group.task_type}.index"
-            raise build_damaged(f"{index} lists row {number}, which is a {row.split} row of type {row.task_type}")
+            raise build_damaged(
+                f"{index} lists row {number}, which belongs to split {row.split} and type {row.task_type}"
+            )
         characters[number] = len(row.prompt)
         bare += not row.solve_rates
         rates.update(row.solve_rates.keys())
@@ -138,22 +142,24 @@ def _read_index(data_set: DataSet, split: Split, task_type: str) -> Entries:
     data = data_set.read_index(split, task_type)
     if len(data) % ENTRY.size:
         raise build_damaged(
-            f"{split}.{task_type}.index has {len(data)} bytes, which is not a multiple of {ENTRY.size}, the size of an"
-            " entry"
+            f"{split}.{task_type}.index has {len(data)} bytes, which is not a multiple of its "
+            f"entry size of {ENTRY.size} bytes"
         )
     return np.frombuffer(data, dtype=_ENTRY)
 
 
 def _require_cover(data_set: DataSet, entries: Entries) -> None:
-    """Require that the indexes list each row exactly once, without gaps between rows."""
+    """Check that the indexes list each row exactly once, without gaps between rows."""
     file = data_set.manifest.find_file(ROWS_FILE)
     size = 0 if file is None else file.size
     ends = entries["offset"] + entries["size"] + np.uint64(1)
     starts = np.concatenate([np.zeros(1, dtype=np.uint64), ends])
     wrong = np.flatnonzero(starts[:-1] != entries["offset"])
     if len(wrong) or int(starts[-1]) != size:
-        location = f"row {wrong[0]}" if len(wrong) else f"the end, {int(starts[-1])} of {size} bytes"
-        raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {location}")
+        location = f"row {wrong[0]}" if len(wrong) else f"the end of the file, at byte {int(starts[-1])} of {size}"
+        raise build_damaged(
+            f"the indexes do not list every row of {ROWS_FILE} exactly once; the first difference is at {location}"
+        )
 
 
 def _read_rows(data_set: DataSet, entries: Entries) -> Iterator[TaskRecord]:
@@ -163,7 +169,7 @@ def _read_rows(data_set: DataSet, entries: Entries) -> Iterator[TaskRecord]:
 
 
 def _compare(data_set: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
-    """Find the near-duplicates among some pairs: the most similar training question of each held-out one, in order."""
+    """Return the near-duplicates among pairs: the most similar training prompt of each held-out prompt, in order."""
     signer, best = MinHasher(), dict[int, NearDuplicate]()
     for held_out, train in sorted(pairs):
         left, right = _read_rows(data_set, entries[[held_out, train]])

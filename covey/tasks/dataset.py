@@ -1,7 +1,7 @@
-"""Reads a data set row by row, from a folder of this machine or from any other source of its bytes (`DataSet`).
+"""Reads a data set row by row, from a folder on this machine or from any other source of its bytes (`DataSet`).
 
-No file is loaded as a whole: a row costs one read of an index and one read of the rows. The digest authenticates the
-bytes but not their author, so their content is checked too: sizes before reading, then form, split and task type of
+No file is loaded as a whole: a row takes one read of an index and one read of the rows. The digest authenticates the
+bytes but not their author, so their content is checked too: sizes before reading, then format, split and task type of
 each row.
 """
 
@@ -19,24 +19,27 @@ from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
 
 class Bytes(Protocol):
-    """Serves parts of a data set's files."""
+    """Returns ranges of a data set's files."""
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Return `size` bytes of a file from `offset` on. The caller checks that they lie inside the file.
+        """Return `size` bytes of a file, starting at `offset`. The caller checks that they are inside the file.
 
         Raises TransientError if they cannot be fetched now, and OperatorError("bad_dataset") if they are damaged.
         """
 
 
 class DataSet:
-    """An open data set. It implements `environments.base.DatasetRows`, and any thread may read it."""
+    """An open data set. It implements `environments.base.DatasetRows` and is thread-safe for reading."""
 
     def __init__(self, manifest: DatasetManifest, digest: Hash, content: Bytes) -> None:
-        """Keep manifest, digest and source of bytes. Raises OperatorError("bad_dataset") if there is no rows file."""
+        """Create a data set from its manifest, digest and bytes.
+
+        Raises OperatorError("bad_dataset") if there is no rows file.
+        """
         self.manifest, self.digest, self._content = manifest, digest, content
         self._files = {file.name: file for file in manifest.files}
         if ROWS_FILE not in self._files:
-            raise self._refuse(f"it has no file {ROWS_FILE}")
+            raise self._refuse(f"its manifest does not list the file {ROWS_FILE}")
 
     @property
     def groups(self) -> dict[tuple[Split, str], int]:
@@ -60,14 +63,14 @@ class DataSet:
         """Return row `index` of a task type in a split.
 
         Raises OperatorError("no_row") if there is no such row, and OperatorError("bad_dataset") if the row contradicts
-        its index. Raises TransientError if it must be fetched and no relay delivers it now.
+        its index. Raises TransientError if the row must be fetched and no relay delivers it now.
         """
         if not 0 <= index < self.count(split, task_type):
             raise OperatorError(
                 "no_row",
-                f"the data set {self.digest} has {self.count(split, task_type)} {split} rows of type {task_type}, but"
-                f" row {index} was requested",
-                fix="Name a row from 0 up to one less than the number that covey tasks check prints",
+                f"row {index} was requested, but the data set {self.digest} has "
+                f"{self.count(split, task_type)} {split} rows of type {task_type}",
+                fix="Choose a row number from 0 to one less than the number of rows that covey tasks check prints",
             )
         name = get_index_name(split, task_type)
         location = f"row {index} of {name}"
@@ -75,25 +78,28 @@ class DataSet:
         offset, size = ENTRY.unpack(data)
         row = self.parse(self.read_line(offset, size, location), location)
         if (row.task_type, row.split) != (task_type, split):
-            raise self._refuse(f"{location} is a {row.split} row of type {row.task_type}")
+            raise self._refuse(f"{location} belongs to split {row.split} and type {row.task_type}")
         return row
 
     def read_line(self, offset: int, size: int, place: str) -> bytes:
-        """Return the bytes of one row, which error messages call `place`.
+        """Return the bytes of one row. `place` is the row's name in error messages.
 
-        Raises OperatorError("bad_dataset") if the bytes lie outside the rows file or are too many for a row.
+        Raises OperatorError("bad_dataset") if the bytes are outside the rows file or too many for a row.
         """
         rows = self._files[ROWS_FILE]
         if size > MAX_ROW_BYTES or offset + size > rows.size:
-            raise self._refuse(f"{place} points at {size} bytes from byte {offset} on, but {ROWS_FILE} has {rows.size}")
+            raise self._refuse(
+                f"{place} points to {size} bytes at offset {offset}, which is too long for a row or outside "
+                f"{ROWS_FILE} with its {rows.size} bytes"
+            )
         return self._content.read(rows, offset, size)
 
     def parse(self, data: bytes, place: str) -> TaskRecord:
-        """Parse the bytes of a row, which error messages call `place`. Raises OperatorError("bad_dataset")."""
+        """Parse the bytes of a row. `place` is its name in error messages. Raises OperatorError("bad_dataset")."""
         try:
             return TaskRecord.from_bytes(data)
         except ValueError as error:
-            raise self._refuse(f"{place} does not parse: {error}") from error
+            raise self._refuse(f"{place} cannot be parsed: {error}") from error
 
     def read_index(self, split: Split, task_type: str) -> bytes:
         """Return the bytes of a whole index."""
@@ -105,10 +111,9 @@ class DataSet:
 
 
 class Folder:
-    """Serves the files of a data set's folder. Any thread may read.
+    """Reads the files in a data set's folder. It is thread-safe.
 
-    A shard is hashed when it is read for the first time, because a prompt from a damaged copy would cost a worker its
-    stake.
+    A shard is hashed when it is first read, because a prompt from a damaged copy would cost a worker its stake.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +121,7 @@ class Folder:
         self._hashed: set[Hash] = set()
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Return part of a file. Raises OperatorError("bad_dataset") if its shards do not match the manifest."""
+        """Return a range of a file. Raises OperatorError("bad_dataset") if its shards do not match the manifest."""
         for number in range(offset // DATA_SHARD_BYTES, -(-(offset + size) // DATA_SHARD_BYTES)):
             if file.shards[number].sha256 not in self._hashed:
                 self.read_shard(file, number)
@@ -130,7 +135,9 @@ class Folder:
         shard, start = file.shards[number], number * DATA_SHARD_BYTES
         data = self._read(file, start, shard.size)
         if canonical.sha256(data) != shard.sha256:
-            raise build_damaged(f"shard {number} of {self.folder / file.name}, from byte {start} on, is damaged")
+            raise build_damaged(
+                f"shard {number} of {self.folder / file.name}, which starts at byte {start}, does not match its hash"
+            )
         self._hashed.add(shard.sha256)
         return data
 
@@ -140,9 +147,9 @@ class Folder:
             with path.open("rb", buffering=0) as opened:
                 data = os.pread(opened.fileno(), size, offset)
         except OSError as error:
-            raise build_damaged(f"{path} cannot be read: {error.strerror}") from error
+            raise build_damaged(f"the data set file {path} cannot be read: {error.strerror}") from error
         if len(data) != size:
-            raise build_damaged(f"{path} is shorter than its manifest says")
+            raise build_damaged(f"the data set file {path} is shorter than its manifest says")
         return data
 
 
@@ -157,13 +164,13 @@ def open_folder(folder: Path) -> DataSet:
     try:
         manifest = DatasetManifest.from_bytes(data, digest)
     except ProtocolError as error:
-        raise build_damaged(f"{folder / MANIFEST_FILE}: {error.message}") from error
+        raise build_damaged(f"the manifest {folder / MANIFEST_FILE} is invalid: {error.message}") from error
     for file in manifest.files:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size != file.size:
             state = "is missing" if size is None else f"has {size} bytes"
-            raise build_damaged(f"{path} {state}, but its manifest says {file.size} bytes")
+            raise build_damaged(f"the data set file {path} {state}, but its manifest says {file.size} bytes")
     return DataSet(manifest, digest, Folder(folder))
 
 
@@ -174,7 +181,9 @@ def read_manifest_bytes(folder: Path) -> bytes:
             return file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise OperatorError(
-            "no_dataset", f"{folder} is not the folder of a data set", fix="Create one with covey tasks import"
+            "no_dataset",
+            f"the folder {folder} does not contain a data set",
+            fix="Create a data set with covey tasks import",
         ) from error
 
 

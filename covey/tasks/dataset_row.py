@@ -1,7 +1,7 @@
-"""One row of a data set: read from the columns that published data sets use into a canonical form, and back.
+"""One row of a data set: parsed from the columns of published data sets into a canonical form, and back.
 
-These columns are `problem_id`, `task_type`, `prompt`, `verification_info` and `solve_rate_*`; all others are ignored.
-`verification_info` is an object or JSON text, and the kind that the task type names checks it.
+These columns are `problem_id`, `task_type`, `prompt`, `verification_info` and `solve_rate_*`. All others are ignored.
+`verification_info` is an object or JSON text. The environment kind of the task type checks it.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from covey.errors import CoveyError, OperatorError
 from covey.protocol import canonical
 
 MAX_ROW_BYTES = 32 << 20
-"""Largest size of a row in bytes, as canonical JSON and as one line of a source."""
+"""Maximum size of a row in bytes, as canonical JSON and as one line of a source."""
 ALIASES: Mapping[str, str] = {"verifiable_math": "math", "verifiable_code": "code", "prime_code": "code"}
-"""Kinds of environment, by the names that published data sets give them."""
+"""Environment kinds by the names that published data sets use for them."""
 _RATE = "solve_rate_"
 _COLUMNS = frozenset({"problem_id", "task_type", "prompt", "verification_info", "solve_rates"})
 
 
 class BadRowError(CoveyError):
-    """A row that cannot be imported. `code` becomes the code of the OperatorError that names file and row."""
+    """A row that cannot be imported. An OperatorError with the same `code` then adds the file and the row."""
 
     def __init__(self, code: str, message: str, *, fix: str) -> None:
         super().__init__(code, message)
@@ -41,17 +41,17 @@ class TaskRecord:
     problem_id: str
     """Name of the task in its source."""
     task_type: str
-    """Kind of environment that asks and grades the task: a key of `registry.KINDS` or an entry point."""
+    """Environment kind that builds the prompt and grades the reply: a key of `registry.KINDS` or an entry point."""
     prompt: str
-    """Text of the question."""
+    """Text of the task."""
     verification_info: JsonObject
-    """Data that the kind needs to grade an answer, in the form that its `read_info` returned."""
+    """Data that the kind needs for grading, in the form that its `read_info` returns."""
     solve_rates: Mapping[str, float] = field(default_factory=dict)
-    """Share of right answers, from 0 to 1, by the name of the model that answered."""
+    """Fraction of correct completions, from 0 to 1, by model name."""
 
     @property
     def split(self) -> Split:
-        """Split of the row, which follows from the prompt alone."""
+        """Split of the row. It depends only on the prompt."""
         return "held_out" if is_held_out(self.prompt) else "train"
 
     def to_bytes(self) -> bytes:
@@ -68,7 +68,7 @@ class TaskRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "TaskRecord":
-        """Parse the output of `to_bytes`. Raises ValueError for anything else, because strangers may send the bytes."""
+        """Parse the output of `to_bytes`. Raises ValueError for anything else, because peers may send the bytes."""
         match parse_json(data):
             case {
                 "problem_id": str(problem_id),
@@ -79,7 +79,7 @@ class TaskRecord:
                 **others,
             } if not others:
                 if not all(_is_rate(rate) for rate in rates.values()):
-                    raise ValueError("a solve rate is not a share from 0 to 1")
+                    raise ValueError("a solve rate is not a number from 0 to 1")
                 return cls(
                     problem_id=problem_id,
                     task_type=task_type,
@@ -87,27 +87,27 @@ class TaskRecord:
                     verification_info=info,
                     solve_rates={name: float(rate) for name, rate in rates.items()},  # type: ignore[arg-type]
                 )
-        raise ValueError("the bytes are not a row of a data set")
+        raise ValueError("the bytes are not a valid row of a data set")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Rules for reading the columns of a source. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
+    """Options for reading the columns of a source. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
 
     task_type: str | None = None
-    """Task type of rows that name none. None if such a row is an error."""
+    """Task type of rows that have none. None means that such a row is an error."""
     renames: Mapping[str, str] = field(default_factory=dict)
-    """Kinds of environment, by names of task types in the source. They take precedence over `ALIASES`."""
+    """Environment kinds by the source's task type names. They take precedence over `ALIASES`."""
 
     def build_row(self, values: Mapping[str, object]) -> TaskRecord:
         """Build the row from a source's columns.
 
-        Raises BadRowError("bad_row") if a column is missing or wrong, BadRowError("unknown_task_type") if the row names
-        no known kind, and BadRowError("row_too_long") if the row exceeds `MAX_ROW_BYTES`.
+        Raises BadRowError("bad_row") if a column is missing or wrong, BadRowError("unknown_task_type") if the kind is
+        unknown, and BadRowError("row_too_long") if the row exceeds `MAX_ROW_BYTES`.
         """
         prompt = values.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            raise _refuse("prompt is missing, empty or not a string")
+            raise _refuse("the column prompt is missing, blank or not a string")
         task_type = self._read_task_type(values.get("task_type"))
         try:
             raw = _read_info(values.get("verification_info"))
@@ -121,7 +121,7 @@ class Reading:
             )
             size = len(row.to_bytes())
         except (ValueError, TypeError, RecursionError) as error:
-            raise _refuse(f"verification_info or another column is wrong: {error}") from error
+            raise _refuse(f"verification_info or another column is invalid: {error}") from error
         if size > MAX_ROW_BYTES:
             raise build_too_long(size)
         return row
@@ -130,27 +130,29 @@ class Reading:
         named = self.task_type if value is None or value == "" else value
         if named is None:
             raise BadRowError(
-                "unknown_task_type", "the row has no task_type", fix="Name the type of such rows with --task-type"
+                "unknown_task_type",
+                "the row has no task_type, and no default is set",
+                fix="Set the type of these rows with --task-type",
             )
         task_type = self.renames.get(named, ALIASES.get(named, named)) if isinstance(named, str) else ""
         if not is_task_type(task_type):
             raise BadRowError(
                 "unknown_task_type",
-                f"task_type is {named!r:.60}, which is not a kind of environment on this machine",
-                fix="Map the type to a kind with --rename TYPE=KIND, install the package that provides the kind,"
-                " or skip such rows with --skip-bad",
+                f"task_type is {named!r:.60}, which is not an environment kind on this machine",
+                fix="Map the type to an environment kind with --rename TYPE=KIND, install the "
+                "package that provides the kind, or skip these rows with --skip-bad",
             )
         return task_type
 
 
 def is_column(name: str) -> bool:
-    """Return whether a column of a source is read."""
+    """Return whether Covey reads this column of a source."""
     return name in _COLUMNS or name.startswith(_RATE)
 
 
 @lru_cache(1024)
 def is_task_type(name: str) -> bool:
-    """Return whether this process can grade rows of this task type, and the name is safe in a file name."""
+    """Return whether this process can grade rows of this task type, and its name is safe in a file name."""
     if not (name.isascii() and name.replace("_", "a").isalnum() and len(name) <= 64):
         return False
     try:
@@ -161,40 +163,40 @@ def is_task_type(name: str) -> bool:
 
 
 def parse_json(data: bytes | str) -> JsonValue:
-    """Parse JSON that contains neither NaN nor Inf. Raises ValueError for anything else.
+    """Parse JSON without NaN and Inf. Raises ValueError for anything else.
 
-    This is not `json.loads`, whose only bound on nesting is Python's recursion limit. If a library raises that limit,
-    deep nesting crashes the process.
+    `json.loads` is not used, because its only limit on nesting is Python's recursion limit. If a library raises that
+    limit, deep nesting crashes the process.
     """
     value: JsonValue = from_json(data, allow_inf_nan=False)
     return value
 
 
 def build_too_long(size: int) -> BadRowError:
-    """Build the error for a row of `size` bytes or more, which exceeds `MAX_ROW_BYTES`."""
+    """Build the error for a row of at least `size` bytes, which exceeds `MAX_ROW_BYTES`."""
     return BadRowError(
         "row_too_long",
         f"the row has at least {size} bytes, but at most {MAX_ROW_BYTES} are allowed",
-        fix="Shorten the row's test cases, or skip such rows with --skip-bad",
+        fix="Shorten the row's test cases, or skip these rows with --skip-bad",
     )
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
 
 
 def _read_info(value: object) -> JsonObject:
     if isinstance(value, str):
         value = parse_json(value)
     if value is None:
-        raise ValueError("the answer is missing: there is no verification_info")
+        raise ValueError("verification_info is missing, so the row cannot be graded")
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
     return value
 
 
 def _read_problem_id(value: object, prompt: str) -> str:
-    """Return the source's name of a task, or one derived from the prompt."""
+    """Return the source's id of a task, or one derived from the prompt."""
     if value is None or value == "":
         return "prompt-" + hashlib.sha256(prompt.encode()).hexdigest()[:16]
     return str(value)
@@ -211,7 +213,7 @@ def _read_rates(values: Mapping[str, object]) -> dict[str, float]:
         if rate is None:
             continue
         if not _is_rate(rate):
-            raise ValueError(f"the solve rate {name} is {rate!r:.40}, which is not a share from 0 to 1")
+            raise ValueError(f"the solve rate {name} is {rate!r:.40}, which is not a number from 0 to 1")
         checked[name] = float(rate)
     return checked
 

@@ -1,6 +1,6 @@
 """Small programming tasks as examples, each with hidden tests and a reference solution that passes them.
 
-Expected outputs are computed here in Python. The reference solution is written separately, as a model would write it.
+Expected outputs are computed here in Python. The reference solution is written separately, like a model's program.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 CASES = 12
-"""Number of hidden tests of one task."""
+"""Number of hidden tests per task."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -20,11 +20,11 @@ class ExampleProgram:
     prompt: str
     """Text of the task."""
     inputs: list[object]
-    """Standard input of each test, or the list of arguments if a function is called."""
+    """Standard input of each test, or the list of arguments if the test calls a function."""
     outputs: list[object]
     """Expected standard output of each test, or the expected result of the function."""
     fn_name: str | None = None
-    """Name of the function that is called. None if the program reads standard input."""
+    """Name of the function to call. None if the program reads standard input."""
     solution: str
     """Source of a program that passes all tests."""
 

@@ -1,4 +1,4 @@
-"""Templates of example questions whose answers are texts. Each call draws a question with its correct answer."""
+"""Templates of example questions whose answers are strings. Each call draws a question with its correct answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -192,7 +192,10 @@ def _short(prompt: str, answer: str) -> Example:
 
 
 def _choice(rng: Random, question: str, right: object, wrong: Sequence[object]) -> Example:
-    """Build a question that differs from its siblings only by its choices, so the prompt lists the choices too."""
+    """Build a multiple-choice question.
+
+    Its prompt lists the choices, because only they distinguish it from its siblings.
+    """
     choices = [str(right), *map(str, wrong)]
     rng.shuffle(choices)
     prompt = f"{question} The choices are {', '.join(choices)}."

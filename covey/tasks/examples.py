@@ -1,6 +1,6 @@
-"""Example tasks drawn from templates, in the columns of published data sets, for trying out an import and for tests.
+"""Example tasks drawn from templates, in the columns of published data sets, for trying an import and for tests.
 
-Answers are right by construction, and no two prompts are equal. Equal counts and seeds give equal rows.
+Answers are correct by construction, and no two prompts are equal. Equal counts and seeds produce equal rows.
 """
 
 import json
@@ -12,7 +12,7 @@ from covey.tasks.example_programs import PROGRAMS, ExampleProgram
 from covey.tasks.example_questions import QUESTIONS, Example, Template
 
 REPEATS = 200
-"""Number of consecutive draws that repeat a known prompt before a template counts as exhausted."""
+"""Number of consecutive repeated prompts after which a template counts as exhausted."""
 
 
 def _write(template: Callable[[Random], ExampleProgram]) -> Template:
@@ -34,7 +34,7 @@ TEMPLATES: Sequence[Template] = (*QUESTIONS, *map(_write, PROGRAMS))
 
 
 def build_rows(count: int, *, seed: int = 0) -> list[dict[str, str]]:
-    """Draw `count` rows in the columns of published data sets, one template after another.
+    """Draw `count` rows in the columns of published data sets, from each template in turn.
 
     `verification_info` is JSON text, and rows of type verifiable_code have a column `reference_solution`. Raises
     OperatorError("too_many_rows") if the templates have fewer different questions.
@@ -52,8 +52,8 @@ def build_rows(count: int, *, seed: int = 0) -> list[dict[str, str]]:
         if not templates:
             raise OperatorError(
                 "too_many_rows",
-                f"the templates have only {len(rows)} different questions, but {count} rows were requested",
-                fix="Request fewer rows with --rows",
+                f"{count} rows were requested, but the templates can create only {len(rows)} different ones",
+                fix="Lower --rows",
             )
     return rows[:count]
 

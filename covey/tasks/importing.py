@@ -1,4 +1,4 @@
-"""Imports rows of sources into a new data set, and reports how many were imported or left out."""
+"""Imports rows of sources into a new data set, and reports how many were imported or skipped."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from covey.tasks.sources import SourceRow
 from covey.tasks.writing import DataSetWriter
 
 SHOWN = 10
-"""Most rows left out of an import that a report names."""
+"""Maximum number of skipped rows in a report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,11 +24,11 @@ class ImportReport:
     rows: dict[str, int]
     """Number of rows by split and task type. Example: {"train math": 1750, "held_out math": 250}."""
     duplicates: int
-    """Number of rows that were left out because an earlier row has the same prompt and choices."""
+    """Number of rows that were skipped because an earlier row has the same prompt and choices."""
     skipped: int
-    """Number of rows that were left out because they cannot be read or graded."""
+    """Number of rows that were skipped because they cannot be read or graded."""
     reasons: tuple[str, ...]
-    """Reasons why the first `SHOWN` skipped rows were left out, each with the row's file and number."""
+    """Why the first `SHOWN` rows were skipped, each with its file and row number."""
 
 
 def import_rows(
@@ -42,7 +42,7 @@ def import_rows(
 ) -> ImportReport:
     """Write the rows of `sources` into a new data set.
 
-    `skip_bad` leaves out rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
+    `skip_bad` skips rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
     ("unknown_task_type"). `limit` is the number of imported rows after which the import ends. `advance` is called for
     each row read.
     """
@@ -72,7 +72,7 @@ def import_rows(
 
 
 def describe_counts(counts: Mapping[tuple[Split, str], int]) -> dict[str, int]:
-    """Return counts of rows under the names that reports use for split and task type. Example: {"train math": 7}."""
+    """Return counts of rows by "split task_type", as reports print them. Example: {"train math": 7}."""
     return {f"{split} {task_type}": count for (split, task_type), count in sorted(counts.items())}
 
 

@@ -1,11 +1,11 @@
-"""Finds held-out questions that are nearly the same as training questions, in bounded memory.
+"""Finds held-out prompts that are nearly the same as training prompts, in bounded memory.
 
-A question is represented by the set of its word n-grams, as 64-bit hashes. Numbers are words, so arithmetic with other
-numbers has other n-grams. Only the smallest hashes of each question are kept, because two questions that share most
-n-grams share most of these. Pairs that share enough of them are read again and compared exactly.
+A prompt is represented by the set of its word n-grams, as 64-bit hashes. Numbers are words, so arithmetic with
+different numbers has different n-grams. Only the smallest hashes of each prompt are kept, because two prompts that
+share most n-grams share most of these. Pairs that share enough of them are read again and compared exactly.
 
-Generated questions often differ only in their numbers. They are counted separately, by comparing the words with all
-numbers masked. N-grams that many held-out questions share, such as those of a template, do not produce pairs.
+Generated prompts often differ only in their numbers. They are counted separately, by comparing the words with all
+numbers masked. N-grams that many held-out prompts share, such as those of a template, do not produce pairs.
 """
 
 import hashlib
@@ -17,21 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORDS = 5
-"""Number of words in an n-gram. A shorter question is a single n-gram."""
+"""Number of words in an n-gram. A shorter prompt is a single n-gram."""
 SKETCH = 48
-"""Number of n-gram hashes that are kept per question: the smallest ones."""
+"""Number of n-gram hashes to keep per prompt: the smallest ones."""
 MAX_HOLDERS = 8
-"""Most held-out questions that may share an n-gram. A more frequent n-gram is ignored, because it says nothing about
-a pair."""
+"""Maximum number of held-out prompts that share an n-gram. A more frequent n-gram is ignored, because it says nothing
+about a pair.
+"""
 LEAST_SHARE = 0.8
-"""Share of common n-grams from which two questions are near-duplicates, relative to the question with more n-grams."""
+"""Minimum fraction of common n-grams of near-duplicates, relative to the prompt with more n-grams."""
 CANDIDATE_SHARE = 0.6
-"""Share of common telling hashes from which a pair is compared exactly, relative to those of the held-out question. It
-is below `LEAST_SHARE`, because sketches are samples."""
+"""Minimum fraction of common hashes, relative to the held-out prompt, for which a pair is compared exactly.
+
+It is below `LEAST_SHARE`, because sketches are samples.
+"""
 _BATCH = 2048
-"""Number of training questions that are looked up at once."""
+"""Number of training prompts that are looked up at once."""
 _MAX_WORDS = 1 << 20
-"""Most words whose hashes are cached."""
+"""Maximum number of words whose hashes are cached."""
 
 Hashes = NDArray[np.uint64]
 _WORD = re.compile(r"\w+")
@@ -42,28 +45,29 @@ _FACTORS = tuple(
         (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F),
     )
 )
-"""Odd numbers by which the words of an n-gram are multiplied, one per position."""
+"""Odd factors for the words of an n-gram, one per position."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinHashSignature:
-    """The hashes by which a question is compared."""
+    """The hashes by which a prompt is compared."""
 
     grams: Hashes
-    """Distinct hashes of the question's n-grams, ascending."""
+    """Distinct hashes of the prompt's n-grams, ascending."""
     mask: int
-    """Hash of the question's words, with each word that contains a digit masked. It is equal for questions that differ
-    only in numbers."""
+    """Hash of the prompt's words, with each word that contains a digit masked. Prompts that differ only in numbers have
+    the same hash.
+    """
 
 
 class MinHasher:
-    """Computes signatures. Equal texts have equal signatures in every process."""
+    """Computes signatures. Equal strings have equal signatures in every process."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
 
     def sign(self, text: str) -> MinHashSignature:
-        """Compute the signature of a question."""
+        """Compute the signature of a prompt."""
         words = _WORD.findall(text.casefold())
         if len(self._words) > _MAX_WORDS:
             self._words.clear()
@@ -96,22 +100,22 @@ class MinHasher:
 
 
 def compute_share(left: Hashes, right: Hashes) -> float:
-    """Return the number of common n-grams, divided by the number of n-grams of the question that has more of them."""
+    """Return the number of common n-grams, divided by the number of n-grams of the prompt with more of them."""
     return len(np.intersect1d(left, right, assume_unique=True)) / max(len(left), len(right))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidates:
-    """Pairs that may be near-duplicates, and the number of held-out questions with masked twins in training."""
+    """Possible near-duplicates, and the number of held-out prompts whose masked words occur in training."""
 
     pairs: list[tuple[int, int]]
-    """Pairs of the number of a held-out question and the number of a training question."""
+    """Pairs of numbers: of a held-out prompt and of a training prompt."""
     same_but_numbers: int
-    """Number of held-out questions for which a training question has the same words, apart from numbers."""
+    """Number of held-out prompts for which a training prompt has the same words, apart from numbers."""
 
 
 class Sketches:
-    """Collects the questions of both splits one after another."""
+    """Collects the prompts of both splits."""
 
     def __init__(self) -> None:
         self._signer = MinHasher()
@@ -120,14 +124,14 @@ class Sketches:
         self._numbers: dict[bool, list[int]] = {False: [], True: []}
 
     def add(self, number: int, text: str, *, is_held_out: bool) -> None:
-        """Add a question. Pairs refer to it by `number`."""
+        """Add a prompt. Pairs refer to it by `number`."""
         signature = self._signer.sign(text)
         self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep the whole array alive
         self._masks[is_held_out].append(signature.mask)
         self._numbers[is_held_out].append(number)
 
     def find_candidates(self, *, most: int) -> Candidates:
-        """Find the pairs to compare, at most `most`, without those that differ only in numbers."""
+        """Return the pairs to compare, at most `most`, without those that differ only in numbers."""
         train, held_out = (np.array(self._masks[split], dtype=np.uint64) for split in (False, True))
         pairs = []
         for index, other in self._pair():
@@ -138,7 +142,7 @@ class Sketches:
         return Candidates(pairs=pairs, same_but_numbers=int(np.isin(held_out, train).sum()))
 
     def _pair(self) -> Iterator[tuple[int, int]]:
-        """Yield the indexes of held-out and training questions that share enough telling hashes."""
+        """Yield the indexes of held-out and training prompts that share enough hashes."""
         hashes, owners = _flatten(self._hashes[True], 0)
         order = np.argsort(hashes, kind="stable")
         hashes, owners = hashes[order], owners[order]
@@ -163,7 +167,7 @@ class Sketches:
 
 
 def _flatten(sketches: Sequence[Hashes], begin: int) -> tuple[Hashes, NDArray[np.int64]]:
-    """Return all hashes of some questions, and for each hash the index of its question, counted from `begin`."""
+    """Return all hashes of some prompts, and for each hash the index of its prompt, counted from `begin`."""
     if not sketches:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
     lengths = [len(sketch) for sketch in sketches]
@@ -171,7 +175,7 @@ def _flatten(sketches: Sequence[Hashes], begin: int) -> tuple[Hashes, NDArray[np
 
 
 def _spread(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indexes start, start + 1, ... of each range, one range after another."""
+    """Return the indexes start, start + 1, ... of all ranges, concatenated."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts) + np.repeat(starts, counts)

@@ -1,4 +1,4 @@
-"""Data sets of a trainer: published as shards at its origin, and compared with those that its pool names."""
+"""Data sets of a trainer: published as shards at its origin, and compared with those in its pool's parameters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ from covey.tasks.dataset import Folder, open_folder
 def add_data_set(store: ShardStore, folder: Path) -> Hash:
     """Copy the shards of a data set into a store, then its manifest, and return its digest.
 
-    Shards that the store already has are not written again. Raises OperatorError("bad_dataset") if a file of the folder
-    does not have the hash that the manifest names.
+    Shards that are already in the store are not written again. Raises OperatorError("bad_dataset") if the hash of a
+    file differs from the manifest's.
     """
     data_set = open_folder(folder)
     content = Folder(folder)
@@ -26,9 +26,9 @@ def add_data_set(store: ShardStore, folder: Path) -> Hash:
 
 
 def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> None:
-    """Open all data sets that a pool names.
+    """Open all data sets of a pool.
 
-    Raises OperatorError("wrong_dataset") if one of them is in no folder and no relay delivers it, and
+    Raises OperatorError("wrong_dataset") if one of them is in no folder and no relay delivers it. Raises
     OperatorError("bad_dataset") if one is damaged.
     """
     here = ", ".join(data_sets.digests) or "none"
@@ -40,17 +40,17 @@ def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> Non
                 raise
             raise OperatorError(
                 "wrong_dataset",
-                f"the pool draws its tasks from the data set {digest}; the setting datasets names {here}, and no relay"
-                f" delivers it: {error.message}",
-                fix="Name the folder of that data set in the setting datasets",
+                f"data set {digest}, from which the pool draws tasks, is missing: the setting "
+                f"datasets contains {here}, and no relay serves it: {error.message}",
+                fix="Add the folder of the data set to the setting datasets",
             ) from error
 
 
 def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCatalog:
-    """Return a catalog of `folders`, and require that they hold all data sets that a pool's file names.
+    """Return a catalog of `folders`, and check that they contain all data sets in a pool's file.
 
-    The requirement does not apply if `folders` hold no data set. Raises OperatorError("wrong_dataset") if they hold
-    other data sets.
+    The check is skipped if `folders` contain no data set. Raises OperatorError("wrong_dataset") if they contain only
+    different data sets.
     """
     catalog = DataSetCatalog(folders)
     paths = {open_folder(folder).digest: folder for folder in list_folders(folders)}
@@ -59,9 +59,9 @@ def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCa
         return catalog
     digest, folder = next(iter(paths.items()))
     if digests:
-        message = f"the pool's file names the data set {missing[0]}, but that of {folder} is {digest}"
-        fix = f'Name the folder of the right data set, or write dataset = "{digest}" into the file'
+        message = f"the pool file requires data set {missing[0]}, but {folder} contains data set {digest}"
+        fix = f'Set --dataset to the folder of the right data set, or write dataset = "{digest}" into the pool file'
     else:
-        message = f"the pool's file names no data set, but that of {folder} is {digest}"
-        fix = f'Write options = {{ dataset = "{digest}" }} into [params.environment] of the file'
+        message = f"the pool file sets no data set, but {folder} contains data set {digest}"
+        fix = f'Write options = {{ dataset = "{digest}" }} into [params.environment] of the pool file'
     raise OperatorError("wrong_dataset", message, fix=fix)

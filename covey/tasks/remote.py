@@ -1,7 +1,7 @@
-"""Data sets at relays. Reading a row fetches the shards that hold it, checks them and keeps them for later runs.
+"""Data sets at relays. Reading a row fetches its shards, checks them and keeps them for later runs.
 
-Rows are drawn in threads and sometimes in a role's event loop. `ShardFetcher` therefore has an event loop and a thread
-of its own, so that it waits for no other loop. Every wait has a deadline.
+Rows are drawn in threads and sometimes in a role's event loop. `ShardFetcher` therefore has its own event loop and
+thread, so that it never waits for a different loop. Every wait has a deadline.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from covey.shardcast.store import ShardStore
 from covey.tasks.dataset import DataSet
 
 FETCH_SECONDS = 60.0
-"""Timeout in seconds for one manifest or shard, regardless of how many relays are tried."""
+"""Timeout in seconds for one manifest or shard, for all relays together."""
 _STOP_SECONDS = 10.0
 """Timeout in seconds for ending the thread, and grace period of each wait for it."""
 
@@ -39,14 +39,14 @@ class ShardFetcher:
 
     def fetch_manifest(self, digest: Hash) -> DatasetManifest:
         """Fetch the manifest of a data set. Raises TransientError while no relay delivers it."""
-        return self._call(lambda: self._client.fetch_dataset_manifest(digest), f"the data set {digest}")
+        return self._call(lambda: self._client.fetch_dataset_manifest(digest), f"data set {digest}")
 
     def fetch_shard(self, shard: Shard, name: DatasetName) -> bytes:
         """Fetch the bytes of a shard and check them. Raises TransientError while no relay delivers them."""
-        return self._call(lambda: self._client.fetch_shard(shard, name), f"a shard of the data set {name.digest}")
+        return self._call(lambda: self._client.fetch_shard(shard, name), f"a shard of data set {name.digest}")
 
     def close(self) -> None:
-        """End the thread. Calls that still wait for a relay raise TransientError."""
+        """End the thread. Calls that are waiting for a relay raise TransientError."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result(_STOP_SECONDS)
@@ -66,11 +66,11 @@ class ShardFetcher:
             return waiting.result(self._seconds + _STOP_SECONDS)
         except TimeoutError as error:
             waiting.cancel()
-            raise TransientError("no_relay", f"no relay delivered {thing} within {self._seconds:g} s") from error
+            raise TransientError("no_relay", f"no relay served {thing} within {self._seconds:g} s") from error
 
 
 class Shards:
-    """Serves a data set's files from a folder of shards, which it fills from relays."""
+    """Reads a data set's files from a folder of shards, which it fills from relays."""
 
     def __init__(
         self, manifest: DatasetManifest, name: DatasetName, *, fetcher: ShardFetcher, store: ShardStore
@@ -79,7 +79,7 @@ class Shards:
         self._locks = {shard.sha256: threading.Lock() for shard in manifest.shards}
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Return part of a file. Shards that are missing or damaged on this machine are fetched."""
+        """Return a range of a file. Shards that are missing or damaged on this machine are fetched."""
         pieces = []
         end = offset + size
         while offset < end:
@@ -92,25 +92,27 @@ class Shards:
         return b"".join(pieces)
 
     def _require(self, shard: Shard) -> Path:
-        """Return the path of a shard whose bytes have its hash. Two threads never fetch the same shard at once."""
+        """Return the path of a shard with the right hash. Two threads never fetch the same shard at once."""
         with self._locks[shard.sha256]:
             try:
                 if (path := self._store.find_shard(shard.sha256)) is not None:
                     return path
             except TransientError as error:  # the stored copy is damaged
-                get_logger().warning("shard is fetched again", message=error.message)
+                get_logger().warning("stored shard damaged, fetching it again", message=error.message)
             data = self._fetcher.fetch_shard(shard, self._name)
             try:
                 self._store.add_shard(shard.sha256, data)
             except OSError as error:
-                raise TransientError("disk_full", f"a shard could not be stored: {error.strerror}") from error
+                raise TransientError(
+                    "disk_full", f"a shard of a data set could not be stored: {error.strerror}"
+                ) from error
             return self._store.get_shard_path(shard.sha256)
 
 
 def open_remote(digest: Hash, *, fetcher: ShardFetcher, folder: Path) -> DataSet:
     """Open the data set with a digest at relays, and keep copies of its shards in `folder`.
 
-    Raises TransientError while no relay delivers the manifest, and OperatorError("bad_dataset") if the manifest lists
+    Raises TransientError while no relay delivers the manifest. Raises OperatorError("bad_dataset") if the manifest has
     no rows.
     """
     name, store = DatasetName(digest=digest), ShardStore(folder)
@@ -120,7 +122,9 @@ def open_remote(digest: Hash, *, fetcher: ShardFetcher, folder: Path) -> DataSet
         try:
             store.add_manifest(manifest)
         except OSError as error:
-            raise TransientError("disk_full", f"a manifest could not be stored: {error.strerror}") from error
+            raise TransientError(
+                "disk_full", f"the manifest of a data set could not be stored: {error.strerror}"
+            ) from error
     return DataSet(manifest, digest, Shards(manifest, name, fetcher=fetcher, store=store))
 
 
@@ -129,5 +133,5 @@ def _find_manifest(store: ShardStore, name: DatasetName) -> DatasetManifest | No
         data = store.find_manifest(name)
         return None if data is None else name.read_manifest(data)
     except TransientError as error:
-        get_logger().warning("manifest is fetched again", message=error.message)
+        get_logger().warning("stored manifest damaged, fetching it again", message=error.message)
         return None

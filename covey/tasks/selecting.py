@@ -1,4 +1,4 @@
-"""Creates a data set from the rows of another one whose solve rates lie between two bounds."""
+"""Creates a data set from the rows of another one whose solve rates are in a range."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from covey.tasks.writing import MANIFEST_FILE, ROWS_FILE, DataSetWriter
 
 
 def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: float) -> tuple[Hash, dict[str, int]]:
-    """Write to `out` the rows of `folder` whose solve rate is from `low` to `high`, both included.
+    """Write the rows of `folder` whose solve rate is from `low` to `high`, inclusive, to `out`.
 
     Returns the new digest, and the number of rows that are "kept", "too_hard", "too_easy" and "without_rate".
-    Raises OperatorError("no_solve_rate") if no row carries the rate, and OperatorError("nothing_kept") if no rate lies
-    between the bounds.
+    Raises OperatorError("no_solve_rate") if no row has the rate, and OperatorError("nothing_kept") if no rate is in the
+    range.
     """
     data_set, counts = open_folder(folder), {"kept": 0, "too_hard": 0, "too_easy": 0, "without_rate": 0}
     names: set[str] = set()
@@ -34,12 +34,14 @@ def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: f
             known = ", ".join(sorted(names)) or "none"
             raise OperatorError(
                 "no_solve_rate",
-                f"no row of {folder} carries the solve rate {solve_rate}; the known rates are: {known}",
-                fix=f"Name one of them with --solve-rate; {folder / MANIFEST_FILE} is unchanged",
+                f"no row of {folder} has the solve rate {solve_rate}; the available solve rates are: {known}",
+                fix=f"Choose one of them with --solve-rate; {folder / MANIFEST_FILE} is unchanged",
             )
         if not counts["kept"]:
             raise OperatorError(
-                "nothing_kept", f"no row's solve rate lies between {low} and {high}", fix="Widen --low and --high"
+                "nothing_kept",
+                f"no row has a solve rate from {low} to {high}",
+                fix="Widen the range with --low and --high",
             )
         return writer.finish(), counts
 

@@ -1,7 +1,7 @@
 """Reads rows from JSON lines, Parquet and the package `datasets`, a few at a time.
 
 A source is a file, a folder of such files, a folder that `datasets` has saved, or the name of a data set on a hub.
-Parquet is decoded in this process, with limits on the sizes that its footer announces. That is acceptable, because the
+Parquet is decoded in this process, with limits on the sizes that its footer declares. That is acceptable, because the
 operator chooses the sources, and they never come from a peer.
 """
 
@@ -20,18 +20,19 @@ from covey.errors import OperatorError
 from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, is_column, parse_json
 
 BATCH_BYTES = 16 << 20
-"""Bytes of Parquet rows that are decoded together, estimated from the average row size of their row group."""
+"""Bytes of Parquet rows to decode together, estimated from the average row size of their row group."""
 BATCH_ROWS = 256
-"""Most Parquet rows that are decoded together."""
+"""Maximum number of Parquet rows to decode together."""
 MAX_GROUP_BYTES = 8 << 30
-"""Largest row group of a Parquet file in bytes, uncompressed. Its pages are decoded one after another, but a page may
-be as large as the group."""
+"""Maximum uncompressed size in bytes of a Parquet row group. Pages are decoded one by one, but a page may be as large
+as its group.
+"""
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd"}
 """Compression formats by file suffix."""
 LINES = frozenset({".jsonl", ".json", ".ndjson"})
 """Suffixes of files with one JSON object per line."""
 SAVED = ("dataset_info.json", "dataset_dict.json")
-"""Files that mark a folder as one that `datasets` has saved."""
+"""Files by which a folder saved with `datasets` is recognised."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -60,7 +61,9 @@ def read_sources(sources: Iterable[str]) -> Iterator[SourceRow]:
             yield from _read_splits(source, _load_hub(source))
         else:
             raise OperatorError(
-                "no_source", f"{source} does not exist", fix="Name a file, a folder, or OWNER/NAME of a data set"
+                "no_source",
+                f"the source {source} does not exist",
+                fix="Use an existing file or folder, or OWNER/NAME of a data set on the Hugging Face Hub",
             )
 
 
@@ -71,7 +74,9 @@ def _read_folder(folder: Path) -> Iterator[SourceRow]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _is_readable(path)]
     if not paths:
         raise OperatorError(
-            "no_source", f"{folder} contains neither Parquet nor JSON lines files", fix="Name the folder of the files"
+            "no_source",
+            f"the folder {folder} contains no Parquet or JSON lines files",
+            fix="Use the folder that contains the files",
         )
     for path in paths:
         yield from _read_file(path)
@@ -92,12 +97,14 @@ def _read_file(path: Path) -> Iterator[SourceRow]:
         else:
             raise OperatorError(
                 "bad_source",
-                f"the format of {path} is unknown from its name",
-                fix="Name a file that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
+                f"the file format of {path} cannot be told from its name",
+                fix="Use a file whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
             )
     except (pa.ArrowException, OSError) as error:
         raise OperatorError(
-            "bad_source", f"{path} cannot be read: {error!s:.200}", fix="Download or create the file again"
+            "bad_source",
+            f"the source file {path} cannot be read: {error!s:.200}",
+            fix="Download or create the file again",
         ) from error
 
 
@@ -121,12 +128,12 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
     try:
         values = parse_json(line)
     except ValueError as error:
-        return _refuse(f"the row is not JSON: {error}")
+        return _refuse(f"the row is not valid JSON: {error}")
     return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("the row is not a JSON object")
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
@@ -138,7 +145,8 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
             if metadata.total_byte_size > MAX_GROUP_BYTES:
                 raise OperatorError(
                     "bad_source",
-                    f"row group {group} of {path} has {metadata.total_byte_size} bytes, over {MAX_GROUP_BYTES}",
+                    f"row group {group} of {path} has {metadata.total_byte_size} bytes, but at "
+                    f"most {MAX_GROUP_BYTES} are allowed",
                     fix="Write the file again with smaller row groups",
                 )
             average = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
@@ -159,7 +167,7 @@ def _read_batch_row(batch: Any, columns: list[str], i: int) -> Mapping[str, obje
     try:
         return {name: scalar.as_py() for name, scalar in scalars.items()}
     except UnicodeDecodeError as error:
-        return _refuse(f"a string is not UTF-8: {error}")
+        return _refuse(f"a string is not valid UTF-8: {error}")
 
 
 def _is_text(scalar: Any) -> bool:
@@ -167,7 +175,7 @@ def _is_text(scalar: Any) -> bool:
 
 
 def _read_splits(name: str, loaded: Any) -> Iterator[SourceRow]:
-    """Yield the rows of a data set of the package `datasets`, or of all its splits."""
+    """Yield the rows of a data set of the package `datasets`, including all its splits."""
     parts = loaded.items() if isinstance(loaded, dict) else [("", loaded)]
     for split, rows in parts:
         shown = f"{name}/{split}" if split else name
@@ -182,7 +190,9 @@ def _load_hub(name: str) -> Any:
         return _import_datasets().load_dataset(name, streaming=True)
     except (OSError, ValueError) as error:
         raise OperatorError(
-            "no_source", f"the data set {name} cannot be loaded: {error!s:.200}", fix="Name a file or another data set"
+            "no_source",
+            f"the data set {name} could not be loaded with the package datasets: {error!s:.200}",
+            fix="Use a file, or the name of another data set",
         ) from error
 
 
@@ -192,6 +202,6 @@ def _import_datasets() -> Any:
     except ImportError as error:
         raise OperatorError(
             "no_datasets_package",
-            "reading this source requires the package datasets, which is not installed",
-            fix='Install it with pip install "covey[datasets]"',
+            "this source can only be read with the package datasets, which is not installed",
+            fix='Run pip install "covey[datasets]"',
         ) from error

@@ -35,7 +35,7 @@ def get_index_name(split: Split, task_type: str) -> str:
 
 
 class HashedFile:
-    """A file that is cut into shards and hashed while it is written."""
+    """A file that is split into shards and hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -76,21 +76,25 @@ class HashedFile:
 
 
 class DataSetWriter:
-    """Writes one data set. Leaving the `with` block without `finish` removes what was written.
+    """Writes one data set. Leaving the `with` block without `finish` removes everything written.
 
     Example: `with DataSetWriter(Path("tasks")) as writer: writer.add(row); digest = writer.finish()`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Choose the folder. Raises OperatorError("dataset_exists") if it exists and is not a data set."""
+        """Create a writer for a folder. Raises OperatorError("dataset_exists") if it exists and is not a data set."""
         self._folder = folder.absolute()
         self._draft = self._folder.with_name(self._folder.name + ".part")
         if self._folder.exists() and not (self._folder / MANIFEST_FILE).is_file():
-            raise OperatorError("dataset_exists", f"{folder} exists and is not a data set", fix="Name a new folder")
+            raise OperatorError(
+                "dataset_exists",
+                f"the folder {folder} exists but is not a data set",
+                fix="Choose a new folder with --out",
+            )
         self.counts: Counter[tuple[Split, str]] = Counter()
         """Number of rows written, by split and task type."""
         self.duplicates = 0
-        """Number of rows left out because an earlier row has the same prompt and choices."""
+        """Number of rows skipped because an earlier row has the same prompt and choices."""
         self._seen: set[bytes] = set()
         self._indexes: dict[str, HashedFile] = {}
 
@@ -133,19 +137,21 @@ class DataSetWriter:
     def finish(self) -> Hash:
         """Move the folder to its final path and return the digest of the data set.
 
-        Raises OperatorError("empty_dataset") if there are no rows, OperatorError("dataset_exists") if a data set with
-        another digest is at that path, and OperatorError("dataset_too_large") if the manifest would be too large.
+        Raises OperatorError("empty_dataset") if there are no rows, OperatorError("dataset_exists") if a different data
+        set is at that path, and OperatorError("dataset_too_large") if the manifest would be too large.
         """
         if not self._indexes:
-            raise OperatorError("empty_dataset", "the sources contain no row to import", fix="Name other sources")
+            raise OperatorError(
+                "empty_dataset", "the sources contain no row to import", fix="Use sources that contain rows"
+            )
         files = sorted((file.finish() for file in (self._rows, *self._indexes.values())), key=lambda file: file.name)
         manifest = DatasetManifest(files=tuple(files))
         data, digest = manifest.to_bytes(), manifest.compute_hash()
         if len(data) > MAX_MANIFEST_BYTES:
             raise OperatorError(
                 "dataset_too_large",
-                f"the manifest would have {len(data)} bytes, but at most {MAX_MANIFEST_BYTES} are allowed",
-                fix="Split the rows into several data sets, and use them in a mixture",
+                f"the manifest of the data set has {len(data)} bytes, but at most {MAX_MANIFEST_BYTES} are allowed",
+                fix="Split the rows into several data sets, and combine them in a mixture",
             )
         write_atomically(self._draft / MANIFEST_FILE, data)
         if self._folder.exists():
@@ -164,11 +170,11 @@ class DataSetWriter:
         if (self._folder / MANIFEST_FILE).read_bytes() != data:
             raise OperatorError(
                 "dataset_exists",
-                f"{self._folder} holds a data set with other rows",
-                fix="Name a new folder with --out, or remove the old one",
+                f"the folder {self._folder} contains a data set with different rows",
+                fix="Choose a new folder with --out, or remove the old one",
             )
 
 
 def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
-    message = f"{folder} cannot be written: {error.strerror or error}"
-    return OperatorError("no_folder", message, fix="Name a writable folder with enough free space")
+    message = f"the data set folder {folder} cannot be written: {error.strerror or error}"
+    return OperatorError("no_folder", message, fix="Choose a writable folder with enough free space")

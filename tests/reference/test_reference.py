@@ -78,7 +78,11 @@ def test_codes__every_one__is_told_or_has_advice():
 
 def test_raise__with_literals__message_fix_and_class():
     (found,) = find("key_exists")
-    assert (found.kind, found.message, found.fix) == ("operator", "the key file {path} already exists", "Choose a new file")
+    assert (found.kind, found.message, found.fix) == (
+        "operator",
+        "the key file {path} already exists",
+        "Choose a new file",
+    )
 
 
 def test_raise__code_as_a_parameter__each_caller_with_its_own_message():

@@ -37,7 +37,7 @@ class RowSource(TaskSource):
         try:
             self._digest: Hash = RowOptions.model_validate(dict(options)).dataset
         except ValidationError as error:
-            raise build_refusal(f"the options of {self.task_type} are invalid: {error}") from error
+            raise build_refusal(f"the options of the environment {self.task_type} are invalid: {error}") from error
         self._data_sets = data_sets
         self._rows: DatasetRows | None = None
 
@@ -59,7 +59,8 @@ class RowSource(TaskSource):
         count = rows.count("held_out", self.task_type)
         if count < n:
             raise build_refusal(
-                f"the data set {self._digest} has {count} held-out rows of type {self.task_type}, but {n} are needed"
+                f"the data set {self._digest} has only {count} held-out rows of type "
+                f"{self.task_type}, but {n} are required"
             )
         return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(n)]
 
@@ -106,16 +107,16 @@ def read_texts(raw: JsonObject, *names: str) -> list[str]:
     """
     name = next((name for name in names if name in raw), None)
     if name is None:
-        raise ValueError(f"{' or '.join(names)} is missing")
+        raise ValueError(f"verification_info has no field {' or '.join(names)}")
     value = raw[name]
     texts = [_read_text(name, item) for item in (value if isinstance(value, list) else [value])]
     if not texts:
-        raise ValueError(f"{name} is empty")
+        raise ValueError(f"{name} in verification_info is empty")
     return texts
 
 
 def _read_text(name: str, value: object) -> str:
     text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name} contains {value!r:.60}, which is not a text or is blank")
+        raise ValueError(f"{name} in verification_info contains {value!r:.60}, which is blank or not a string")
     return text

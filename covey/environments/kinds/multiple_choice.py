@@ -28,7 +28,9 @@ def is_right(answer: str, *, choices: Sequence[str], right: int) -> bool:
     Raises ValueError if there is no such choice or there are more than 26 choices.
     """
     if not 0 <= right < len(choices) <= len(LETTERS):
-        raise ValueError(f"choice {right} of {len(choices)} cannot be named by a letter")
+        raise ValueError(
+            f"the index of the correct choice is {right}, but there are {len(choices)} choices and at most 26 letters"
+        )
     if len(answer) > LENGTH_FACTOR * max(map(len, choices)) + LENGTH_MARGIN:
         return False
     form = normalise(answer)

@@ -81,10 +81,10 @@ class MultipleChoiceSource(RowSource):
         """Convert {"choices": [...], "answer": "B" or 1 or the choice's text} to {"choices": [...], "right": 1}."""
         choices = _require_short(read_texts(raw, "choices"))
         if not 2 <= len(choices) <= len(LETTERS):
-            raise ValueError(f"choices has {len(choices)} entries, but 2 to {len(LETTERS)} are allowed")
+            raise ValueError(f"choices has {len(choices)} entries, but must have 2 to {len(LETTERS)}")
         name = "answer" if "answer" in raw else "right"
         if name not in raw:
-            raise ValueError("answer is missing")
+            raise ValueError("answer is missing or empty")
         return {"choices": [*choices], "right": _find_right(name, raw[name], choices)}
 
     def ask(self, question: str, info: JsonObject) -> str:
@@ -111,7 +111,7 @@ def _require_short(texts: list[str]) -> list[str]:
     """
     longest = max(map(len, texts))
     if longest > MOST_CHARACTERS:
-        raise ValueError(f"a text has {longest} characters, but at most {MOST_CHARACTERS} are allowed")
+        raise ValueError(f"a string has {longest} characters, but at most {MOST_CHARACTERS} are allowed")
     return texts
 
 
@@ -123,12 +123,14 @@ def _find_right(name: str, value: object, choices: list[str]) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < len(choices):
             return value
-        raise ValueError(f"{name} is {value}, but the {len(choices)} choices are counted from 0")
+        raise ValueError(f"{name} is {value}, which is outside the {len(choices)} choices, counted from 0")
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.60}, which is neither a letter, an index nor a text")
+        raise ValueError(f"{name} is {value!r:.60}, which is neither a letter, an index nor a string")
     letter = value.strip()
     matches = {i for i, choice in enumerate(choices) if choice == value}
     matches |= {LETTERS.index(letter)} if len(letter) == 1 and letter in LETTERS[: len(choices)] else set()
     if len(matches) != 1:  # if choices are letters themselves, a letter may name one choice and be the text of another
-        raise ValueError(f"{name} is {value!r:.60}, which names {len(matches)} of the choices by letter or text")
+        raise ValueError(
+            f"{name} is {value!r:.60}, which matches {len(matches)} choices by letter or text instead of one"
+        )
     return matches.pop()

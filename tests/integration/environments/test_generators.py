@@ -113,6 +113,8 @@ def test_generators__of_the_package__are_all_looked_at():
     ("name", "config"), [("codeio", {}), ("composite", {"datasets": [{"name": "codeio", "weight": 1}]})]
 )
 def test_generator__that_differs_in_each_run__is_refused_by_name(name: str, config: dict[str, object]):
-    with pytest.raises(OperatorError, match="the generator codeio makes different tasks in each run") as caught:
+    with pytest.raises(
+        OperatorError, match="the reasoning-gym generator codeio creates different tasks in each run"
+    ) as caught:
         load(EnvironmentSpec(kind="reasoning_gym", options={"name": name, "config": config}))
     assert caught.value.code == "bad_environment"

@@ -42,9 +42,9 @@ __all__ = ["OwnTaskset"]
 """
 REFUSED = {
     "runtime": ("    @vf.reward\n    async def run(self, runtime) -> float:\n        return 0.0", "run need a runtime"),
-    "setup": ("    async def setup(self, trace, runtime):\n        pass", "need a runtime, for setup"),
-    "container": ("    NEEDS_CONTAINER = True", "need a runtime, for a container"),
-    "tools": ("    @classmethod\n    def toolsets(cls, config):\n        return []", "tools, which take several turns"),
+    "setup": ("    async def setup(self, trace, runtime):\n        pass", "need a runtime for setup"),
+    "container": ("    NEEDS_CONTAINER = True", "need a runtime for a container"),
+    "tools": ("    @classmethod\n    def toolsets(cls, config):\n        return []", "tools, which need several turns"),
     "intercept": (
         "    @vf.intercept\n    async def shorten(self, request: vf.Request) -> None:\n        pass",
         "rewrite messages",
@@ -102,7 +102,7 @@ def test_prompt__has_the_system_text_and_the_data_of_its_task(loaded):
     # By zlib.crc32 of each question, only task 8 is held out.
     assert [prompt.text for prompt in loaded.held_out(1)] == ["What is 10 * 8?"]
     assert {prompt.verification["task"]["idx"] for prompt in prompts} == set(range(24)) - {8}
-    with pytest.raises(OperatorError, match="has 1 held-out questions, but 2 are needed"):
+    with pytest.raises(OperatorError, match="has only 1 held-out tasks, but 2 are needed"):
         loaded.held_out(2)
 
 
@@ -166,7 +166,7 @@ def test_load__infinite_taskset__needs_a_number(python, tmp_path, monkeypatch):
 def test_load__conversation__is_refused(python, tmp_path, monkeypatch):
     turns = "[vf.UserMessage(content='a'), vf.AssistantMessage(content='b'), vf.UserMessage(content='c')]"
     request = install(tmp_path, monkeypatch, prompt=turns)
-    with pytest.raises(OperatorError, match=r"bad_taskset: .*not the text of one user's message"):
+    with pytest.raises(OperatorError, match=r"bad_taskset: .*not a single user message with text"):
         ask_tasks(python, request)
 
 

@@ -34,12 +34,12 @@ def test_ask_tasks__complete_answer__is_read(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ((), "it gives no answer"),
-        (("hello",), "its answer is malformed"),
+        ((), "it returned no output"),
+        (("hello",), "its output is malformed"),
         (('{"python": "2.7", "versions": {}}',), "it is Python 2.7, but Covey runs on"),
-        ((HEAD,), "its list of tasks is incomplete"),
-        ((HEAD, ROW), "its list of tasks is incomplete"),
-        ((HEAD, '{"data_hash": "0x12", "count": 1}'), "its list of tasks is incomplete"),
+        ((HEAD,), "it returned an incomplete list of tasks"),
+        ((HEAD, ROW), "it returned an incomplete list of tasks"),
+        ((HEAD, '{"data_hash": "0x12", "count": 1}'), "it returned an incomplete list of tasks"),
     ],
 )
 def test_ask_tasks__wrong_answer__is_refused(tmp_path, lines, message):

@@ -153,7 +153,7 @@ def test_start__function_that_does_not_exist__is_the_operators_fault(build: Buil
 
 def test_sandbox__required_rung_does_not_hold__is_refused_before_any_call(monkeypatch):
     monkeypatch.setattr("covey.sandbox.ladder.try_rung", lambda rung: RungTrial(rung=rung, reason="it is not there"))
-    with pytest.raises(OperatorError, match="isolation bwrap does not hold on this machine: it is not there"):
+    with pytest.raises(OperatorError, match="the isolation level bwrap does not work on this machine: it is not there"):
         Sandbox(HOSTILE, isolation="bwrap")
 
 

@@ -30,7 +30,7 @@ class CodeSource(RowSource):
         """
         language = raw.get("language", "python")
         if not isinstance(language, str) or language.lower() not in _LANGUAGES:
-            raise ValueError(f"language is {language!r:.60}, but only python is graded")
+            raise ValueError(f"language is {language!r:.60}, but only python can be graded")
         cases = raw.get("test_cases", dict(raw))
         if isinstance(cases, str):
             cases = _parse("test_cases", cases)
@@ -40,10 +40,11 @@ class CodeSource(RowSource):
             raise ValueError("test_cases is neither an object nor a list of tests")
         inputs, outputs, name = cases.get("inputs"), cases.get("outputs"), cases.get("fn_name")
         if not isinstance(inputs, list) or not isinstance(outputs, list):
-            raise ValueError("test_cases has no lists of inputs and outputs")
+            raise ValueError("test_cases has no lists called inputs and outputs")
         if not inputs or len(inputs) != len(outputs):
             raise ValueError(
-                f"test_cases has {len(inputs)} inputs and {len(outputs)} outputs, but needs equally many, at least one"
+                f"test_cases has {len(inputs)} inputs and {len(outputs)} outputs, but must have "
+                "the same number of both, at least one"
             )
         if name is None or name == "":
             texts = [
@@ -52,7 +53,7 @@ class CodeSource(RowSource):
             ]
             return {"inputs": [*texts[0]], "outputs": [*texts[1]], "fn_name": None}
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"fn_name is {name!r:.60}, which is not the name of a function")
+            raise ValueError(f"fn_name is {name!r:.60}, which is not a valid function name")
         calls = [_read_call(arguments, expected) for arguments, expected in zip(inputs, outputs, strict=True)]
         return {
             "inputs": [arguments for arguments, _ in calls],
@@ -84,7 +85,7 @@ def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
     tests = [case for case in cases if isinstance(case, dict) and {"input", "output"} <= case.keys()]
     names = {json.dumps(test.get("fn_name") or None) for test in tests}
     if len(tests) != len(cases) or len(names) > 1:
-        raise ValueError("a test has no input or output, or the tests name different functions")
+        raise ValueError("a test has no input or no output, or the tests call different functions")
     return {
         "inputs": [test["input"] for test in tests],
         "outputs": [test["output"] for test in tests],
@@ -97,12 +98,12 @@ def _read_text(name: str, value: JsonValue) -> str:
     lines = value if isinstance(value, list) else [value]
     texts = [line for line in lines if isinstance(line, str)]
     if len(texts) != len(lines):
-        raise ValueError(f"{name} is neither a text nor a list of lines")
+        raise ValueError(f"{name} of a test is neither a string nor a list of strings")
     text = "\n".join(texts)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} is not a text: {error.reason}") from error
+        raise ValueError(f"{name} of a test cannot be encoded as UTF-8: {error.reason}") from error
     return text
 
 
@@ -111,14 +112,14 @@ def _read_call(raw: JsonValue, expected: JsonValue) -> tuple[JsonValue, JsonValu
     if isinstance(raw, list):
         return raw, expected
     if not isinstance(raw, str):
-        raise ValueError("the input of a function is neither a list of arguments nor a text")
-    arguments: list[JsonValue] = [_parse("an argument", line) for line in raw.split("\n") if line.strip()]
-    return arguments, _parse("an output", expected) if isinstance(expected, str) else expected
+        raise ValueError("the input of a function is neither a list of arguments nor a string")
+    arguments: list[JsonValue] = [_parse("an argument of a test", line) for line in raw.split("\n") if line.strip()]
+    return arguments, _parse("an output of a test", expected) if isinstance(expected, str) else expected
 
 
 def _parse(name: str, text: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON: {text!r:.60}") from error
+        raise ValueError(f"{name} is not valid JSON: {text!r:.60}") from error
     return value

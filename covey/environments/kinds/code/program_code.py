@@ -118,7 +118,7 @@ def convert_plain(value: object) -> object:
         if type(key) is not str and type(key) is not int:
             raise TypeError(type(key))
         if str(key) in converted:
-            raise TypeError("two keys are the same in JSON")
+            raise TypeError("an object has two keys that are equal in JSON")
         converted[str(key)] = convert_plain(item)
     return converted
 

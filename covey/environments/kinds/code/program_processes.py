@@ -41,7 +41,7 @@ def give_up_rights() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):
         if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
-            raise OSError(ctypes.get_errno(), f"prctl {option}")
+            raise OSError(ctypes.get_errno(), f"the system call prctl({option}) failed")
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, none) != 0:
         raise OSError(ctypes.get_errno(), "capset")

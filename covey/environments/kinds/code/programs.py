@@ -211,7 +211,7 @@ class _Runner:
 def _hide_memory() -> None:
     """Keep other processes of this user from reading this process's memory, if the sandbox has not done so."""
     if ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, *map(ctypes.c_ulong, (0, 0, 0, 0))) != 0:
-        raise OSError("this process cannot hide its memory")
+        raise OSError("this process could not hide its memory from other processes")
 
 
 def _remove(folder: str) -> None:

@@ -51,7 +51,7 @@ class ReasoningGymSource(TaskSource):
         try:
             self._options = ReasoningGymOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of reasoning_gym are invalid: {error}") from error
+            raise build_refusal(f"the options of the environment reasoning_gym are invalid: {error}") from error
         names = list_generators(self._options)
         self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
         self._dataset = open_items(self._options, self._items)
@@ -78,7 +78,7 @@ class ReasoningGymSource(TaskSource):
             task = self._build_task(draw_below("item", number, self._items, attempt=attempt))
             if not is_held_out(task.question):
                 return task
-        raise build_refusal(f"{self._options.name} has no training question")
+        raise build_refusal(f"the reasoning-gym generator {self._options.name} has no training tasks")
 
     def held_out(self, n: int) -> list[Task]:
         """Return the tasks of the first `n` distinct held-out questions, in order of their index."""
@@ -90,7 +90,10 @@ class ReasoningGymSource(TaskSource):
             if is_held_out(task.question):
                 tasks.setdefault(task.question, task)
         if len(tasks) < n:
-            raise build_refusal(f"{self._options.name} has {len(tasks)} held-out questions, but {n} are needed")
+            raise build_refusal(
+                f"the reasoning-gym generator {self._options.name} has only {len(tasks)} held-out "
+                f"tasks, but {n} are required"
+            )
         return list(tasks.values())
 
     def grade(self, verification: JsonObject, answer: str) -> float:

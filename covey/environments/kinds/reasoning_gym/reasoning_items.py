@@ -30,7 +30,7 @@ HASHED = frozenset(
     }
 )
 """Generators whose items depend on the interpreter's hash seed."""
-REFUSED: Mapping[str, str] = {"codeio": "it runs programs that draw random numbers without a seed"}
+REFUSED: Mapping[str, str] = {"codeio": "it runs programs that use random numbers without a seed"}
 """Generators that are rejected because their items differ between runs, with the reason for each."""
 # Exceptions that graders raise when they parse free text. Any other exception is a defect and must stay visible.
 UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
@@ -112,7 +112,9 @@ class SandboxedItems:
         try:
             answer: JsonValue = json.loads(self._sandbox.call(json.dumps(order).encode(), attempts=2))
         except SandboxError as error:
-            raise build_refusal(f"{self._name} failed to make item {order['item']}: {error}") from error
+            raise build_refusal(
+                f"the reasoning-gym generator {self._name} failed to create item {order['item']}: {error}"
+            ) from error
         return answer
 
 
@@ -144,22 +146,24 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
     from reasoning_gym.factory import DATASETS, create_dataset
 
     if options.name not in DATASETS:
-        raise build_refusal(f"reasoning-gym has no generator {options.name!r}")
+        raise build_refusal(f"reasoning-gym has no generator called {options.name!r}")
     for name in sorted(list_generators(options) & REFUSED.keys()):
-        raise build_refusal(f"the generator {name} makes different tasks in each run: {REFUSED[name]}")
+        raise build_refusal(f"the reasoning-gym generator {name} creates different tasks in each run: {REFUSED[name]}")
     # Strangers write a pool's parameters, so no generator may open files that they name on this machine.
     if any("/" in text or "\\" in text for text in list_texts(options.config)):
-        raise build_refusal(f"the config of {options.name!r} names a path")
+        raise build_refusal(
+            f"the config of the reasoning-gym generator {options.name!r} contains a path, which is not allowed"
+        )
     config: dict[str, object] = dict(options.config)
     try:
         if options.name == COMPOSITE:
             parts = config.pop("datasets", None)
             if not isinstance(parts, list) or any(part["name"] == COMPOSITE for part in parts):
-                raise build_refusal("a composite must list its generators as datasets, without a composite among them")
+                raise build_refusal("the composite has no list called datasets, or the list contains another composite")
             config["datasets"] = [DatasetSpec(**({"config": {}} | part)) for part in parts]
         return cast(Items, create_dataset(options.name, seed=options.seed, size=count, **config))
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise build_refusal(f"reasoning-gym refuses the config of {options.name!r}: {error}") from error
+        raise build_refusal(f"reasoning-gym rejected the config of {options.name!r}: {error}") from error
 
 
 def list_texts(value: object) -> Iterator[str]:

@@ -75,13 +75,18 @@ class VerifiersSource(TaskSource):
         try:
             self._options = VerifiersOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of verifiers are invalid: {error}") from error
+            raise build_refusal(f"the options of the environment verifiers are invalid: {error}") from error
         # Strangers write a pool's parameters, so no taskset may open files or addresses that they name.
         for name, text in _list_texts(self._options.config):
             if name in PLUGGED:
-                raise build_refusal(f"the config of {self._options.taskset!r} sets {name}, which pools may not set")
+                raise build_refusal(
+                    f"the config of the taskset {self._options.taskset!r} sets {name}, which is not allowed in a pool"
+                )
             if _PATH.search(text):
-                raise build_refusal(f"the config of {self._options.taskset!r} names a path or a URL: {text!r}")
+                raise build_refusal(
+                    f"the config of the taskset {self._options.taskset!r} contains the path or URL "
+                    f"{text!r}, which is not allowed"
+                )
         self._named: Path | None = None
 
     def use_interpreter(self, interpreter: Path) -> None:
@@ -107,7 +112,9 @@ class VerifiersSource(TaskSource):
         """Return the tasks of the first `n` different held-out questions, in the order of the taskset."""
         rows = list({row.question: row for row in reversed(self._splits.held_out)}.values())[::-1]
         if len(rows) < n:
-            raise build_refusal(f"{self._options.taskset} has {len(rows)} held-out questions, but {n} are needed")
+            raise build_refusal(
+                f"the taskset {self._options.taskset} has only {len(rows)} held-out tasks, but {n} are required"
+            )
         return [_build_task(row) for row in rows[:n]]
 
     def find_system(self, number: int) -> str:
@@ -118,7 +125,7 @@ class VerifiersSource(TaskSource):
         """Return the sum of the taskset's rewards, each times its weight, or 0 if one of them fails."""
         data = verification["task"]
         if not isinstance(data, dict):
-            raise build_refusal("the verification of a task contains no data")
+            raise build_refusal("the verification data of a task has no task in it")
         return self._scorer.score(data, answer).reward
 
     def warm_up(self) -> None:
@@ -147,9 +154,9 @@ class VerifiersSource(TaskSource):
         if loaded.data_hash != self._options.data_hash:
             raise OperatorError(
                 "wrong_dataset",
-                f"the taskset {self._options.taskset!r} has the data hash {loaded.data_hash} on this machine, "
-                f"but the pool names {self._options.data_hash or 'none'}",
-                fix="Install the version of the taskset and of its data that the pool was created with",
+                f"the taskset {self._options.taskset!r} has the data hash {loaded.data_hash} on "
+                f"this machine, but the pool requires {self._options.data_hash or 'none'}",
+                fix="Install the versions of the taskset and its data with which the pool was created",
             )
         return _split(loaded.rows, self._options.held_out)
 
@@ -172,11 +179,11 @@ def _split(rows: Sequence[TasksetRow], indexes: Sequence[int] | None) -> _Splits
     elif all(0 <= index < len(rows) for index in indexes):
         held_out = [rows[index] for index in sorted(set(indexes))]
     else:
-        raise build_refusal(f"held_out names an index outside the {len(rows)} tasks of the taskset")
+        raise build_refusal(f"held_out contains an index outside the {len(rows)} tasks of the taskset")
     questions = {row.question for row in held_out}
     train = [row for row in rows if row.question not in questions]
     if not train:
-        raise build_refusal(f"none of the {len(rows)} tasks is left for training")
+        raise build_refusal(f"all of the {len(rows)} tasks are held out, so none remains for training")
     return _Splits(train=train, held_out=held_out)
 
 

@@ -95,11 +95,11 @@ def find_interpreter(named: Path | None) -> Path:
     """
     prepared = Path(sys.prefix).parent / FOLDER / "bin" / "python"
     if named is not None and not named.exists():
-        raise _build_missing(f"the setting verifiers_interpreter names {named}, which does not exist")
+        raise _build_missing(f"the setting verifiers_interpreter is {named}, which does not exist")
     if named is not None or prepared.exists():
         return named or prepared
     if importlib.util.find_spec("verifiers") is None:
-        raise _build_missing(f"{prepared} does not exist, and {sys.executable} does not have the package verifiers")
+        raise _build_missing(f"neither {prepared} exists nor does {sys.executable} have the package verifiers")
     return Path(sys.executable)
 
 
@@ -123,7 +123,7 @@ def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
     rows = [line for line in lines[1:] if isinstance(line, TasksetRow)]
     tail = lines[-1]
     if not isinstance(tail, _Tail) or tail.count != len(rows):
-        raise _distrust(interpreter, "its list of tasks is incomplete")
+        raise _distrust(interpreter, "it returned an incomplete list of tasks")
     return LoadedTaskset(rows=rows, data_hash=tail.data_hash)
 
 
@@ -133,7 +133,7 @@ def translate(refusal: RefusalCode, message: str) -> OperatorError:
         return _build_missing(message)
     if refusal == "bad_taskset":
         return _build_unfit(message)
-    return OperatorError("no_taskset", message, fix="Install the taskset's package into that Python")
+    return OperatorError("no_taskset", message, fix="Install the taskset's package in that Python")
 
 
 def _build_missing(message: str) -> OperatorError:
@@ -142,18 +142,19 @@ def _build_missing(message: str) -> OperatorError:
 
 
 def _build_unfit(message: str) -> OperatorError:
-    fix = "Name a taskset of verifiers 0.4 whose rewards need only a text"
+    fix = "Choose a taskset of verifiers 0.4 whose rewards need only the text of a completion"
     return OperatorError("bad_taskset", message, fix=fix)
 
 
 def _read_head(interpreter: Path, lines: Sequence[BaseModel]) -> _Head:
     head = lines[0] if lines else None
     if not isinstance(head, _Head):
-        raise _distrust(interpreter, "it gives no answer")
+        raise _distrust(interpreter, "it returned no output")
     own = ".".join(platform.python_version_tuple()[:2])
     if head.python != own:
         raise _distrust(
-            interpreter, f"it is Python {head.python}, but Covey runs on {own}, and grades may depend on the version"
+            interpreter,
+            f"it is Python {head.python}, but Covey runs on Python {own}, and rewards may depend on the version",
         )
     return head
 
@@ -182,12 +183,12 @@ def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: flo
         try:
             lines = [_LINE.validate_json(line) for line in answers]
         except ValidationError as error:
-            raise _distrust(interpreter, f"its answer is malformed: {error}") from error
+            raise _distrust(interpreter, f"its output is malformed: {error}") from error
     last = lines[-1] if lines else None
     if isinstance(last, _Refused):
         raise translate(last.refusal, last.message)
     if process.returncode != 0:
-        raise _build_unfit(f"the taskset {request.taskset!r} does not load in {interpreter}: {last_line}")
+        raise _build_unfit(f"the taskset {request.taskset!r} could not be loaded in {interpreter}: {last_line}")
     return lines
 
 
@@ -207,7 +208,7 @@ def _await(process: "subprocess.Popen[bytes]", question: bytes, request: Taskset
                 get_logger().warning("taskset is still loading", taskset=request.taskset, seconds_left=round(left))
                 continue
             process.kill()
-            raise _build_unfit(f"the taskset {request.taskset!r} takes over {timeout:.0f} s to load") from error
+            raise _build_unfit(f"the taskset {request.taskset!r} did not load within {timeout:.0f} s") from error
         lines = errors.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:500] if lines else f"exit code {process.returncode}"
 
@@ -216,5 +217,5 @@ def _distrust(interpreter: Path, message: str) -> OperatorError:
     return OperatorError(
         "bad_interpreter",
         f"the Python interpreter {interpreter} cannot be used: {message}",
-        fix="Set verifiers_interpreter to a Python that has verifiers 0.4 and the version that Covey runs on",
+        fix="Set verifiers_interpreter to a Python with verifiers 0.4 and the same version as Covey's Python",
     )

@@ -95,10 +95,10 @@ def list_versions(taskset: str) -> dict[str, str]:
     try:
         versions = {"verifiers": importlib.metadata.version("verifiers")}
     except importlib.metadata.PackageNotFoundError as error:
-        raise TasksetRefusal("no_verifiers", f"{sys.executable} does not have the package verifiers") from error
+        raise TasksetRefusal("no_verifiers", f"the package verifiers is not installed in {sys.executable}") from error
     packages = importlib.metadata.packages_distributions().get(module, [])
     if not packages or module in sys.stdlib_module_names:
-        raise TasksetRefusal("no_taskset", f"{sys.executable} has no package with the taskset {taskset!r}")
+        raise TasksetRefusal("no_taskset", f"no package with the taskset {taskset!r} is installed in {sys.executable}")
     return versions | {name: importlib.metadata.version(name) for name in sorted(set(packages))}
 
 
@@ -112,14 +112,17 @@ def list_tasks(taskset: str, config: Mapping[str, object], count: int | None) ->
     if count is not None:
         tasks = tasks.take(count)
     if not tasks.bounded:
-        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} is infinite, but the option tasks is not set")
+        raise TasksetRefusal(
+            "bad_taskset", f"the taskset {taskset!r} has infinitely many tasks, but the option tasks is not set"
+        )
     total, digest = 0, hashlib.sha256()
     for task in tasks:
         if total == 0:
             _require_single_turn(task)
         if total == MAX_TASKS:
             raise TasksetRefusal(
-                "bad_taskset", f"the taskset {taskset!r} has more than {MAX_TASKS} tasks, so set the option tasks"
+                "bad_taskset",
+                f"the taskset {taskset!r} has more than {MAX_TASKS} tasks, but the option tasks is not set",
             )
         yield _describe(task, tasks)
         digest.update(f"{task.hash}\n".encode())
@@ -131,14 +134,14 @@ def _find_class(taskset: str) -> "type[vf.Taskset]":
     try:
         from verifiers.v1.utils.loaders import taskset_class
     except ImportError as error:
-        raise TasksetRefusal("no_verifiers", f"verifiers 0.4 does not load: {error}") from error
+        raise TasksetRefusal("no_verifiers", f"the package verifiers 0.4 could not be imported: {error}") from error
     try:
         kind: type[vf.Taskset] = taskset_class(taskset)
         return kind
     except ModuleNotFoundError as error:
-        raise TasksetRefusal("no_taskset", f"the taskset {taskset!r} does not load: {error}") from error
+        raise TasksetRefusal("no_taskset", f"the taskset {taskset!r} could not be imported: {error}") from error
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} does not load: {error}") from error
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} could not be imported: {error}") from error
 
 
 def _read_config(taskset: str, config: Mapping[str, object]) -> "vf.TasksetConfig":
@@ -148,7 +151,7 @@ def _read_config(taskset: str, config: Mapping[str, object]) -> "vf.TasksetConfi
     try:
         return taskset_config_type(taskset).model_validate({**config, "id": taskset})
     except ValueError as error:
-        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} refuses its config: {error}") from error
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} rejected its config: {error}") from error
 
 
 def _open_taskset(taskset: str, config: Mapping[str, object]) -> "vf.Taskset":
@@ -157,10 +160,14 @@ def _open_taskset(taskset: str, config: Mapping[str, object]) -> "vf.Taskset":
     kind = _find_class(taskset)
     if vf.environment_class(taskset) is not vf.SingleAgentEnv:
         raise TasksetRefusal(
-            "bad_taskset", f"the taskset {taskset!r} has an environment of its own, with several turns"
+            "bad_taskset",
+            f"the taskset {taskset!r} has its own environment with several turns, but only one turn is supported",
         )
     if _is_overridden(kind, vf.Taskset, "toolsets"):
-        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} has tools, which take several turns")
+        raise TasksetRefusal(
+            "bad_taskset",
+            f"the taskset {taskset!r} has tools, which need several turns, but only one turn is supported",
+        )
     return kind(_read_config(taskset, config))
 
 
@@ -173,19 +180,19 @@ def _require_single_turn(task: "vf.Task") -> None:
     hooks = [name for name in ("setup", "finalize", "stage_verifier") if _is_overridden(kind, vf.Task, name)]
     rewards = [reward.__name__ for reward in task.hooks("reward") if _requires_runtime(reward)]
     if rewards:
-        reason = f"the rewards {', '.join(rewards)} need a runtime"
+        reason = f"its rewards {', '.join(rewards)} need a runtime"
     elif hooks or kind.NEEDS_CONTAINER:
-        reason = f"its tasks need a runtime, for {', '.join(hooks) or 'a container'}"
+        reason = f"its tasks need a runtime for {', '.join(hooks) or 'a container'}"
     elif task.config.judges:
-        reason = "a model judges its answers"
+        reason = "its completions are judged by a model"
     elif _is_overridden(kind, vf.Task, "toolsets"):
-        reason = "its tasks have tools, which take several turns"
+        reason = "its tasks have tools, which need several turns"
     elif discover_decorated(task, "intercept"):
-        reason = "its tasks rewrite messages"
+        reason = "its tasks modify messages"
     elif not task.hooks("reward"):
-        reason = "its tasks have no reward"
+        reason = "its tasks have no rewards"
     if reason:
-        raise TasksetRefusal("bad_taskset", f"the taskset of {kind.__name__} cannot be used: {reason}")
+        raise TasksetRefusal("bad_taskset", f"the taskset of {kind.__name__} is not supported: {reason}")
 
 
 def _requires_runtime(reward: object) -> bool:
@@ -201,15 +208,15 @@ def _describe(task: "vf.Task", tasks: "vf.Taskset") -> dict[str, object]:
     """Describe a task as JSON. Raises TasksetRefusal if the task cannot be rebuilt from that description."""
     kind, index = type(tasks).task_type(), task.data.idx
     if type(task) is not kind or task.config != tasks.config.task:
-        raise TasksetRefusal("bad_taskset", f"task {index} is not a {kind.__name__} with the config of its taskset")
-    if task.data.image is not None or task.data.skills or task.data.artifacts:
         raise TasksetRefusal(
-            "bad_taskset", f"task {index} needs an image, skills or artifacts, which require a runtime"
+            "bad_taskset", f"task {index} is not of type {kind.__name__}, or its config differs from its taskset's"
         )
+    if task.data.image is not None or task.data.skills or task.data.artifacts:
+        raise TasksetRefusal("bad_taskset", f"task {index} has an image, skills or artifacts, which need a runtime")
     system, question = _read_prompt(task.data)
     data = task.data.model_dump(mode="json", exclude_none=True)
     if kind(kind.data_type().model_validate(data), task.config).hash != task.hash:
-        raise TasksetRefusal("bad_taskset", f"the data of task {index} changes when it is converted to JSON and back")
+        raise TasksetRefusal("bad_taskset", f"the data of task {index} is changed by conversion to JSON and back")
     return {"data": data, "question": question, "system": system}
 
 
@@ -227,7 +234,7 @@ def _read_prompt(data: "vf.TaskData") -> tuple[str, str]:
     texts = [message.content for message in messages]
     roles = [message.role for message in messages]
     if roles not in (["user"], ["system", "user"]) or not all(isinstance(text, str) and text for text in texts):
-        raise TasksetRefusal("bad_taskset", f"the prompt of task {data.idx} is not the text of one user's message")
+        raise TasksetRefusal("bad_taskset", f"the prompt of task {data.idx} is not a single user message with text")
     systems = [text for text in (data.system_prompt, *texts[:-1]) if text]
     return "\n\n".join(map(str, systems)), str(texts[-1])
 
@@ -266,7 +273,7 @@ def _build_trace(task: "vf.Task", text: str) -> "vf.Trace":
 def _answer(order: str, request: Mapping[str, object]) -> Iterable[dict[str, object]]:
     taskset, config, count = request["taskset"], request["config"], request["tasks"]
     if not isinstance(taskset, str) or not isinstance(config, dict) or not isinstance(count, int | None):
-        raise ValueError("the request has wrong types")
+        raise ValueError("the request has fields of the wrong type")
     python = ".".join(platform.python_version_tuple()[:2])
     yield {"python": python, "versions": list_versions(taskset)}
     if order == "tasks":

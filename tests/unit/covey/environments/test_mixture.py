@@ -91,8 +91,8 @@ def test_versions__parts__are_all_named() -> None:
         ([], "are invalid"),
         ([{**SPELL, "weight": 0}], "weight"),
         ([{**SPELL, "weight": 0.5}], "weight"),
-        ([{"weight": 1, "kind": "mixture", "options": {"parts": [SPELL]}}], "is a mixture"),
-        ([{"weight": 1, "kind": "chess"}], "no environment of kind 'chess'"),
+        ([{"weight": 1, "kind": "mixture", "options": {"parts": [SPELL]}}], "contains another mixture"),
+        ([{"weight": 1, "kind": "chess"}], "no environment kind called 'chess'"),
         ([{**SPELL, "more": 1}], "are invalid"),
     ],
 )

@@ -23,16 +23,16 @@ def test_load__the_demo__asks_for_words_of_three_to_five_letters() -> None:
 
 
 def test_load__unknown_kind__is_refused_with_a_list_of_the_known_ones() -> None:
-    with pytest.raises(OperatorError, match=r"no environment of kind 'chess'.*'mixture'.*'reasoning_gym'"):
+    with pytest.raises(OperatorError, match=r"no environment kind called 'chess'.*'mixture'.*'reasoning_gym'"):
         load(EnvironmentSpec(kind="chess"))
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("covey.environments.registry:load", "is not a covey.environments.base.TaskSource"),
-        ("covey.environments.nowhere:Source", "does not load"),
-        ("covey.environments.registry:Nothing", "does not load"),
+        ("covey.environments.registry:load", "is not a subclass of covey.environments.base.TaskSource"),
+        ("covey.environments.nowhere:Source", "could not be loaded"),
+        ("covey.environments.registry:Nothing", "could not be loaded"),
     ],
 )
 def test_load__entry_point_that_is_not_a_task_source__is_refused(monkeypatch, value: str, message: str) -> None:
@@ -80,7 +80,7 @@ def test_require_same__same_prompts__passes() -> None:
 
 
 def test_require_same__other_prompts__stops() -> None:
-    with pytest.raises(OperatorError, match=r"environment_differs: .*fingerprint .*Install the release"):
+    with pytest.raises(OperatorError, match=r"environment_differs: .*fingerprint .*Install the versions"):
         require_same(Worded(7), versions={}, fingerprint=compute_fingerprint(Worded()))
 
 
@@ -94,7 +94,7 @@ def test_require_same__package_of_another_version__names_it_and_the_version_to_i
 def test_require_same__own_grader_of_another_version__names_the_release_and_no_package() -> None:
     math = EnvironmentSpec(kind="math", options={"dataset": "0x" + "00" * 32})
     assert load(math).versions["covey.math"] == "1"
-    with pytest.raises(OperatorError, match=r"covey.math is 1 on .* with 2. Install the release of Covey"):
+    with pytest.raises(OperatorError, match=r"covey.math is 1 on .* with 2. Install the version of Covey"):
         require_same(load(math), versions={"covey.math": "2"}, fingerprint=None)
 
 

@@ -58,4 +58,4 @@ def test_judge__protocol_error__is_passed_on():
 def test_judge__name_of_an_exception__is_cut_to_letters_and_digits():
     error = judge(b"xEvil\n\x1b[31m" + b"a" * 500).error
     assert error is not None
-    assert error.message == "the call raised Evil31m" + "a" * 54
+    assert error.message == "the call raised an unexpected Evil31m" + "a" * 54

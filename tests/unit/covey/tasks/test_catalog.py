@@ -28,7 +28,7 @@ def test_catalog__digest_in_no_folder_and_no_relay__no_dataset(tmp_path):
 
 
 def test_list_folders__missing_folder__no_dataset(tmp_path):
-    with pytest.raises(OperatorError, match="there is no folder"):
+    with pytest.raises(OperatorError, match="does not exist"):
         list_folders([tmp_path / "gone"])
 
 

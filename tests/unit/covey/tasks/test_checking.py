@@ -96,7 +96,7 @@ def test_check__rows_that_no_index_lists__bad_dataset(tmp_path):
     make_data_set(folder, [make_row(n) for n in range(40)])
     (folder / "held_out.math.index").unlink()
     seal(folder)
-    with pytest.raises(OperatorError, match="do not list each row"):
+    with pytest.raises(OperatorError, match="do not list every row"):
         check_data_set(folder)
 
 
@@ -108,7 +108,7 @@ def test_check__index_of_another_split__bad_dataset(tmp_path):
     train.write_bytes(b)
     held_out.write_bytes(a)
     seal(folder)
-    with pytest.raises(OperatorError, match="row of type math"):
+    with pytest.raises(OperatorError, match=r"belongs to split .* and type math"):
         check_data_set(folder)
 
 

@@ -68,9 +68,9 @@ def test_read__row_of_another_split_or_type__bad_dataset(tmp_path, data_set):
     train.write_bytes(first)
     (folder / "train.code.index").write_bytes(first)
     wrong = seal(folder)
-    with pytest.raises(OperatorError, match="is a held_out row of type math"):
+    with pytest.raises(OperatorError, match="belongs to split held_out and type math"):
         wrong.read("train", "math", 0)
-    with pytest.raises(OperatorError, match="is a held_out row of type math"):
+    with pytest.raises(OperatorError, match="belongs to split held_out and type math"):
         wrong.read("train", "code", 0)
 
 
@@ -90,7 +90,7 @@ def test_open__damaged__bad_dataset(tmp_path, data_set, damage):
         (folder / "manifest.json").write_text("{}")
     else:
         (folder / "rows.jsonl").unlink()
-        with pytest.raises(OperatorError, match=r"no file rows\.jsonl"):
+        with pytest.raises(OperatorError, match=r"does not list the file rows\.jsonl"):
             seal(folder)
         return
     with pytest.raises(OperatorError, match="bad_dataset"):

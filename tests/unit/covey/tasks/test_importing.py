@@ -102,7 +102,7 @@ def test_import__bad_row__is_named_with_its_fix(tmp_path):
     with pytest.raises(OperatorError) as caught:
         run(tmp_path / "out", [make_row(1), make_row(2, verification_info="{}")])
     assert str(caught.value).startswith("bad_row: rows.jsonl, row 2 (problem p-2): ")
-    assert "ground_truth is missing" in str(caught.value)
+    assert "no field ground_truth" in str(caught.value)
     assert "--skip-bad" in caught.value.fix
     assert list(tmp_path.iterdir()) == []
 

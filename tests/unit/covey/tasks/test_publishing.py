@@ -48,6 +48,6 @@ def test_require_named__another_data_set_or_none_in_the_file__wrong_dataset_that
     assert caught.value.code == "wrong_dataset"
     assert OTHER in caught.value.message
     assert data_set.digest in caught.value.message
-    with pytest.raises(OperatorError, match="names no data set") as caught:
+    with pytest.raises(OperatorError, match="sets no data set") as caught:
         require_named([], [tmp_path / "a"])
     assert f'dataset = "{data_set.digest}"' in caught.value.fix

@@ -69,7 +69,7 @@ def test_held_out__questions__are_different_and_never_training_ones() -> None:
 
 
 def test_held_out__more_questions_than_exist__is_refused() -> None:
-    with pytest.raises(OperatorError, match="held-out questions"):
+    with pytest.raises(OperatorError, match="held-out tasks"):
         build({"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 3}}).held_out(700)
 
 
@@ -132,18 +132,21 @@ def test_draw__composite__mixes_its_generators_by_weight() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "chess"}, "no generator 'chess'"),
-        ({"name": "gcd", "config": {"nothing": 1}}, "refuses the config"),
-        ({"name": "gcd", "config": {"min_value": -5}}, "refuses the config"),
+        ({"name": "chess"}, "no generator called 'chess'"),
+        ({"name": "gcd", "config": {"nothing": 1}}, "rejected the config"),
+        ({"name": "gcd", "config": {"min_value": -5}}, "rejected the config"),
         ({"name": "gcd", "more": 1}, "are invalid"),
         ({}, "are invalid"),
-        ({"name": "gcd", "config": {"path": "/etc/passwd"}}, "names a path"),
-        ({"name": "gcd", "config": {"path": ["a", {"b": "..\\x"}]}}, "names a path"),
-        ({"name": "composite"}, "must list its generators"),
-        ({"name": "composite", "config": {"datasets": [{"name": "composite", "weight": 1}]}}, "without a composite"),
-        ({"name": "composite", "config": {"datasets": [{"name": "gcd", "weight": 0}]}}, "refuses the config"),
-        ({"name": "composite", "config": {"datasets": [7]}}, "refuses the config"),
-        ({"name": "composite", "config": {"datasets": []}}, "refuses the config"),
+        ({"name": "gcd", "config": {"path": "/etc/passwd"}}, "contains a path"),
+        ({"name": "gcd", "config": {"path": ["a", {"b": "..\\x"}]}}, "contains a path"),
+        ({"name": "composite"}, "no list called datasets"),
+        (
+            {"name": "composite", "config": {"datasets": [{"name": "composite", "weight": 1}]}},
+            "contains another composite",
+        ),
+        ({"name": "composite", "config": {"datasets": [{"name": "gcd", "weight": 0}]}}, "rejected the config"),
+        ({"name": "composite", "config": {"datasets": [7]}}, "rejected the config"),
+        ({"name": "composite", "config": {"datasets": []}}, "rejected the config"),
     ],
 )
 def test_source__invalid_options__are_refused(options, message: str) -> None:
@@ -157,5 +160,5 @@ def test_draw__generator_without_training_questions__is_refused(monkeypatch: pyt
     held_out = source.held_out(1)[0].question
     only = type("Only", (), {"__getitem__": lambda self, item: {"question": held_out}})()
     monkeypatch.setattr(source, "_dataset", only)
-    with pytest.raises(OperatorError, match="no training question"):
+    with pytest.raises(OperatorError, match="no training tasks"):
         source.draw(0)

@@ -45,7 +45,9 @@ def test_open_items__inside_a_sandbox__are_made_in_place(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("options", [ReasoningGymOptions(name="codeio"), compose("gcd", "codeio")])
 def test_open_items__generator_that_differs_in_each_run__is_refused_by_name(options: ReasoningGymOptions):
-    with pytest.raises(OperatorError, match="the generator codeio makes different tasks in each run") as caught:
+    with pytest.raises(
+        OperatorError, match="the reasoning-gym generator codeio creates different tasks in each run"
+    ) as caught:
         open_items(options, 100)
     assert caught.value.code == "bad_environment"
 
@@ -79,7 +81,7 @@ def test_sandboxed_items__generator_that_dies__is_a_refusal_that_names_the_item(
     items = SandboxedItems(RANSOM, 100)
     outcome = CallOutcome(error=SandboxError("sandbox_cpu", "the call used over 120.0 CPU seconds"))
     monkeypatch.setattr(items._sandbox, "run", lambda payload, attempts: outcome)
-    with pytest.raises(OperatorError, match=r"ransom_note failed to make item 5: .*sandbox_cpu") as caught:
+    with pytest.raises(OperatorError, match=r"ransom_note failed to create item 5: .*sandbox_cpu") as caught:
         items[5]
     assert caught.value.code == "bad_environment"
 

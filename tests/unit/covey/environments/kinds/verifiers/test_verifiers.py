@@ -48,13 +48,13 @@ def test_init__taskset_that_is_not_a_package_name__is_refused(taskset):
     "text", ["/etc/passwd", "~/.ssh", "a/../b", "..", "..\\x", "https://host/x", "file://x", "m.py:f", "a/m.py"]
 )
 def test_init__config_with_a_path_or_a_url__is_refused(text):
-    with pytest.raises(OperatorError, match="names a path or a URL"):
+    with pytest.raises(OperatorError, match="contains the path or URL"):
         build(config={"inner": [{"file": text}]})
 
 
 @pytest.mark.parametrize("name", ["system_prompt", "judges", "rewards", "metrics", "stops", "fn"])
 def test_init__config_that_plugs_in_code_or_a_judge__is_refused(name):
-    with pytest.raises(OperatorError, match=f"sets {name}, which pools may not set"):
+    with pytest.raises(OperatorError, match=f"sets {name}, which is not allowed in a pool"):
         build(config={"task": {name: {}}})
 
 
@@ -81,19 +81,20 @@ def test_draw__held_out_by_hash__are_one_in_eight_of_the_questions(loaded):
     # zlib.crc32 of b"a", b"b" and b"c" is 0xe8b7be43, 0x71beeff9 and 0x06b9df6f: none is a multiple of 8.
     source = build()
     assert {source.draw(number).question for number in range(100)} == {"a", "b", "c"}
-    with pytest.raises(OperatorError, match="has 0 held-out questions, but 1 are needed"):
+    with pytest.raises(OperatorError, match="has only 0 held-out tasks, but 1 are required"):
         source.held_out(1)
 
 
 def test_held_out__same_question_twice__counts_once(loaded):
     source = build(held_out=[3, 1])
     assert [task.verification["task"] for task in source.held_out(1)] == [{"idx": 1}]
-    with pytest.raises(OperatorError, match="has 1 held-out questions"):
+    with pytest.raises(OperatorError, match="has only 1 held-out tasks"):
         source.held_out(2)
 
 
 @pytest.mark.parametrize(
-    ("held_out", "message"), [([4], "outside the 4"), ([-1], "outside the 4"), ([0, 1, 2], "none of the 4 tasks")]
+    ("held_out", "message"),
+    [([4], "outside the 4"), ([-1], "outside the 4"), ([0, 1, 2], "all of the 4 tasks are held out")],
 )
 def test_draw__held_out_that_leaves_no_task_or_is_out_of_range__is_refused(loaded, held_out, message):
     with pytest.raises(OperatorError, match=message):
@@ -101,9 +102,9 @@ def test_draw__held_out_that_leaves_no_task_or_is_out_of_range__is_refused(loade
 
 
 def test_draw__another_data_hash__names_both(loaded):
-    with pytest.raises(OperatorError, match=r"wrong_dataset: .* 0x12 on this machine, but the pool names 0x34"):
+    with pytest.raises(OperatorError, match=r"wrong_dataset: .* 0x12 on this machine, but the pool requires 0x34"):
         build(data_hash="0x34").draw(0)
-    with pytest.raises(OperatorError, match="the pool names none"):
+    with pytest.raises(OperatorError, match="the pool requires none"):
         build(data_hash="").draw(0)
 
 
@@ -131,7 +132,7 @@ def test_mixture__parts_with_different_pythons__cannot_be_graded(loaded):
         {"weight": 1, "kind": "reasoning_gym", "options": {"name": "spell_backward"}},
     ]
     mixed = registry.load(EnvironmentSpec(kind="mixture", options={"parts": parts}))
-    with pytest.raises(OperatorError, match="different Python interpreters: /made/python and Covey's own"):
+    with pytest.raises(OperatorError, match="different Python interpreters for grading: /made/python and Covey's own"):
         _ = mixed.grading_python
     alone = registry.load(EnvironmentSpec(kind="mixture", options={"parts": parts[:1] * 2}))
     assert alone.grading_python.interpreter == Path("/made/python")
@@ -143,7 +144,7 @@ def test_find_interpreter__order__is_named_then_prepared_then_own(tmp_path, monk
     monkeypatch.setattr(verifiers_process.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OperatorError, match=r"no_verifiers: .*Run make verifiers"):
         find_interpreter(None)
-    with pytest.raises(OperatorError, match="no_verifiers: the setting verifiers_interpreter names /nowhere"):
+    with pytest.raises(OperatorError, match="no_verifiers: the setting verifiers_interpreter is /nowhere"):
         find_interpreter(Path("/nowhere"))
     monkeypatch.setattr(verifiers_process.importlib.util, "find_spec", lambda name: name)
     assert find_interpreter(None) == Path(sys.executable)
