@@ -115,7 +115,7 @@ async def _serve(ctx: Context) -> None:
     with stop_signals(ctx.stop):
         following = asyncio.create_task(
             run_forever(
-                cycle, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=ctx.config.chain_poll_seconds, retry_most_s=1.0)
+                cycle, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=ctx.config.chain_poll_seconds, max_retry_s=1.0)
             )
         )
         following.add_done_callback(lambda _: ctx.stop.set())

@@ -1,1 +1,1 @@
-"""Covey: reinforcement learning of language models on computers whose owners nobody has to trust."""
+"""Covey: reinforcement learning of language models on untrusted computers."""

@@ -1,4 +1,4 @@
-"""`python -m covey` is the command `covey`."""
+"""Entry point of `python -m covey`, which runs the command `covey`."""
 
 from covey.cli import main
 

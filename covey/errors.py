@@ -1,16 +1,16 @@
-"""The error tree, ordered by what the caller must do.
+"""The hierarchy of errors, by what the caller must do.
 
 CoveyError
   TransientError   wait and retry; only `runtime` and the outbox do that
-  ProtocolError    refuse the peer, with a stable code
+  ProtocolError    reject the peer's request with a stable code
   OperatorError    stop the process and tell the operator what to do
 
-Cheating is never an exception: it is a `Verdict` value.
+Cheating is never an exception. It is reported as a `Verdict`.
 """
 
 
 class CoveyError(Exception):
-    """Base of all errors of Covey. `code` is stable, so scripts and peers may compare it."""
+    """Base class of all errors of Covey. `code` is stable, so scripts and peers may compare it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")

@@ -25,7 +25,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 
 Method = Literal["GET", "PUT"]
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""Matches plain ASCII names: without "..", percent-encoding or Unicode letters that look alike."""
+"""Pattern of allowed keys: plain ASCII names, without "..", percent-encoding or look-alike Unicode letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class LinkSigner:
     """Signs links to a store that cannot sign its own."""
 
     secret: bytes
-    """Key of the HMAC."""
+    """Secret key of the HMAC that signs links."""
     base_url: str
     """Base URL of the API that serves the objects, for example "http://127.0.0.1:8000"."""
 

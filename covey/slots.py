@@ -19,7 +19,7 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Judgement, Reason
 
 DRAWS = 32
-"""Number of prompts of one draw to try before all prompts of the pool count as too long."""
+"""Maximum number of prompts to try for one draw. If all are too long, no prompt of the pool is assumed to fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def draw_prompts(
 ) -> dict[GroupId, DrawnPrompt]:
     """Return the prompt of each group of a task.
 
-    The draw of a group determines a sequence of prompts. The first prompt of at most `longest` tokens is used.
+    Each group's draw determines a sequence of prompts, of which the first with at most `longest` tokens is used.
     Raises ProtocolError("prompt_too_long") if the first `DRAWS` prompts are all longer, and the errors of
     `encode_prompt`.
     """

@@ -69,7 +69,7 @@ def build(
                 device=config.device,
                 interpreter=config.vllm.interpreter,
             ),
-            isolation=decoder.isolation.rung,
+            isolation=decoder.isolation.level,
         ),
         loader=PolicyLoader(engine, network.policies, params.model),
         pending=PendingReveals(config.home / "pending"),

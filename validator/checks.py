@@ -24,7 +24,7 @@ from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import SlotDomain
 from covey.protocol.submission_file.rows import Rollout, count_units, is_whole
-from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.slots import DrawnPrompt
@@ -103,7 +103,7 @@ def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
 def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Check that the file decodes within its budget. If every attempt crashes the decoder, the file is rejected."""
     try:
-        claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, tools.params.build_budget())))
+        claim.rollouts = unpack_rows(tools.decode(pack_call(claim.file, tools.params.build_budget())))
     except SandboxError as error:
         return Judgement.reject(Reason.MALFORMED, what=error.code)
     except ProtocolError as error:

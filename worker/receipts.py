@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
-from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
+from covey.protocol.api.worker import SubmissionResponse, TaskOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
@@ -71,12 +71,12 @@ FINAL_CODES = frozenset(
 
 After any other refusal, such as an expired link, it is sent again.
 """
-MOST_PROMISED_EPOCHS = 128
+MAX_PROMISED_EPOCHS = 128
 """Maximum number of epochs between the ledger's newest epoch and the epoch that the operator promises.
 
 The ledger keeps 256 epochs, and a challenge needs some of them.
 """
-MOST_AHEAD_SECONDS = 3600
+MAX_AHEAD_SECONDS = 3600
 """Maximum number of seconds by which a promise can be dated ahead of this worker's clock.
 
 A later date would postpone the draw, and with it the pay. Honest clocks differ by less.
@@ -102,7 +102,7 @@ def require_final(error: ProtocolError) -> None:
 
 
 def require_promise(
-    answer: SubmissionAnswer,
+    answer: SubmissionResponse,
     receipt: Receipt,
     *,
     domain: Domain,
@@ -118,7 +118,7 @@ def require_promise(
 
     Raises ProtocolError("bad_countersignature") if the promise is for a different receipt, not signed by the operator,
     or has an unfair date or epoch. If its date were `draw_seconds` before `first`, the coordinator would know the draw
-    when it signs. A date more than MOST_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
+    when it signs. A date more than MAX_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
@@ -127,14 +127,14 @@ def require_promise(
         raise ProtocolError("bad_countersignature", "the countersignature is for a different receipt")
     if eip712.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's operator")
-    earliest, latest = first.time - draw_seconds, last.time + MOST_AHEAD_SECONDS
+    earliest, latest = first.time - draw_seconds, last.time + MAX_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
         message = (
             f"the countersignature has the date {promise.signed_at}, but it must be after {earliest} "
             f"and at most {latest}"
         )
         raise ProtocolError("bad_countersignature", message)
-    farthest = last.epochs + MOST_PROMISED_EPOCHS
+    farthest = last.epochs + MAX_PROMISED_EPOCHS
     if not first.epochs <= promise.latest_epoch <= farthest:
         message = (
             f"the countersignature promises epoch {promise.latest_epoch}, but {first.epochs} to {farthest} are allowed"

@@ -12,7 +12,7 @@ from pathlib import Path
 from covey.errors import TransientError
 from covey.protocol import eip712
 from covey.protocol.api.common import ReceiptBody
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.messages import Receipt
 from covey.runtime.files import write_atomically
 from worker.receipts import ChainMoment
@@ -92,7 +92,7 @@ class SubmissionStore:
         for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
             yield self._load(path)
 
-    def close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
+    def close(self, submission: SignedSubmission, answer: SubmissionResponse | None) -> None:
         """Close a submission: keep receipt and promise as evidence, or only the lease if it was refused.
 
         Raises TransientError("disk_full"). The submission is then sent again and gets the same response.
@@ -100,7 +100,7 @@ class SubmissionStore:
         with _explain_disk():
             self._close(submission, answer)
 
-    def _close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
+    def _close(self, submission: SignedSubmission, answer: SubmissionResponse | None) -> None:
         path = self._root / f"{submission.receipt.task}-{submission.receipt.lease}.json"
         if answer is not None:
             values = {

@@ -17,7 +17,7 @@ from covey.protocol.ids import Address, PoolId
 
 async def require_signer(ctx: Context, request: Request) -> Address:
     """The address that signed the request; raise ProtocolError "unsigned", "bad_signature", "replayed_nonce" ..."""
-    signed = http_signatures.RequestParts(
+    signed = http_signatures.SignedRequest(
         method=request.method,
         authority=ctx.config.signed_authority,
         path=request.url.path,

@@ -12,7 +12,7 @@ from coordinator.domain.submissions import Countersigned
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical, eip712, messages
-from covey.protocol.api.worker import SubmissionAnswer, SubmissionRequest, UploadGrant, UploadRequest
+from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, UploadGrant, UploadRequest
 from covey.protocol.ids import Address, LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key, build_upload_key
 from covey.runtime.log import get_logger
@@ -40,7 +40,7 @@ def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
 
 
 @router.post("/submissions")
-def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
+def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionResponse:
     """Hand in a signed receipt; the answer is the operator's countersignature.
 
     A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
@@ -79,7 +79,7 @@ def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
             )
     _delete_upload(ctx, receipt)
     ctx.kicker.kick("dispatch_validation")
-    return SubmissionAnswer(
+    return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,
         latest_epoch=promise.message.latest_epoch,

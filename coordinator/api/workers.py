@@ -11,14 +11,14 @@ from coordinator.db import models
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, tasks
 from covey.errors import ProtocolError
-from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationAnswer, ReturnRequest, TaskOrder
+from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationResponse, ReturnRequest, TaskOrder
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 
 router = APIRouter(prefix="/v1", tags=["worker"])
 
 
 @router.post("/nodes")
-def register(ctx: Ctx, node: Node) -> RegistrationAnswer:
+def register(ctx: Ctx, node: Node) -> RegistrationResponse:
     """Register a node that the chain knows and whose contributor has staked enough.
 
     Raises ProtocolError "unknown_node" or "stake_too_low".
@@ -29,7 +29,7 @@ def register(ctx: Ctx, node: Node) -> RegistrationAnswer:
     stake_check.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         nodes.register_node(repository, ctx.params, node=node, contributor=contributor)
-    return RegistrationAnswer(node=node, contributor=contributor)
+    return RegistrationResponse(node=node, contributor=contributor)
 
 
 @router.post("/heartbeat", status_code=204)

@@ -19,7 +19,7 @@ from covey.protocol.ids import Address
 
 MINE_SECONDS = 300.0
 """Timeout of one transaction, in seconds."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+FIRST_PAUSE, MAX_PAUSE = 0.02, 2.0
 """Seconds between two queries for a transaction. The first pause is short for Anvil. It then doubles, because public
 nodes limit requests."""
 
@@ -114,7 +114,7 @@ def send_and_wait(
         if time.monotonic() >= deadline:
             raise TransientError("not_mined", f"a transaction was not mined within {MINE_SECONDS:.0f} s")
         Flag().wait(pause)
-        pause = min(LONGEST_PAUSE, 2 * pause)
+        pause = min(MAX_PAUSE, 2 * pause)
     if not mined.is_success:
         raise ProtocolError("reverted", f"the transaction {signed.hash} was reverted")
     return mined

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from covey.chain.structs import PoolTerms
 from covey.protocol.params import PoolParams
 
-LEAST_FACTOR = 3.0
+MIN_FACTOR = 3.0
 """Minimum factor of terms that deter. Below 1 a cheat gains. The margin above 1 covers unknown effects."""
 UNDRAWN_PART = 4
 """Divisor of the stake that cases can take; the result is the limit of undrawn pay.
 
-The factor of a cheat that uses the whole limit approaches UNDRAWN_PART from below, so it must exceed LEAST_FACTOR.
+The factor of a cheat that uses the whole limit approaches UNDRAWN_PART from below, so it must exceed MIN_FACTOR.
 """
 MAX_CASES = 1000
 """Maximum number of cases that the computation counts. More cases would deter more, but the sum must stay short."""
@@ -111,7 +111,7 @@ def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int) -> Det
 
 
 def list_remedies(terms: PoolTerms, params: PoolParams) -> list[Remedy]:
-    """Return, for each term, the smallest change that alone reaches LEAST_FACTOR. The smallest change is first."""
+    """Return, for each term, the smallest change that alone reaches MIN_FACTOR. The smallest change is first."""
     remedies = (_raise_audit_rate(terms, params), _raise_slash(terms, params), _lower_reward(terms, params))
     return sorted((remedy for remedy in remedies if remedy), key=lambda remedy: remedy.change)
 
@@ -145,7 +145,7 @@ def _lower_reward(terms: PoolTerms, params: PoolParams) -> Remedy | None:
 
 
 def _is_enough(terms: PoolTerms, params: PoolParams) -> bool:
-    return compute_deterrence(terms, params).factor >= LEAST_FACTOR
+    return compute_deterrence(terms, params).factor >= MIN_FACTOR
 
 
 def _compute_slash(terms: PoolTerms) -> int:

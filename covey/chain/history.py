@@ -16,7 +16,7 @@ from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
 
 KEPT_EPOCHS = 256
 """Number of newest epochs that rewards can be claimed from. EpochLedger does not keep older ones."""
-LEAST_RANGE = 1000
+MIN_RANGE = 1000
 """Number of blocks that every node accepts in one request. The follower uses the same number."""
 Found = TypeVar("Found", bound=events.Event)
 
@@ -120,7 +120,7 @@ class History:
         """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes.
 
         Nodes limit the number of blocks per request, each differently. A refused range is therefore halved, down to
-        LEAST_RANGE.
+        MIN_RANGE.
         """
         topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
         ranges = [(self.contracts.deployment.start_block, self.client.block_number())]
@@ -129,7 +129,7 @@ class History:
             try:
                 logs = self.client.get_logs([contract], first=first, last=last, topics=topics)
             except TransientError as error:
-                if error.code != "chain_refused" or last - first < LEAST_RANGE:
+                if error.code != "chain_refused" or last - first < MIN_RANGE:
                     raise
                 middle = (first + last) // 2
                 ranges += [(first, middle), (middle + 1, last)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from covey.protocol.ids import Address
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
-LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
 """Minimum and maximum pause in seconds between two checks for a reward."""
 SPARE_SECONDS = 600.0
 """Additional seconds, after the pool's windows, for judging the work and closing its epoch."""
@@ -202,7 +202,7 @@ def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPo
     deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
     waiting, said = threading.Event(), ""
     while True:
-        is_last, pause = time.monotonic() >= deadline, LOOK_SECONDS
+        is_last, pause = time.monotonic() >= deadline, MIN_PAUSE_SECONDS
         try:
             reward = _find_reward(account, coordinator_url)
             if reward is not None or is_last:
@@ -212,7 +212,7 @@ def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPo
         except TransientError as error:
             if is_last:
                 raise
-            line = f"{quote(str(error))}; retrying every {LOOK_SECONDS:.0f} s"
+            line = f"{quote(str(error))}; retrying every {MIN_PAUSE_SECONDS:.0f} s"
         if line.partition(": ")[0] != said:
             said = line.partition(": ")[0]
             typer.echo(line, err=True)
@@ -226,8 +226,8 @@ def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
     If no epoch is posted, it is the minimum.
     """
     if next_epoch is None:
-        return LOOK_SECONDS
-    return min(LONGEST_SECONDS, max(LOOK_SECONDS, next_epoch.record.final_at - now))
+        return MIN_PAUSE_SECONDS
+    return min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, next_epoch.record.final_at - now))
 
 
 def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":

@@ -142,7 +142,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
     """Wait until the folder's own chain responds. Raises OperatorError("chain_failed")."""
     from covey.chain.deployment import Deployment
     from covey.chain.json_rpc import ChainClient
-    from covey.local.logs import has_said, read_last
+    from covey.local.logs import contains_since, read_last
     from covey.local.plan import DEPLOYMENT_FILE
 
     (chain,) = (process for process in keeper.kept if process.name == "chain")
@@ -157,7 +157,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
                 fix=f"Read {chain.running.log}",
             )
         # This is the last line of `covey devnet up`, which has deployed the contracts by then.
-        if has_said(chain.running.log, chain.running.begun, "token "):
+        if contains_since(chain.running.log, chain.running.begun, "token "):
             with contextlib.suppress(TransientError):
                 ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).choose_node()).chain_id()
                 return

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from covey.chain.deterrence import LEAST_FACTOR, Remedy, compute_deterrence, list_remedies
+from covey.chain.deterrence import MIN_FACTOR, Remedy, compute_deterrence, list_remedies
 from covey.chain.structs import PoolTerms
 from covey.console.addresses import is_example, read_address
 from covey.errors import OperatorError
@@ -164,11 +164,11 @@ def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
     )
     weak = [message for is_weak, message in checks if is_weak]
     factor = compute_deterrence(terms, params).factor
-    if factor < LEAST_FACTOR:
+    if factor < MIN_FACTOR:
         remedies = "; or ".join(_describe_remedy(remedy) for remedy in list_remedies(terms, params))
         weak.append(
             f"a cheat is expected to lose {factor:.2f} times its gain, but must lose at least "
-            f"{LEAST_FACTOR:g} times: set {remedies}"
+            f"{MIN_FACTOR:g} times: set {remedies}"
         )
     return weak
 

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.api.common import ReceiptBody, SignatureText
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash
 from covey.protocol.ids import Hash
 from covey.protocol.messages import Countersignature, Receipt
@@ -44,7 +44,7 @@ def read_receipt_file(file: Path) -> SignedReceipt:
         receipt_hash = compute_struct_hash(receipt)
         signature = TypeAdapter(SignatureText).validate_python(values["signature"])
         countersignature = values.get("countersignature")
-        answer = None if countersignature is None else SubmissionAnswer.model_validate(countersignature)
+        answer = None if countersignature is None else SubmissionResponse.model_validate(countersignature)
         if answer is not None and answer.receipt_hash != receipt_hash:
             raise ValueError("the countersignature in it is for a different receipt")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, ProtocolError) as error:

@@ -1,1 +1,1 @@
-"""`covey demo`: the whole network on this machine, in real processes that communicate by HTTP, chain and relays."""
+"""`covey demo`: the whole network on this machine, in real processes that use HTTP, the chain and relays."""

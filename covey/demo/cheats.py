@@ -63,7 +63,10 @@ class Wrapped:
 
 
 class QuantizedWeights(Wrapped):
-    """Runs coarser weights than it claims: bfloat16 with two mantissa bits instead of seven. Rejected for `proof`."""
+    """Runs coarser weights than it claims: bfloat16 with two mantissa bits instead of seven.
+
+    The check `proof` rejects its submissions.
+    """
 
     def load_policy(self, folder: Path, version: int) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
@@ -74,9 +77,9 @@ class QuantizedWeights(Wrapped):
 
 
 class BestOfN(Wrapped):
-    """Samples every slot with n seeds and submits the completion with the best score of its own.
+    """Samples every slot with n seeds and submits the completion that its own scoring function rates highest.
 
-    Rejected for `token_margin`.
+    The check `token_margin` rejects its submissions.
     """
 
     def __init__(self, engine: Engine, *, n: int, score: Callable[[str, str], float]) -> None:
@@ -104,7 +107,7 @@ class BestOfN(Wrapped):
 class LikeliestOfN(BestOfN):
     """Samples every slot with n seeds and submits the completion that is likeliest under the policy.
 
-    It is correct more often than a single sample, whatever the task. Rejected for `token_margin`.
+    On any task it is correct more often than a single sample. The check `token_margin` rejects its submissions.
     """
 
     def __init__(self, engine: Engine, *, n: int) -> None:
@@ -124,7 +127,10 @@ def coarsen_weights(path: Path) -> None:
 
 
 def score_spelling(prompt: str, answer: str) -> float:
-    """Score a completion of the demo's task: correct is the prompt's last word, reversed."""
+    """Return 1 if the answer is the prompt's last word reversed, which is the demo's default task.
+
+    Otherwise return 0.
+    """
     return float(answer == prompt.strip().rsplit(" ", 1)[-1][::-1])
 
 

@@ -23,10 +23,10 @@ from covey.protocol import canonical
 RECIPE_VERSION = 1
 """Version of the warm start. Increase it when the resulting models change, so that they are created again."""
 SEED = 1
-LEAST_REWARD, MOST_REWARD = 0.05, 0.75
+MIN_REWARD, MAX_REWARD = 0.05, 0.75
 """Minimum and maximum reward of a first policy. In between it has something to learn from and room to improve."""
 SAY_SECONDS = 5.0
-"""Seconds between two lines about the progress of a warm start."""
+"""Minimum time in seconds between two progress messages of a warm start."""
 FOLDER = "demo-models"
 
 Say = Callable[[str], None]
@@ -39,10 +39,11 @@ def find_cache() -> Path:
 
 
 def prepare_policy(preset: Preset, say: Say) -> Path | None:
-    """Return the folder of a preset's first policy. Create the policy if it is not cached. None means the shipped one.
+    """Return the folder of a preset's first policy. Create the policy if it is not cached.
 
-    Raises OperatorError("no_folder") if the cache cannot be written, and OperatorError("warm_start_failed") if the
-    tiny model's reward is not between LEAST_REWARD and MOST_REWARD.
+    Returns None if the preset uses the shipped policy. Raises OperatorError("no_folder") if the cache cannot be
+    written, and OperatorError("warm_start_failed") if the tiny model's reward is not between MIN_REWARD and
+    MAX_REWARD.
     """
     if preset.recipe is None:
         return None
@@ -124,7 +125,10 @@ def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> fl
 
 
 def list_examples(preset: Preset, environment: Environment) -> Iterator[tuple[str, str]]:
-    """Yield training prompts with correct completions without end. Environments of a mixture alternate by weight."""
+    """Yield pairs of a training prompt and a correct completion, without end.
+
+    The environments of a mixture take turns in proportion to their weights.
+    """
     parts = environment.parts if isinstance(environment, MixtureEnvironment) else [environment]
     solvers = [_Solver(part, of_spec) for part, of_spec in zip(preset.parts, parts, strict=True)]
     turns = [solver for part, solver in zip(preset.parts, solvers, strict=True) for _ in range(part.weight)]
@@ -141,7 +145,7 @@ class _Solver:
         self._answers = {question.prompt: question.answer for question in part.questions()} if part.questions else None
 
     def solve(self, draw: int) -> tuple[str, str]:
-        """Return the prompt of a draw as raw text, and a correct completion."""
+        """Return the prompt for a draw number as raw text, and a correct completion."""
         prompt = self._environment.prompt(draw)
         return _write(prompt), self._find_answer(self._environment.source, self._environment.source.draw(draw))
 
@@ -155,7 +159,7 @@ class _Solver:
 
 
 class _Progress:
-    """Reports the progress of a warm start every SAY_SECONDS."""
+    """Reports the progress of a warm start at most once every SAY_SECONDS."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._said = say, time.monotonic()
@@ -171,11 +175,11 @@ def _write(prompt: Prompt) -> str:
 
 
 def _require_room(preset: Preset, reward: float) -> None:
-    if not LEAST_REWARD <= reward <= MOST_REWARD:
+    if not MIN_REWARD <= reward <= MAX_REWARD:
         raise OperatorError(
             "warm_start_failed",
             f"after its warm start, the tiny model has a mean reward of {reward:.3f} on "
-            f"{preset.name}, but the demo needs {LEAST_REWARD} to {MOST_REWARD}",
+            f"{preset.name}, but the demo needs {MIN_REWARD} to {MAX_REWARD}",
             fix="Choose another task, for example --environment math",
         )
 

@@ -30,10 +30,13 @@ ENGINES = ("hf", "vllm")
 
 
 class DemoNetwork:
-    """All processes of the demo. Call `open`, then `start_all`, and `close` in any case."""
+    """All processes of the demo. Call `open`, then `start_all`, and always `close`."""
 
     def __init__(self, participants: Participants, invoke: Invoke) -> None:
-        """Prepare the network. `invoke` runs a `covey` command in this process, which prints to standard output."""
+        """Prepare the network.
+
+        `invoke` runs a `covey` command in this process and prints its output to standard output.
+        """
         self.participants, self._invoke = participants, invoke
         logs = participants.folder / "logs"
         self.processes = Processes(logs, environment=build_environment(logs / "tmp"))

@@ -1,4 +1,4 @@
-"""Results of the demo: the summary of `--json`, a row per worker, and the conditions for exit code 0."""
+"""Results of the demo: the object for `--json`, one row per worker, and the conditions for exit code 0."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from covey.protocol.ids import Step
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Events on chain and the trainer's metrics so far."""
+    """Results so far, from events on chain and from the trainer's metrics."""
 
     rewards: dict[int, float] = field(default_factory=dict)
     """Mean reward on held-out prompts at temperature 1, by step."""
     slashed: dict[str, str] = field(default_factory=dict)
-    """Hash of the first transaction that slashed a node, by the node's address."""
+    """Hash of the first transaction that slashed each node, by the node's address."""
     claimed: Counter[str] = field(default_factory=Counter)
-    """Rewards paid to a contributor in the token's smallest unit, by the contributor's address."""
+    """Rewards paid to each contributor in the token's smallest unit, by the contributor's address."""
 
     def note(self, event: events.AnyEvent) -> None:
-        """Record an event of the chain."""
+        """Record a slashing or a paid reward from an event on chain. Other events are ignored."""
         match event:
             case events.CaseExecuted():
                 self.slashed.setdefault(event.node, event.transaction_hash)

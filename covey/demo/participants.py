@@ -1,4 +1,4 @@
-"""Participants of the demo and their settings: keys from the seed, the pool's file, and a TOML file for every role."""
+"""Participants of the demo and their settings: keys derived from a seed, the pool's file, and a TOML file per role."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
 EPOCH_SECONDS, LEDGER_SECONDS = 10, 5
-"""Seconds between two epochs of the coordinator, and the minimum that the ledger requires."""
+"""Length of the coordinator's epochs in seconds, and the minimum length that the ledger contract accepts."""
 VALIDATORS, QUORUM = 3, 2
 PRICE = 10**12
 MIN_STAKE = 10**18
@@ -29,7 +29,7 @@ class DemoOptions:
     """Options of `covey demo`."""
 
     environment: str = DEFAULT
-    """Name of the preset, as for `presets.find_preset`."""
+    """Name of a preset, as accepted by `presets.find_preset`."""
     steps: int = 24
     workers: int = 2
     cheats: int = 2
@@ -37,12 +37,12 @@ class DemoOptions:
     seed: int = 0
     engine: str = "hf"
     keep: bool = False
-    """Whether the pool continues after `steps`, until Ctrl-C."""
+    """Whether the pool keeps running after `steps` steps, until Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """A worker with its contributor. Example: name="worker-1", cheat="" or a key of CHEATS."""
+    """A worker and its contributor. `cheat` is a key of CHEATS, or "" for an honest worker."""
 
     name: str
     contributor: str
@@ -89,16 +89,19 @@ class Participants:
         return self._addresses[name]
 
     def get_name(self, node: str) -> str:
-        """Return the name of the worker with this node. Return the address itself if there is none."""
+        """Return the name of the worker with this node address, or the address itself if there is none."""
         return next((worker.name for worker in self.workers if worker.node == node), node)
 
     def list_funded(self) -> dict[Address, int]:
-        """List the accounts that pay for gas, with the number of tokens that they need."""
+        """Return the accounts that need ether for gas, with the token amount that each receives."""
         names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.workers)]
         return {self._addresses[name]: TOKENS for name in names}
 
     def write_pool(self) -> Path:
-        """Write the file for `covey pool create` and the data sets in it. Return the file's path."""
+        """Write the pool's data sets and the file for `covey pool create` that refers to them.
+
+        Return the file's path.
+        """
         options, preset = self.options, self.preset
         environment = preset.build_spec(self.folder / "datasets")
         terms = {

@@ -18,9 +18,9 @@ from covey.errors import OperatorError
 from covey.model.recipe import WarmStart
 
 DEFAULT = f"reasoning_gym:{DEMO.options['name']}"
-"""Name of the preset whose model is shipped."""
+"""Name of the default preset. Its model is shipped with Covey."""
 DIGITS = "0123456789"
-UNKNOWN_CHEATS = ("quantized", "likeliest-of-n")
+TASK_AGNOSTIC_CHEATS = ("quantized", "likeliest-of-n")
 """Cheats that need no knowledge of the task."""
 
 
@@ -35,7 +35,7 @@ class Part:
     questions: Callable[[], Sequence[Question]] | None = None
     """Function that builds the rows of the data set. None if the environment kind generates its own prompts."""
     weight: int = 1
-    """Weight in a mixture."""
+    """Relative weight of the environment in a mixture."""
 
     def build_spec(self, folder: Path) -> EnvironmentSpec:
         """Write the data set to `folder`/KIND, and return the environment."""
@@ -66,18 +66,18 @@ class Preset:
     parts: tuple[Part, ...]
     """The only environment, or the environments of a mixture."""
     recipe: WarmStart | None
-    """Recipe of the first policy. None means the shipped model."""
+    """Warm start that creates the first policy. None means that the shipped model is used."""
     max_prompt_tokens: int = 64
     max_completion_tokens: int = 8
     steps: int = 24
     """Number of policies to train if `--steps` is not given."""
     groups_per_step: int = 16
     evaluation_prompts: int = 256
-    """Number of held-out prompts in one evaluation. Each is sampled twice."""
-    cheats: tuple[str, ...] = UNKNOWN_CHEATS
-    """Kinds of the dishonest workers, assigned in turn."""
+    """Number of held-out prompts in one evaluation. Two completions are sampled for each."""
+    cheats: tuple[str, ...] = TASK_AGNOSTIC_CHEATS
+    """Kinds of cheats, assigned to the dishonest workers in turn."""
     gain: float = 0.25
-    """Required gain in mean reward of the last three policies over the first policy."""
+    """Required difference between the mean reward of the last three policies and the reward of the first policy."""
     gain_steps: int = 24
     """Number of policies after which the whole gain is required. A shorter run requires a proportional gain."""
 
@@ -169,7 +169,10 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset for a value of `--environment`. Raises OperatorError("bad_demo_environment")."""
+    """Return the preset for a value of `--environment`.
+
+    Raises OperatorError("bad_demo_environment") if there is none.
+    """
     if name in PRESETS:
         return PRESETS[name]
     raise OperatorError(

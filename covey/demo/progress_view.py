@@ -11,11 +11,14 @@ from covey.protocol.api.public import StatusView
 from covey.protocol.status import StepState, SubmissionState, TaskState
 
 SLOW_SECONDS = 8.0
-"""Seconds after which the stage of a running step is printed, and printed again."""
+"""Time in seconds after which the current stage of a running step is printed, repeatedly."""
 
 
 def find_stage(status: StatusView, *, published: int) -> str:
-    """Return what the newest step waits for, from the coordinator's status and the number of policies on chain."""
+    """Return a description of what the newest step is waiting for.
+
+    It is derived from the coordinator's status and `published`, the number of policies on chain.
+    """
     if published - 1 > status.step:
         return "the coordinator is reading the chain"
     if status.step < 0:
@@ -74,7 +77,7 @@ class DemoScreen:
         self.say(f"step {step:3d}/{self._steps}  reward {reward:.3f} [green]{bar:<30}[/green] {accepted:4d} judged")
 
     def show_stage(self, stage: str, step: int) -> None:
-        """Print the stage of a slow step."""
+        """Print the current stage of a step if the step is slow."""
         now = time.monotonic()
         if step != self._step:
             self._step, self._moved = step, now

@@ -33,7 +33,7 @@ class Question:
 
 
 def build_sums(count: int) -> Sequence[Question]:
-    """Return `count` word problems that add two numbers from 1 to 9, in a fixed random order. The maximum is 5,184."""
+    """Return `count` word problems that add two numbers from 1 to 9, in a fixed random order. Maximum: 5,184."""
     digits = range(1, 10)
     drawn = random.Random(0).sample([*itertools.product(NAMES, THINGS, digits, digits)], count)
     return [
@@ -47,7 +47,7 @@ def build_sums(count: int) -> Sequence[Question]:
 
 
 def build_functions(count: int) -> Sequence[Question]:
-    """Return `count` functions of one operator and one constant, in a fixed random order. The maximum is 1,200."""
+    """Return `count` functions of one operator and one constant, in a fixed random order. Maximum: 1,200."""
     drawn = random.Random(0).sample([*itertools.product(OPERATORS, range(1, LARGEST + 1))], count)
     return [_build_function(word, constant) for word, constant in drawn]
 

@@ -1,4 +1,4 @@
-"""The demo from start to end: set up the network, watch it work, end the pool, claim the rewards, and sum up."""
+"""The demo from start to end: set up the network, watch it work, end the pool, claim the rewards, and summarize."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,8 @@ Summary = dict[str, Any]
 def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summary], None]) -> list[str]:
     """Run the whole demo and return the conditions that failed.
 
-    `invoke` runs a `covey` command in this process. `on_summary` receives the object of `--json` once it is ready.
-    On return or error, all processes have ended and all files are removed.
+    `invoke` runs a `covey` command in this process. `on_summary` receives the object for `--json` once it is ready.
+    When this returns or raises, all processes have ended and the demo's folder has been removed.
     """
     if options.engine not in ENGINES:
         raise OperatorError(
@@ -108,7 +108,10 @@ class Demo:
         await self.look()
 
     async def look(self) -> StatusView | None:
-        """Read chain, coordinator and metrics once, and report news. None while the coordinator does not respond."""
+        """Read the chain, the coordinator and the metrics once, and print what is new.
+
+        Returns the coordinator's status. None if the chain or the coordinator does not respond.
+        """
         self.network.processes.require_alive(ended=("trainer",))
         try:
             await asyncio.to_thread(self._read_chain)
@@ -129,7 +132,7 @@ class Demo:
         return status
 
     def _read_metrics(self) -> list[dict[str, Any]]:
-        """Return the complete lines added to the trainer's metrics."""
+        """Return the complete lines that the trainer has added to its metrics file since the last call."""
         if not self._metrics.exists():
             return []
         with self._metrics.open("rb") as file:
@@ -153,7 +156,7 @@ class Demo:
                 )
 
     async def settle(self) -> None:
-        """End the pool, wait until all work is settled and all cases are closed, and claim the rewards."""
+        """End the pool, wait until all work is settled and every cheat is slashed, and claim the rewards."""
         network = self.network
         self.screen.say("ending the pool; countersigned work is still settled")
         await asyncio.to_thread(network.command, "pool", "end", key="operator")
@@ -172,7 +175,7 @@ class Demo:
     async def wait_for(self, what: str, is_done: Callable[[StatusView], bool]) -> None:
         """Wait until `is_done` returns True, for at most SETTLE_SECONDS.
 
-        The summary's checks then report what is missing.
+        A timeout only prints a warning. The summary's checks then report what is missing.
         """
         deadline = self.screen.seconds + SETTLE_SECONDS
         while self.screen.seconds < deadline:

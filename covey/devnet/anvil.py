@@ -1,4 +1,4 @@
-"""Anvil, the node of a chain on this machine: finds it, starts it on its own port, and stops it."""
+"""Anvil, a local Ethereum node: find its binary, start it on its own port, and stop it."""
 
 import os
 import shutil
@@ -20,13 +20,13 @@ HOST = "127.0.0.1"
 CHAIN_ID = 31337
 START_TIMEOUT_S = 20.0
 STATE_INTERVAL_S = 10
-"""Seconds between two writes of the state. A killed node loses at most this much of its chain."""
+"""Seconds between two writes of the state. This is the maximum history that is lost if the node is killed."""
 _PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anvil:
-    """A running node. Example: url "http://127.0.0.1:8545"."""
+    """A running Anvil node. Example: url "http://127.0.0.1:8545"."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -51,8 +51,8 @@ class Anvil:
 def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
     """Return the path of the Anvil binary.
 
-    It is searched in this order: `configured` (setting COVEY_ANVIL), a platform package below one of `roots` or next to
-    Covey, PATH. Raises OperatorError("no_anvil").
+    It is looked up in this order: `configured` (setting COVEY_ANVIL), a platform package below one of `roots`, the
+    working directory or the folder of Covey's package, and PATH. Raises OperatorError("no_anvil").
     """
     if configured is not None:
         if os.access(configured, os.X_OK):

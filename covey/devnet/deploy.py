@@ -39,9 +39,9 @@ def derive_wallet(seed: str, name: str) -> Wallet:
 
 
 def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
-    """Send each address in `tokens` its amount of the test token, in smallest units, and `ether` wei.
+    """Mint test tokens for each address in `tokens`, and set its ether balance to `ether` wei.
 
-    Works only on Anvil.
+    `tokens` contains amounts in the token's smallest unit. Works only on Anvil.
     """
     client = ChainClient(deployment.choose_node())
     token = Contracts(client, deployment).token
@@ -58,9 +58,10 @@ def up(
 ) -> tuple[Anvil, Deployment]:
     """Start the folder's chain from `state.json`. If there is none, deploy the contracts and write `deployment.json`.
 
-    The deployer's key is derived from `seed`. `is_fresh` renames both files (suffix `.old`) and starts a new chain.
-    Raises OperatorError("devnet_runs") if the folder's chain is already running. Raises OperatorError("bad_state") or
-    OperatorError("devnet_differs") if the chain of the two files cannot be continued.
+    The deployer's key is derived from `seed`. `is_fresh` renames both files (suffix `.old`) and starts a new
+    chain. Raises OperatorError("devnet_runs") if the folder's chain is already running. Raises
+    OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be resumed from the two
+    files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state, file = folder / "state.json", folder / "deployment.json"
@@ -96,7 +97,7 @@ def up(
 
 
 def _save_state(client: ChainClient, file: Path) -> None:
-    """Write the chain's state as Anvil does, before anyone reads the deployment. Anvil itself would write it later."""
+    """Write the chain's state in Anvil's format before the deployment is written. Anvil itself would write it later."""
     packed = bytes.fromhex(client.request("anvil_dumpState").removeprefix("0x"))
     write_atomically(file, gzip.decompress(packed))
 
@@ -119,8 +120,8 @@ def _lock(log: IO[bytes], folder: Path) -> None:
 def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
     """Return the deployment of the folder's chain. None if there is no chain yet.
 
-    `renewal` is an alternative for the advice in errors. Example: "start a new chain with --fresh".
-    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be continued.
+    `renewal` is an alternative that error messages suggest. Example: "start a new chain with --fresh".
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be resumed.
     """
     state, file = folder / "state.json", folder / "deployment.json"
     if state.exists():
@@ -154,7 +155,7 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, 
 
 
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
-    """Mine each transaction at once during the deployment. One block per contract would take long."""
+    """Deploy the contracts with each transaction mined at once. Waiting for one block per contract would take long."""
     if block_time is None or block_time != int(block_time):
         return deploy(client.rpc_url, deployer)
     # An interval of 0 alone would stop mining, so automine must be enabled next.

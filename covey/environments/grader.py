@@ -111,7 +111,7 @@ class GradingPool:
 
     def _require_isolation(self) -> None:
         isolation = self._sandbox.isolation
-        if isolation.rung == "limits":
+        if isolation.level == "limits":
             raise OperatorError(
                 "unisolated_programs",
                 "the pool's tasks run programs written by a model, but this machine can only "

@@ -15,7 +15,7 @@ FACTORY = "covey.environments.grading_process:build"
 """Import path under which a sandbox finds `build`."""
 
 
-MOST_REWARD = 1e6
+MAX_REWARD = 1e6
 """Maximum absolute value of a grade's reward."""
 
 
@@ -32,7 +32,7 @@ class _Reply(BaseModel):
 class _Grade(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD)
+    reward: float = Field(ge=-MAX_REWARD, le=MAX_REWARD)
     parts: dict[str, float] = {}
     limit: LimitCode | Literal[""] = ""
 

@@ -1,1 +1,1 @@
-"""A pool on one machine: the folder of its keys and settings, its opening on chain, its processes."""
+"""A pool on one machine: the folder with its keys and settings, its opening on chain, and its processes."""

@@ -1,6 +1,7 @@
-"""Enrolls the workers of a folder: the required stake, and the nodes' registration by a contributor.
+"""Enrolls the workers of a folder: adds the required stake and registers the nodes.
 
-`plan_enrollment` reads the chain and refuses before any money moves. `enroll` sends what the plan contains.
+`plan_enrollment` reads the chain and raises errors before any money moves. `enroll` sends the planned
+transactions.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,10 @@ from covey.errors import OperatorError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrollment:
-    """What the workers of a folder lack on chain. Example: Enrollment(missing=(node,), backed=3, stake=100)."""
+    """Registrations and stake that a folder's workers still lack.
+
+    Example: Enrollment(missing=(node,), backed=3, stake=100).
+    """
 
     missing: tuple[Wallet, ...]
     """Nodes of the folder that are not registered yet."""
@@ -28,12 +32,12 @@ class Enrollment:
 def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
     """Compare the folder's nodes and the contributor's stake with the pool's requirements.
 
-    Nodes are counted on chain. The coordinator refuses work (`stake_too_low`) until free stake covers all registered
-    nodes of the contributor.
+    Nodes are counted on chain. The coordinator refuses work (`stake_too_low`) until free stake covers all
+    registered nodes of the contributor.
 
-    Raises OperatorError("node_taken") if a node works for a different contributor.
-    Raises OperatorError("pool_not_active"), OperatorError("not_invited") or OperatorError("unfunded") if the chain
-    would refuse a transaction of the plan.
+    Raises OperatorError("node_taken") if a node is registered for a different contributor.
+    Raises OperatorError("pool_not_active"), OperatorError("not_invited") or OperatorError("unfunded") if a planned
+    transaction would fail on chain.
     """
     contracts, pool, contributor = account.contracts, account.pool, account.wallet.address
     owners = [contracts.nodes.contributor_of(pool, node.address) for node in nodes]
@@ -59,7 +63,7 @@ def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
 
 
 def enroll(account: Account, plan: Enrollment) -> None:
-    """Stake and register as planned, with one transaction per step and one that approves the stake."""
+    """Add the planned stake and register the planned nodes, each in its own transaction. Approve the stake first."""
     if plan.stake:
         account.stake(BondKind.CONTRIBUTOR, plan.stake)
     for node in plan.missing:
@@ -67,7 +71,7 @@ def enroll(account: Account, plan: Enrollment) -> None:
 
 
 def _require_possible(account: Account, plan: Enrollment) -> None:
-    """Raise the errors of `plan_enrollment` about the pool and the contributor's money."""
+    """Raise the errors of `plan_enrollment` that concern the pool's state, an invitation or the contributor's money."""
     contracts, pool, contributor = account.contracts, account.pool, account.wallet.address
     if not contracts.pools.is_open(pool):
         raise OperatorError(

@@ -30,7 +30,10 @@ from covey.runtime.files import write_atomically
 
 PROCESSES_FILE = "processes.toml"
 COMMAND_VARIABLES = {f"COVEY_{name}" for name in ("KEY_FILE", "POOL", "DEPLOYMENT", "RPC_URL", "COORDINATOR_URL")}
-"""Environment variables that set options of chain commands. They would also override settings of all roles."""
+"""Environment variables that set options of chain commands.
+
+Roles must not inherit them, because they override settings.
+"""
 
 
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
@@ -52,17 +55,17 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
 
 
 def find_datasets(folder: Path) -> list[Path]:
-    """Return the folder of the pool's data sets as a list, which is empty if there is none."""
+    """Return a list with the folder of the pool's data sets. The list is empty if that folder does not exist."""
     datasets = folder / DATASETS_FOLDER
     return [datasets] if datasets.is_dir() else []
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft folder that contains `keys`. At the end of the block it becomes the new folder in one step.
+    """Yield a draft folder that contains an empty `keys`. It is renamed to the new folder at the end of the block.
 
-    Only its owner can open it, because settings may contain a provider's key. An error removes the draft.
-    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"); see `require_new`.
+    Only its owner can open it, because settings may contain the API key of an RPC provider. An error removes the
+    draft. Raises OperatorError("folder_not_empty") or OperatorError("no_folder"); see `require_new`.
     """
     folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
@@ -81,10 +84,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def require_new(folder: Path) -> Path:
-    """Create the folder's parent and return the folder's absolute path.
+    """Create the folder's parent if it is missing, and return the folder's absolute path.
 
-    Raises OperatorError("folder_not_empty") unless the folder is empty or does not exist, and
-    OperatorError("no_folder") if its parent cannot be created.
+    Raises OperatorError("folder_not_empty") if the folder exists and is not empty, and OperatorError("no_folder")
+    if its parent cannot be created.
     """
     folder = folder.absolute()
     if folder.is_symlink() or folder == Path.cwd():
@@ -119,7 +122,7 @@ DESCRIPTIONS = {
 
 
 def write_processes(file: Path, commands: Mapping[str, str]) -> None:
-    """Write the file of `covey up`."""
+    """Write processes.toml, which contains the commands that `covey up` runs."""
     head = (
         "# Processes that `covey up` keeps running, started in this order. Each is a covey command "
         "run in this folder.\n[processes]\n"
@@ -128,7 +131,7 @@ def write_processes(file: Path, commands: Mapping[str, str]) -> None:
 
 
 def read_processes(folder: Path) -> dict[str, str]:
-    """Return the commands of a folder by name.
+    """Return the commands in a folder's processes.toml, by process name.
 
     Raises OperatorError("no_processes") or OperatorError("bad_processes").
     """
@@ -176,11 +179,11 @@ def set_pool_number(folder: Path, pool: int) -> None:
 def get_environment() -> dict[str, str]:
     """Return the environment variables for a folder's processes, without COMMAND_VARIABLES.
 
-    Each role of a folder has its own key, and the key of the user's commands must not replace it.
+    Each role of a folder has its own key. The key that the user has set for commands must not replace it.
     """
     return {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
 
 
 def has_own_chain(folder: Path) -> bool:
-    """Return whether the folder has its own chain, a devnet that gives test money."""
+    """Return whether the folder has its own chain, a devnet on which accounts receive test money."""
     return "chain" in read_processes(folder)

@@ -1,4 +1,4 @@
-"""Joining a pool: checks the coordinator's statements against the chain, and creates the worker's folder.
+"""Joins a pool: checks the coordinator's statements against the chain, and creates the worker's folder.
 
     keys/contributor.key keys/node-1.key ...     keys of the stake and of each worker, mode 600
     deployment.json                              chain and contracts
@@ -153,7 +153,7 @@ def create_worker_folder(
 
 
 def is_devnet(deployment: Deployment) -> bool:
-    """Return whether the chain is an Anvil, on which anyone gets test money."""
+    """Return whether the chain is run by Anvil, where anyone can get test money."""
     if deployment.chain_id != CHAIN_ID:
         return False
     try:
@@ -164,5 +164,5 @@ def is_devnet(deployment: Deployment) -> bool:
 
 
 def with_node(deployment: Deployment, rpc_url: str | None) -> Deployment:
-    """Return the deployment with a different node of its chain. Return it unchanged if no node is given."""
+    """Return the deployment with `rpc_url` as the node of its chain. Return it unchanged if `rpc_url` is None."""
     return deployment if rpc_url is None else replace(deployment, rpc_url=rpc_url)

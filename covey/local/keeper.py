@@ -26,16 +26,16 @@ ROTATE_SECONDS = 10.0
 """Seconds between two checks of the size of the logs."""
 STEADY_SECONDS = 60.0
 """Seconds of running after which earlier failures no longer count, so that the next restart comes after a second."""
-LONGEST_BREAK = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """Maximum pause in seconds before a restart."""
 REPEAT_SECONDS = 10.0
-"""Seconds without output after which a waiting command repeats what it waits for."""
+"""Seconds between two messages of a command that waits for `covey up` to end."""
 LOCK_FILE = ".up.lock"
 
 
 @dataclass(slots=True, kw_only=True)
-class Kept:
-    """One process and its state."""
+class KeptProcess:
+    """A process that `covey up` keeps running, with its state."""
 
     name: str
     command: str
@@ -43,13 +43,13 @@ class Kept:
     started_at: float = 0.0
     failures: int = 0
     """Number of times that it ended with an error since it last ran for STEADY_SECONDS."""
-    again_at: float | None = None
+    restart_at: float | None = None
     """Time of the next restart on the keeper's clock. None if the process runs or has finished its work."""
 
     @property
     def state(self) -> str:
-        """State of the process in words, for example "runs", "done" or "failed, starts again"."""
-        if self.again_at is not None:
+        """State of the process in words: "waits", "runs", "done" or "failed, restarting"."""
+        if self.restart_at is not None:
             return "failed, restarting"
         if self.running is None:
             return "waits"
@@ -67,7 +67,7 @@ class Keeper:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.kept = [Kept(name=name, command=command) for name, command in commands.items()]
+        self.kept = [KeptProcess(name=name, command=command) for name, command in commands.items()]
         self._say, self._clock, self._rotated_at = say, clock, clock()
         self._log_trouble: str | None = None
         environment = ONE_THREAD | get_environment()
@@ -80,7 +80,7 @@ class Keeper:
         self._processes.prepare()
 
     def start(self, *names: str) -> None:
-        """Start these processes. The default is all that have not been started."""
+        """Start the processes with these names. Without names, start all that have not been started."""
         for kept in self.kept:
             if kept.running is None and (not names or kept.name in names):
                 self._start(kept)
@@ -92,9 +92,9 @@ class Keeper:
             self._rotated_at = now
             self._rotate_logs()
         for kept in self.kept:
-            if kept.again_at is not None and now >= kept.again_at:
+            if kept.restart_at is not None and now >= kept.restart_at:
                 self._start(kept)
-            elif kept.again_at is None and kept.running is not None and kept.running.exit_code not in (None, 0):
+            elif kept.restart_at is None and kept.running is not None and kept.running.exit_code not in (None, 0):
                 self._note_failure(kept, now)
 
     def _rotate_logs(self) -> None:
@@ -107,15 +107,15 @@ class Keeper:
             self._say(trouble)
         self._log_trouble = trouble
 
-    def _start(self, kept: Kept) -> None:
+    def _start(self, kept: KeptProcess) -> None:
         kept.running = self._processes.start(kept.name, *shlex.split(kept.command))
-        kept.started_at, kept.again_at = self._clock(), None
+        kept.started_at, kept.restart_at = self._clock(), None
 
-    def _note_failure(self, kept: Kept, now: float) -> None:
+    def _note_failure(self, kept: KeptProcess, now: float) -> None:
         assert kept.running is not None
         kept.failures = 1 if now - kept.started_at >= STEADY_SECONDS else kept.failures + 1
-        pause = min(LONGEST_BREAK, 2.0 ** (kept.failures - 1))
-        kept.again_at = now + pause
+        pause = min(MAX_PAUSE_SECONDS, 2.0 ** (kept.failures - 1))
+        kept.restart_at = now + pause
         last = read_last(kept.running.log)
         self._say(
             f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {pause:.0f} "
@@ -123,7 +123,7 @@ class Keeper:
         )
 
     def stop(self) -> None:
-        """Stop all processes, those that depend on others first."""
+        """Stop all processes. A process is stopped before those that it depends on."""
         self._processes.stop(self._say)
 
 
@@ -152,9 +152,9 @@ def stop_keeper(
 ) -> bool:
     """Ask the folder's `covey up` to end, wait for it, and return whether there was one.
 
-    A killed keeper leaves its process id in the file until the next keeper overwrites it. An id therefore counts only
-    if two consecutive reads return it. `say` is called with a line after each REPEAT_SECONDS. Raises
-    OperatorError("still_up") after `seconds`.
+    A killed `covey up` leaves its process id in the lock file until the next one overwrites it. An id is
+    therefore used only if two consecutive reads return it. `say` is called with a message every REPEAT_SECONDS.
+    Raises OperatorError("still_up") after `seconds`.
     """
     try:
         file = (folder / LOCK_FILE).open("r")

@@ -8,8 +8,11 @@ import os
 import shutil
 from pathlib import Path
 
-LONGEST_LOG = 50 << 20
-"""Maximum size of a log in bytes before it becomes the older file. A process uses at most twice this disk space."""
+MAX_LOG_BYTES = 50 << 20
+"""Size of a log in bytes above which it is moved to the older file.
+
+A process uses about twice this disk space at most.
+"""
 TAIL_BYTES = 16 << 10
 """Number of bytes at the end of a log that are read for its last lines."""
 
@@ -28,11 +31,11 @@ def read_last_lines(log: Path, count: int) -> list[str]:
 
 
 def read_last(log: Path) -> str:
-    """Return the last line of a log."""
+    """Return the last line of a log, or a message if the log is empty or missing."""
     return next(iter(read_last_lines(log, 1)), f"{log} is empty")
 
 
-def has_said(log: Path, begun: int, text: str) -> bool:
+def contains_since(log: Path, begun: int, text: str) -> bool:
     """Return whether a log contains `text` after its first `begun` bytes, or anywhere if it was truncated since then.
 
     Returns False if the log is missing.
@@ -46,12 +49,12 @@ def has_said(log: Path, begun: int, text: str) -> bool:
 
 
 def rotate(log: Path) -> None:
-    """Move the content of a log larger than LONGEST_LOG bytes to its older file.
+    """Move the content of a log larger than MAX_LOG_BYTES bytes to its older file.
 
     A running process continues to append to the same file. Lines written between the copy and the truncation are lost.
     A missing log is ignored. Raises OSError, for example if the disk is full.
     """
     with contextlib.suppress(FileNotFoundError):
-        if log.stat().st_size > LONGEST_LOG:
+        if log.stat().st_size > MAX_LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
             os.truncate(log, 0)

@@ -23,7 +23,7 @@ DEPLOYMENT_FILE = Path("chain") / "deployment.json"
 DATASETS_FOLDER = "datasets"
 """Folder of a pool's data sets, which its trainer and validators read."""
 PORTS = ("coordinator", "origin", "relay", "chain")
-"""Processes that listen. The first one uses the plan's port, and each other one uses the next port."""
+"""Processes that listen. The first one uses the plan's port, and the others use the following ports in this order."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
 PUBLIC_WINDOWS = {
     "challenge_window": 3600,
@@ -37,7 +37,7 @@ PUBLIC_WINDOWS = {
 PUBLIC_FINALITY = {"finality": "safe"}
 """Finality setting for roles that send transactions on an existing chain, whose newest blocks can be reorganised."""
 PUBLIC_SETTINGS = PUBLIC_FINALITY | {"chain_poll_seconds": 2.0}
-"""Settings of the coordinator on an existing chain, whose nodes limit requests."""
+"""Settings of the coordinator on an existing chain, whose RPC nodes limit the number of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ class PoolPlan:
     chain: NamedChain | None = None
     """Chain of the pool. None means a devnet in the folder."""
     port: int = 8000
-    """First of four ports; see PORTS."""
+    """First of four consecutive ports; see PORTS."""
     device: str = "cpu"
-    """Device of trainer and validators, for example "cuda"."""
+    """Device for the trainer and the validators, for example "cuda"."""
 
     @property
     def ports(self) -> dict[str, int]:
@@ -91,15 +91,15 @@ class PoolPlan:
         return (f"http://{f'[{host}]' if ':' in host else host}:{self.ports['relay']}",)
 
     def choose_host(self, name: str) -> str:
-        """Return the address on which one of PORTS listens.
+        """Return the address on which a process in PORTS listens.
 
-        This is loopback, unless one of its public URLs leads to its port without a proxy.
+        It is the loopback address unless one of the process's public URLs leads directly to its port, without a proxy.
         """
         urls = {"coordinator": (self.coordinator_url,), "relay": self.relays}.get(name, ())
         return ALL_INTERFACES if any(is_direct(url, self.ports[name]) for url in urls) else LOOPBACK
 
     def describe_public_urls(self) -> dict[str, str]:
-        """Return the local service that each public URL must lead to, by URL."""
+        """Return a description of the local service and port that each public URL must lead to, by URL."""
         urls = {self.coordinator_url: "coordinator"} | dict.fromkeys(self.relays, "relay")
         return {
             url: f"{name}, port {self.ports[name]} of this machine"
@@ -117,8 +117,9 @@ def is_direct(url: str, port: int) -> bool:
 
 
 def find_shipped(name: str) -> Path:
-    """Return the path of a file in `configs/`, which is next to the package in a checkout and in the package in a
-    wheel.
+    """Return the path of a file in `configs/`.
+
+    This folder is next to the package in a checkout, and inside the package in an installed wheel.
     """
     package = Path(covey.__file__).resolve().parent
     inside = package / "configs" / name

@@ -25,7 +25,7 @@ from covey.protocol.params import PoolParams
 
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
-"""Ratio of the test money that an account gets to the amount that it spends."""
+"""Factor between the test money that an account receives and the amount that it spends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Opening:
     validator_bonds: Mapping[Path, int]
     """Amount that each validator adds to its bond, by key file. Validators with keys elsewhere are not included."""
     absent_bonds: Mapping[Address, int]
-    """Amount missing from the bond of each validator with its key elsewhere. The validator's owner must add it."""
+    """Amount missing from the bond of each validator whose key is elsewhere, by address. Its owner must add it."""
 
     @property
     def costs(self) -> dict[Address, int]:
@@ -119,9 +119,9 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
 
 
 def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> PoolId:
-    """Send what the pool lacks, and write its number into the settings of every role.
+    """Send the transactions that the pool still needs, and write the pool's number into the settings of every role.
 
-    Raises OperatorError("unfunded") before anything is sent.
+    Raises OperatorError("unfunded") before the pool is created.
     """
     if has_own_chain(folder):
         _give_what_is_missing(opening)
@@ -224,7 +224,7 @@ def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Acco
 
 
 def _find_poor(opening: Opening) -> dict[Address, int]:
-    """Return the accounts that lack ether or tokens, with the amount of tokens that each spends."""
+    """Return the accounts that lack ether or tokens, with the token amount that each must spend."""
     return {
         address: amount
         for address, amount in opening.costs.items()
@@ -247,7 +247,10 @@ def _require_money(folder: Path, opening: Opening) -> None:
 
 
 def _give_what_is_missing(opening: Opening) -> None:
-    """Send ether and, if the pool's token is the devnet's own, tokens to the accounts that lack some."""
+    """Send ether to the accounts that lack ether or tokens.
+
+    Also send tokens if the pool's token is the devnet's own.
+    """
     deployment = opening.operator.deployment
     is_own = opening.token.address == deployment.token
     give_test_money(

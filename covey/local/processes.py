@@ -45,8 +45,9 @@ LOST = 255
 PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Environment that limits each process to one thread, because more threads slow down a small machine with busy
-processes.
+"""Environment variables that limit each process to one thread.
+
+With more threads, several busy processes slow down a small machine.
 """
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd")
 """Device files of NVIDIA's and AMD's drivers."""

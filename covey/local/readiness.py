@@ -17,8 +17,8 @@ from covey.chain.wallet import load_key
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment
-from covey.local.keeper import Kept
-from covey.local.logs import has_said
+from covey.local.keeper import KeptProcess
+from covey.local.logs import contains_since
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import PoolView
 from covey.runtime.http import listen
@@ -42,7 +42,7 @@ Others are ready as soon as they run.
 COORDINATOR = "coordinator serve"
 POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
 """Default port of a command that serves policies."""
-HOST_TO_ASK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+LOCAL_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Host for a URL, by the address on which the server listens."""
 SETTINGS = "coordinator.toml"
 
@@ -50,7 +50,7 @@ SETTINGS = "coordinator.toml"
 class Readiness:
     """State of a folder's processes. Example: `Readiness(folder, keeper.kept).is_reached()`."""
 
-    def __init__(self, folder: Path, kept: Sequence[Kept], *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, folder: Path, kept: Sequence[KeptProcess], *, clock: Callable[[], float] = monotonic) -> None:
         self._folder, self._kept, self._clock, self._asked_at = folder, kept, clock, -ASK_SECONDS
         serves = any(_get_verb(each) == COORDINATOR for each in kept)
         self._coordinator = find_settings(folder) if serves else None
@@ -85,14 +85,14 @@ class Readiness:
         self.awaited = tuple(each.name for each in self._kept if not self._works(each))
         return not self.awaited
 
-    def _works(self, kept: Kept) -> bool:
+    def _works(self, kept: KeptProcess) -> bool:
         """Return whether a process is ready. A process that ended with 0 has finished its work and counts."""
         running, verb = kept.running, _get_verb(kept)
         if running is None or running.exit_code is not None:
             return running is not None and running.exit_code == 0
         if verb == COORDINATOR and self._coordinator is not None:
             return self._is_answered()
-        return verb not in EVENTS or has_said(running.log, running.begun, EVENTS[verb])
+        return verb not in EVENTS or contains_since(running.log, running.begun, EVENTS[verb])
 
     def _is_answered(self) -> bool:
         assert self._coordinator is not None
@@ -129,16 +129,16 @@ def find_settings(folder: Path) -> CoordinatorConfig | None:
 
 def find_url(settings: CoordinatorConfig) -> str:
     """Return the local URL of the coordinator. Its public URL may be unreachable from its own machine."""
-    host = HOST_TO_ASK.get(settings.host, settings.host)
+    host = LOCAL_HOSTS.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def _get_verb(kept: Kept) -> str:
+def _get_verb(kept: KeptProcess) -> str:
     """Return the first two words of the command, for example "trainer run"."""
     return " ".join(shlex.split(kept.command)[:2])
 
 
-def _find_address(kept: Kept) -> tuple[str, str]:
+def _find_address(kept: KeptProcess) -> tuple[str, str]:
     """Return the host and port in the command of an origin or a relay."""
     words = [part for word in shlex.split(kept.command) for part in word.split("=") if part]
     options = dict(pairwise(words))

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from covey.console.terminal import quote
 from covey.errors import CoveyError
-from covey.local.keeper import Kept
+from covey.local.keeper import KeptProcess
 from covey.local.logs import read_last
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import StatusView
@@ -51,7 +51,7 @@ class Screen:
         """Print a permanent line, without terminal control characters."""
         self._console.print(escape(quote(line)), highlight=False, soft_wrap=True)
 
-    def show(self, kept: Sequence[Kept]) -> None:
+    def show(self, kept: Sequence[KeptProcess]) -> None:
         """Print the state of all processes. The coordinator is asked at most every STATUS_SECONDS."""
         if self._url is not None and time.monotonic() - self._asked_at >= STATUS_SECONDS:
             self._asked_at = time.monotonic()
@@ -62,7 +62,7 @@ class Screen:
         if self._live is not None:
             self._live.update(self._build_table(kept), refresh=True)
 
-    def _build_table(self, kept: Sequence[Kept]) -> Table:
+    def _build_table(self, kept: Sequence[KeptProcess]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
         table = Table("process", "state", "pid", "last log line", title=escape(quote(title)), expand=True)
         for process in kept:

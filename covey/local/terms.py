@@ -1,4 +1,4 @@
-"""Terms and parameters of a pool's folder, with the values pinned by its trainer's first model."""
+"""Terms and parameters of a pool's folder, including values that come from its trainer's first model."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from trainer.config import TrainerConfig
 
 
 def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """Read the pool.toml of a folder as `read_pool_file` does.
+    """Read a folder's pool.toml as `read_pool_file` does.
 
-    In a chat pool, the trainer's first model pins its values.
+    In a chat pool, the chat template and end tokens are taken from the trainer's first model.
     """
     file, model = folder / "pool.toml", None
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":

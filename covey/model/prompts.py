@@ -37,7 +37,10 @@ _RESERVED = frozenset(
 """Variable names that the rendering itself uses."""
 _PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
 _PRIVATE_USE = range(0xE000, 0xF900)
-"""Code points of private-use characters, which ordinary text does not contain. One of them marks borders in a text."""
+"""Code points of private-use characters, which ordinary text does not contain.
+
+One of them marks borders in a string.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,12 +72,11 @@ RAW = PromptFormat()
 
 
 def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", format: PromptFormat) -> list[int]:
-    """Return the tokens of a prompt with the user message `question`, after the system message `system` if there is
-    one.
+    """Return the tokens of a prompt with the user message `question` and the optional system message `system`.
 
     A raw prompt is the beginning-of-sequence token (if the tokenizer has one) and both texts, each followed by a
-    newline. A chat prompt is the result of the tokenizer's chat template for a system message and a user message, with
-    the assistant's turn opened.
+    newline. A chat prompt is the result of the tokenizer's chat template for a system message and a user message,
+    with the assistant's turn opened.
 
     Raises ProtocolError("policy_mismatch") if the prompt has no tokens or there is no template. Raises
     ProtocolError("unsafe_prompt") if the message would add or remove a control token. Also raises the errors of
@@ -165,7 +167,7 @@ def require_stable_template(
 
 
 def require_pinned_template(params: ModelParams) -> None:
-    """Check that a chat pool pins its template.
+    """Check that a chat pool pins the hash of its template.
 
     Raises OperatorError("no_template_hash") if it does not, and the errors of `PromptFormat.of`.
     """
@@ -198,10 +200,10 @@ def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: Mo
 
 
 def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mapping[str, JsonValue]) -> list[int]:
-    """Return the tokens of a chat prompt. Control tokens that occur in the messages' texts are encoded as characters.
+    """Return the tokens of a chat prompt. Control tokens that occur in the messages are encoded as plain characters.
 
-    A border after the first character of such a control token hides it from the tokenizer, because the pieces between
-    borders are encoded one by one. Texts without control tokens have no border.
+    A border after the first character of such a control token hides it from the tokenizer, because the pieces
+    between borders are encoded one by one. Prompts without such control tokens have no border.
     """
     template = _get_template(tokenizer)
     if template is None:

@@ -25,7 +25,7 @@ class WarmStart:
     gate_prompts: int = 128
     """Number of training prompts in one measurement."""
     noisy_steps: int = 90
-    """Number of steps with wrong symbols, which follow the clean steps."""
+    """Number of steps after the clean phase, in which some symbols of the completions are wrong."""
     noise: float = 0.2
     """Probability that noise replaces a symbol of a completion."""
     symbols: str = ascii_lowercase

@@ -1,8 +1,9 @@
 """Renders chat templates so that the prompt is the same on every machine and every day.
 
-`render_chat` renders as transformers does, but refuses everything that is not a function of its arguments: the date,
-the filter `random`, `lipsum`. A step limit ends a template that would render forever. It does not depend on time, so
-all parties refuse the same templates. `render_json` does the same in a subprocess that may crash.
+`render_chat` renders as transformers does, but refuses everything that is not a function of its arguments:
+the date, the filter `random`, `lipsum`. A step limit stops a template that would render forever. Unlike a
+time limit, it is reached by the same templates on every machine. `render_json` does the same in a subprocess
+that may crash.
 """
 
 import json
@@ -92,7 +93,7 @@ class _Generation(Extension):
         return nodes.CallBlock(self.call_method("call"), [], [], body).set_lineno(line)
 
     def call(self, caller: Macro) -> str:
-        """Render the body."""
+        """Render the tag's body without changing it."""
         return caller()
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class AddedToken(Protocol):
-    """A token that a tokenizer searches in a text before it splits the text."""
+    """A token that a tokenizer looks for in a text before it splits the rest of the text."""
 
     @property
     def content(self) -> str:
@@ -55,7 +55,7 @@ class Tokenizer(Protocol):
         """Return the prompt that the chat template builds from messages: tokens if `tokenize` is set, else text."""
 
     def decode(self, token_ids: NDArray[np.int64], *, skip_special_tokens: bool = ...) -> str | list[str]:
-        """Return the text of `token_ids`, int64[n]. Returns a list only for several rows."""
+        """Return the text of `token_ids`, int64[n]. If there are several rows, return a list."""
 
 
 def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int], end_tokens: Set[int]) -> str:

@@ -32,10 +32,10 @@ from covey.protocol.api.validator import (
 from covey.protocol.api.worker import (
     ClaimRequest,
     Heartbeat,
-    RegistrationAnswer,
+    RegistrationResponse,
     ReturnRequest,
-    SubmissionAnswer,
     SubmissionRequest,
+    SubmissionResponse,
     TaskOrder,
     UploadGrant,
     UploadRequest,
@@ -49,7 +49,7 @@ from covey.runtime.urls import hide_secrets
 BodyType = TypeVar("BodyType", bound=Body)
 MAX_RESPONSE_BYTES = 32 << 20
 """Maximum size of the coordinator's responses in bytes."""
-_LEAST_BANDWIDTH = 100_000
+_MIN_BANDWIDTH = 100_000
 """Minimum bandwidth in bytes per second. A slower transfer is aborted."""
 _TRANSIENT = (408, 425, 429)
 """Status codes after which the client retries later, for example those of a proxy."""
@@ -138,9 +138,9 @@ class CoordinatorClient:
 
     # -- workers
 
-    async def register(self) -> RegistrationAnswer:
+    async def register(self) -> RegistrationResponse:
         """Register the node with the coordinator."""
-        return _parse(RegistrationAnswer, await self._post("/v1/nodes", b""))
+        return _parse(RegistrationResponse, await self._post("/v1/nodes", b""))
 
     async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
         """Report the worker's state.
@@ -161,8 +161,8 @@ class CoordinatorClient:
     ) -> TaskOrder | None:
         """Wait at most `wait_seconds` for a lease. Returns None if there is none.
 
-        A lease that is not in `holding`, because of a crash or a lost response, is returned again. Raises the errors of
-        `send_heartbeat`.
+        If the node has a lease that is not in `holding`, because of a crash or a lost response, that lease is
+        returned again. Raises the errors of `send_heartbeat`.
         """
         body = ClaimRequest(
             instance=instance,
@@ -177,21 +177,24 @@ class CoordinatorClient:
         """Return a lease before it expires. It counts as dropped, and the task goes to another node at once."""
         await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
 
-    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionResponse:
         """Upload the file to the coordinator's link, then submit the receipt. The call can be repeated unchanged."""
         request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
         grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
         if grant.url is not None:
             await self.put_object(grant.url, file)
         body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=signature)
-        return _parse(SubmissionAnswer, await self._post("/v1/submissions", _dump(body)))
+        return _parse(SubmissionResponse, await self._post("/v1/submissions", _dump(body)))
 
     # -- validators
 
     async def claim_validation(
         self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
     ) -> JudgeOrder | RevealOrder | None:
-        """Wait for an order to judge, if `free_turns` is not 0, or for an order to reveal. None if there is none."""
+        """Wait for an order to reveal a verdict, or an order to judge if `free_turns` is not 0.
+
+        Returns None if there is none.
+        """
         body = _dump(TurnRequest(wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns))
         answer = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
         return answer.order if answer else None
@@ -219,7 +222,7 @@ class CoordinatorClient:
     # -- objects by link
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
-        """Download an object. Raises ProtocolError("oversized") if it has more than `max_bytes`."""
+        """Download an object. Raises ProtocolError("oversized") if it is larger than `max_bytes`."""
         return await self._send(self._build_plain("GET", url), max_bytes)
 
     async def put_object(self, url: str, data: bytes) -> None:
@@ -254,7 +257,7 @@ class CoordinatorClient:
             raise OperatorError(
                 "no_key", f"{path} requires signed requests, and there is no key", fix="Name a key file"
             )
-        signed = http_signatures.RequestParts(method="POST", authority=self._authority, path=path, query="", body=body)
+        signed = http_signatures.SignedRequest(method="POST", authority=self._authority, path=path, query="", body=body)
         now, nonce = int(self.now()), secrets.token_urlsafe(18)
         headers = http_signatures.sign_request(signed, self._signer, chain_id=self._chain_id, now=now, nonce=nonce)
         headers["content-type"] = "application/json"
@@ -265,7 +268,7 @@ class CoordinatorClient:
         # The timeout of httpx itself restarts with every byte.
         patience = float(request.extensions["timeout"]["read"])
         try:
-            async with asyncio.timeout(patience + len(request.content) / _LEAST_BANDWIDTH):
+            async with asyncio.timeout(patience + len(request.content) / _MIN_BANDWIDTH):
                 response = await self._http.send(request, stream=True)
             try:
                 body = await _read(response, max_bytes, patience)
@@ -287,7 +290,7 @@ class CoordinatorClient:
 
 
 class _DripError(Exception):
-    """A response arrives more slowly than the minimum bandwidth."""
+    """A response arrived more slowly than the minimum bandwidth allows."""
 
 
 class _ClockError(ProtocolError):
@@ -302,7 +305,7 @@ async def _read(response: httpx.Response, max_bytes: int, patience: float) -> by
     pieces, size, started = [], 0, time.monotonic()
     async for piece in response.aiter_raw():
         size += len(piece)
-        if time.monotonic() - started > patience + size / _LEAST_BANDWIDTH:
+        if time.monotonic() - started > patience + size / _MIN_BANDWIDTH:
             raise _DripError(f"the answer is too slow, {size} bytes in {patience:.0f} s")
         if size > max_bytes:
             raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")

@@ -23,7 +23,7 @@ class Policies:
     async def require(self, version: Step, manifest_hash: Hash | None = None, *, to_load: bool = False) -> Path:
         """Return the folder of a policy. Fetch the policy first if it is not on this machine.
 
-        `manifest_hash` is the hash that the caller read from the chain. None means that it is read now.
+        `manifest_hash` is the hash that the caller read from the chain. None means that this method reads it.
         The last two policies that were required with `to_load` are kept even when newer ones arrive. An engine takes
         minutes to start, reads its policy again after a crash, and keeps the previous policy if it refuses one.
         Raises TransientError while no relay has the policy, or if the disk is full.
@@ -44,7 +44,7 @@ class Policies:
             return folder
 
     def list_versions(self, versions: Sequence[Step]) -> list[Step]:
-        """Return the `versions` that are already on this machine."""
+        """Return the versions in `versions` that are already on this machine."""
         return [step for step in versions if get_policy_folder(self._root, step, self.get_manifest_hash(step)).exists()]
 
     def get_manifest_hash(self, version: Step) -> Hash:

@@ -36,10 +36,10 @@ _SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestParts:
+class SignedRequest:
     """The parts of a request that its signature covers.
 
-    Example: RequestParts(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", body=b"{}").
+    Example: SignedRequest(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", body=b"{}").
     """
 
     method: str
@@ -66,7 +66,7 @@ def compute_content_digest(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
-def build_signature_base(request: RequestParts, parameters: str) -> bytes:
+def build_signature_base(request: SignedRequest, parameters: str) -> bytes:
     """Return the signature base (RFC 9421, section 2.5): one line per covered component, then the parameters."""
     return "\n".join(
         (
@@ -80,7 +80,7 @@ def build_signature_base(request: RequestParts, parameters: str) -> bytes:
     ).encode()
 
 
-def sign_request(request: RequestParts, signer: Signer, *, chain_id: int, now: int, nonce: str) -> dict[str, str]:
+def sign_request(request: SignedRequest, signer: Signer, *, chain_id: int, now: int, nonce: str) -> dict[str, str]:
     """Return the three headers that carry the signature of a request. `now` is in Unix seconds."""
     parameters = (
         f'{_COMPONENTS};created={now};expires={now + WINDOW_SECONDS};nonce="{nonce}"'
@@ -94,7 +94,7 @@ def sign_request(request: RequestParts, signer: Signer, *, chain_id: int, now: i
     }
 
 
-def verify_request(request: RequestParts, headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
+def verify_request(request: SignedRequest, headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
     """Verify the signature of a request. `now` is in Unix seconds.
 
     The caller must then check that the nonce has not been used before.

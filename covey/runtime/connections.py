@@ -30,7 +30,7 @@ _UNSENT_BYTES = 1 << 16
 Without this limit the kernel buffers megabytes, which hides whether a slow peer still reads.
 """
 _LOG_EVERY_S = 60.0
-"""Minimum seconds between two warnings about too many connections."""
+"""Minimum time in seconds between two warnings about too many connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class ConnectionLimits:
     progress_s: float = 20.0
     """Seconds within which a peer must send or receive `progress_bytes` of a body."""
     progress_bytes: int = 20_000
-    """Number of bytes that a peer must send or receive within `progress_s`. The defaults amount to 1 kB/s. Slow links
-    are served, but a peer that sends a single byte now and then is not.
+    """Minimum number of bytes that a peer must send or receive within `progress_s`. The defaults amount to 1 kB/s.
+    Slow links are served, but a peer that sends a single byte now and then is not.
     """
     idle_s: int = 75
     """Seconds for which a connection stays open after a response."""
@@ -89,13 +89,13 @@ class Gate:
     def admit(self, connection: "GuardedProtocol") -> None:
         """Add a connection.
 
-        Above the cap, abort the one that waits longest for its peer, or the new one if none waits.
+        Above the cap, abort the connection that has waited longest for its peer, or the new one if none is waiting.
         """
         self._connections.add(connection)
         if len(self._connections) <= self._cap:
             return
         waiting = (other for other in self._connections if other is not connection and other.is_waiting)
-        min(waiting, key=lambda other: other.owes_since, default=connection).transport.abort()
+        min(waiting, key=lambda other: other.expected_since, default=connection).transport.abort()
         now = connection.loop.time()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
@@ -129,10 +129,12 @@ class GuardedProtocol(HttpToolsProtocol):
         """What has not arrived yet of the newest request: headers or body. None once the request is complete."""
         self._debt: Debt | None = Debt.HEADERS
         """The step expected from the peer at the last check. None if there was none."""
-        self.owes_since = self.loop.time()
-        """Time on the loop's clock when this step was first expected, or when the peer last made enough progress."""
+        self.expected_since = self.loop.time()
+        """Time on the loop's clock when the peer's next step was first expected, or when the peer last made enough
+        progress.
+        """
         self._moved = self._moved_before = 0
-        """Bytes of request bodies received and of responses sent: the current total, and the total at `owes_since`."""
+        """Bytes of request bodies received and of responses sent: now and at `expected_since`."""
         self._unsent = self._headers_bytes = 0
 
     @property
@@ -155,13 +157,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. Refuse a request with endless headers, because the parser keeps them in memory."""
+        """Parse received bytes.
+
+        Reject a request whose headers are too large, because the parser keeps them in memory.
+        """
         moved = self._moved
         super().data_received(data)
         if self._missing is None and self.cycle.response_complete:
             # A blank line, or the end of a body that was answered early, has cancelled uvicorn's keep-alive timeout.
             # From here on, the deadline for headers replaces it.
-            self._missing, self._debt, self.owes_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
+            self._missing, self._debt, self.expected_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
         if self._missing is None or self._moved > moved:
             self._headers_bytes = 0
             return
@@ -172,7 +177,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._missing = self._debt = Debt.HEADERS
-        self.owes_since = self.loop.time()
+        self.expected_since = self.loop.time()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -203,9 +208,9 @@ class GuardedProtocol(HttpToolsProtocol):
         debt = self._find_debt()
         has_paid = debt is not Debt.HEADERS and self._moved - self._moved_before >= self._limits.progress_bytes
         if debt is not self._debt or has_paid:
-            self._debt, self.owes_since, self._moved_before = debt, now, self._moved
+            self._debt, self.expected_since, self._moved_before = debt, now, self._moved
         patience = self._limits.headers_s if debt is Debt.HEADERS else self._limits.progress_s
-        if debt is not None and now - self.owes_since >= patience:
+        if debt is not None and now - self.expected_since >= patience:
             self.transport.abort()  # close() would wait until the peer has read the whole response.
             return
         self._looking = self.loop.call_later(self._look_every, self._look)

@@ -34,14 +34,14 @@ class CycleResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Waiting times between cycles. Back-off doubles from `retry_first_s` to `retry_most_s`."""
+    """Waiting times between cycles. Back-off doubles from `first_retry_s` to `max_retry_s`."""
 
     idle_wait_s: float = 0.05
     """Seconds to wait after a cycle that had nothing to do."""
-    retry_first_s: float = 0.1
+    first_retry_s: float = 0.1
     """Seconds to wait after the first of consecutive failures."""
-    retry_most_s: float = 5.0
-    """Maximum seconds to wait after a failure."""
+    max_retry_s: float = 5.0
+    """Maximum time in seconds to wait after a failure."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ async def _rest(outcome: CycleResult, failures: int, pace: Pace, stop: asyncio.E
     if outcome is CycleResult.DONE:
         await asyncio.sleep(0)
         return
-    backoff = min(pace.retry_most_s, pace.retry_first_s * 2 ** min(failures - 1, 16))
+    backoff = min(pace.max_retry_s, pace.first_retry_s * 2 ** min(failures - 1, 16))
     await wait_or_stop(stop, pace.idle_wait_s if outcome is CycleResult.IDLE else backoff)
 
 

@@ -30,10 +30,10 @@ async def serve_http(
     on_bound: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve an ASGI application until `stop` is set. Running requests then get one second to finish.
+    """Serve an ASGI application until `stop` is set. Requests in progress then get one second to finish.
 
-    `limits` sets the deadlines and the cap of connections. Slower peers are disconnected. `on_bound` is called once
-    this process has bound the port. Log there that it serves.
+    `limits` sets the deadlines and the maximum number of connections. Peers that miss a deadline are disconnected.
+    `on_bound` is called once this process has bound the port, and can log that the server is ready.
     Raises OperatorError("address_in_use") if the address cannot be bound.
     """
 
@@ -93,8 +93,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 _PORTS = range(20_000, 32_768)
-"""Range of ports to choose from. They are below the ephemeral ports, because an outgoing connection could take one of
-those before its server does.
+"""Range of ports to choose from. It is below the ephemeral ports: an outgoing connection could take one of those
+before the server binds it.
 """
 
 

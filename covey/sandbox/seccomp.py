@@ -73,7 +73,7 @@ _FORBIDDEN = {
     "kexec_file_load": (320, 294),
 }
 """System calls that always fail, with their numbers on x86-64 and ARM64."""
-_OF_ITSELF_ALONE = {
+_SELF_ONLY = {
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
@@ -133,6 +133,6 @@ def list_instructions(machine: str) -> list[tuple[int, int, int, int]]:
     allow = (_RETURN, 0, 0, _ALLOW)
     lines += [(_EQUAL, 0, 4, _CLONE[column]), argument, (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse, allow]
     lines += [(_EQUAL, 0, 4, _SOCKETPAIR[column]), argument, (_EQUAL, 1, 0, socket.AF_UNIX), refuse, allow]
-    for numbers in _OF_ITSELF_ALONE.values():
+    for numbers in _SELF_ONLY.values():
         lines += [(_EQUAL, 0, 4, numbers[column]), argument, (_EQUAL, 1, 0, 0), refuse, allow]
     return [*lines, allow]

@@ -11,18 +11,18 @@ from typing import Self
 from covey.errors import TransientError
 from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.isolation import Isolation, IsolationSetting, survey
-from covey.sandbox.ladder import require_isolation
+from covey.sandbox.isolation_trials import require_isolation
 from covey.sandbox.sandbox_errors import SandboxError
 from covey.sandbox.zygote_process import CallOutcome, ZygoteProcess
 
 ATTEMPTS = 2
-"""Number of attempts with a peer's input before the input counts as the cause. A busy machine may end one process, but
-hardly two in a row.
+"""Number of attempts with a peer's input before the input is considered the cause. A busy machine may end one
+process, but hardly two in a row.
 """
 BUSY_SECONDS = 60.0
 """Seconds that a call waits for a free process before it logs a warning."""
-BUSY_TIMES = 10
-"""Number of such waits before the call fails."""
+MAX_BUSY_WAITS = 10
+"""Number of waits of BUSY_SECONDS each before the call fails."""
 
 
 class _Slot:
@@ -97,9 +97,9 @@ class Sandbox:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Number of calls so far. "calls" counts all calls.
+        """Number of calls so far, by outcome.
 
-        The code of a SandboxError counts the calls that ended with it.
+        "calls" counts all calls. Each other key is the code of a SandboxError, with the number of calls that raised it.
         """
         with self._counting:
             return dict(self._counts)
@@ -203,7 +203,7 @@ class Sandbox:
     def _take(self) -> _Slot:
         from covey.runtime.log import get_logger  # imported here, because the process in the sandbox does not need it
 
-        for _ in range(BUSY_TIMES):
+        for _ in range(MAX_BUSY_WAITS):
             try:
                 return self._free.get(timeout=BUSY_SECONDS)
             except queue.Empty:

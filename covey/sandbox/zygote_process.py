@@ -188,15 +188,15 @@ class ZygoteProcess:
     def _order(self, isolation: Isolation, setup: bytes, surroundings: Surroundings) -> None:
         assert self._control is not None
         scratch = SCRATCH if self._folder is None else Path(self._folder)
-        has_landlock = isolation.rung != "limits" and find_abi() > 0
+        has_landlock = isolation.level != "limits" and find_abi() > 0
         order = ZygoteOrder(
             function=self._function,
             limits=self._limits,
             scratch=str(scratch),
-            mounts_scratch=isolation.rung == "unshare",
+            mounts_scratch=isolation.level == "unshare",
             readable=tuple(map(str, list_readable(isolation, surroundings))) if has_landlock else (),
             writable=tuple(map(str, list_writable(scratch))),
-            has_filter=isolation.rung != "limits" and is_known(),
+            has_filter=isolation.level != "limits" and is_known(),
             shares_user=not isolation.has_namespaces and os.geteuid() != 0,
         )
         setup_file = _put(setup)
@@ -260,7 +260,7 @@ class ZygoteProcess:
         return data, 0
 
     def _await(self, reading: int) -> tuple[list[bytes], Ending | None, bool]:
-        """Return the call's output, how the call ended (None if the zygote died), and whether it was too long."""
+        """Return a call's output, how the call ended (None if the zygote died), and whether the output was too long."""
         assert self._control is not None
         pieces: list[bytes] = []
         size, is_over = 0, False
@@ -315,7 +315,7 @@ class ZygoteProcess:
 
 
 def _put(data: bytes) -> int:
-    """Return the descriptor of an in-memory file with this data, which cannot be changed."""
+    """Return the descriptor of a sealed in-memory file that contains `data` and cannot be changed."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -327,7 +327,7 @@ def _put(data: bytes) -> int:
 
 
 def _judge(written: bytes, ending: Ending, limits: CallLimits, *, is_over: bool) -> CallOutcome:
-    """Return the outcome of a call from its output and its end."""
+    """Determine the outcome of a call from what it has written and how it ended."""
     answer: bytes | None = None
     error: SandboxError | ProtocolError | None = None
     status, body = written[:1], written[1:]

@@ -13,7 +13,7 @@ from covey.protocol.ids import Hash
 from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
 from covey.tasks.dataset_row import TaskRecord
 from covey.tasks.importing import describe_counts
-from covey.tasks.likeness import LEAST_SHARE, MinHasher, Sketches, compute_share
+from covey.tasks.likeness import MIN_SHARE, MinHasher, Sketches, compute_share
 from covey.tasks.writing import ENTRY, ROWS_FILE
 
 SHOWN = 20
@@ -81,7 +81,8 @@ class CheckReport:
 
 
 def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> CheckReport:
-    """Read and hash everything. `advance` is called with the number of bytes of each step.
+    """Read, hash and check a whole data set, and return a report. `advance` is called with the number of bytes of
+    each step.
 
     Raises OperatorError("bad_dataset") for the first error, with its location.
     """
@@ -174,7 +175,7 @@ def _compare(data_set: DataSet, entries: Entries, pairs: list[tuple[int, int]]) 
     for held_out, train in sorted(pairs):
         left, right = _read_rows(data_set, entries[[held_out, train]])
         share = compute_share(signer.sign(left.prompt).grams, signer.sign(right.prompt).grams)
-        if share >= LEAST_SHARE and (held_out not in best or share > best[held_out].share):
+        if share >= MIN_SHARE and (held_out not in best or share > best[held_out].share):
             best[held_out] = NearDuplicate(held_out=left.problem_id, train=right.problem_id, share=round(share, 3))
     return [best[number] for number in sorted(best)]
 

@@ -19,7 +19,7 @@ from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
 
 class Bytes(Protocol):
-    """Returns ranges of a data set's files."""
+    """Reads ranges of bytes from a data set's files."""
 
     def read(self, file: File, offset: int, size: int) -> bytes:
         """Return `size` bytes of a file, starting at `offset`. The caller checks that they are inside the file.

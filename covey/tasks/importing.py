@@ -42,9 +42,9 @@ def import_rows(
 ) -> ImportReport:
     """Write the rows of `sources` into a new data set.
 
-    `skip_bad` skips rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
-    ("unknown_task_type"). `limit` is the number of imported rows after which the import ends. `advance` is called for
-    each row read.
+    With `skip_bad`, rows that cannot be read are skipped. Otherwise they raise OperatorError("bad_row"),
+    OperatorError("row_too_long") or OperatorError("unknown_task_type"). The import ends after `limit` imported
+    rows. `advance` is called for each row read.
     """
     reasons: list[str] = []
     skipped = 0

@@ -24,12 +24,12 @@ MAX_HOLDERS = 8
 """Maximum number of held-out prompts that share an n-gram. A more frequent n-gram is ignored, because it says nothing
 about a pair.
 """
-LEAST_SHARE = 0.8
+MIN_SHARE = 0.8
 """Minimum fraction of common n-grams of near-duplicates, relative to the prompt with more n-grams."""
 CANDIDATE_SHARE = 0.6
 """Minimum fraction of common hashes, relative to the held-out prompt, for which a pair is compared exactly.
 
-It is below `LEAST_SHARE`, because sketches are samples.
+It is below `MIN_SHARE`, because sketches are samples.
 """
 _BATCH = 2048
 """Number of training prompts that are looked up at once."""
@@ -115,7 +115,7 @@ class Candidates:
 
 
 class Sketches:
-    """Collects the prompts of both splits."""
+    """Collects the prompts of both splits and finds possible near-duplicates."""
 
     def __init__(self) -> None:
         self._signer = MinHasher()
@@ -131,7 +131,7 @@ class Sketches:
         self._numbers[is_held_out].append(number)
 
     def find_candidates(self, *, most: int) -> Candidates:
-        """Return the pairs to compare, at most `most`, without those that differ only in numbers."""
+        """Return at most `most` pairs to compare, without those that differ only in numbers."""
         train, held_out = (np.array(self._masks[split], dtype=np.uint64) for split in (False, True))
         pairs = []
         for index, other in self._pair():

@@ -47,10 +47,10 @@ def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> Non
 
 
 def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCatalog:
-    """Return a catalog of `folders`, and check that they contain all data sets in a pool's file.
+    """Return a catalog of `folders`, after a check that they contain all data sets in a pool's file.
 
-    The check is skipped if `folders` contain no data set. Raises OperatorError("wrong_dataset") if they contain only
-    different data sets.
+    The check is skipped if `folders` contain no data set. Raises OperatorError("wrong_dataset") if a data set is
+    missing, or if the pool's file contains no data set although `folders` do.
     """
     catalog = DataSetCatalog(folders)
     paths = {open_folder(folder).digest: folder for folder in list_folders(folders)}

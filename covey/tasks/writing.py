@@ -5,7 +5,8 @@
                                              in rows.jsonl, little endian, without the newline
     manifest.json                            sizes and hashes of all files and their shards; its SHA-256 is the digest
 
-Equal rows in equal order give an equal digest. One rename makes the folder appear, so it is never incomplete.
+Equal rows in the same order produce the same digest. The finished folder is moved into place by one rename,
+so an incomplete data set is never visible.
 """
 
 import hashlib

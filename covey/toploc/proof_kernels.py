@@ -18,7 +18,7 @@ Words = NDArray[np.uint32]
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
-_MOST = 1024
+_MAX_VALUES = 1024
 """Maximum number of values in a proof for which the sums fit in 32 bits. Larger proofs use `reference`."""
 
 
@@ -33,7 +33,7 @@ def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
 def solve(indices: Longs, values: Bits) -> Bits:
     """Compiled `reference.solve`."""
     n, k = indices.shape
-    if k > _MOST:
+    if k > _MAX_VALUES:
         return reference.solve(indices, values)
     words = np.empty((n, k + 1), np.uint16)
     if _compile().solve(indices, values, words) < n:

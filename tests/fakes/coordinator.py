@@ -8,7 +8,7 @@ from typing import Any
 from covey.errors import ProtocolError
 from covey.protocol import canonical, eip712
 from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
-from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
+from covey.protocol.api.worker import SubmissionResponse, TaskOrder
 from covey.protocol.eip712 import Domain, Signer
 from covey.protocol.ids import Hash
 from covey.protocol.messages import Countersignature, Receipt
@@ -32,7 +32,7 @@ class FakeCoordinator:
     """Instance of the worker that was heard first."""
     fail: Callable[[str], None] = lambda _: None
     leased: dict[tuple[int, int], TaskOrder] = field(default_factory=dict)
-    answers: dict[tuple[int, int], tuple[Receipt, SubmissionAnswer]] = field(default_factory=dict)
+    answers: dict[tuple[int, int], tuple[Receipt, SubmissionResponse]] = field(default_factory=dict)
     sent: list[tuple[Receipt, str, bytes]] = field(default_factory=list)
     heartbeats: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class FakeCoordinator:
         self._hear(instance)
         self.heartbeats.append({"free_slots": free_slots, "cached_version": cached_version})
 
-    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionResponse:
         self.sent.append((receipt, signature, file))
         self.fail("before")
         key = (receipt.task, receipt.lease)
@@ -96,11 +96,11 @@ class FakeCoordinator:
         self.fail("after")
         return answer
 
-    def _promise(self, receipt: Receipt) -> SubmissionAnswer:
+    def _promise(self, receipt: Receipt) -> SubmissionResponse:
         promise = Countersignature(
             receipt_hash=eip712.compute_struct_hash(receipt), signed_at=self.signed_at, latest_epoch=64
         )
-        return SubmissionAnswer(
+        return SubmissionResponse(
             **eip712.to_dict(promise), signature=eip712.sign(promise, self.ledger_domain, self.operator)
         )
 

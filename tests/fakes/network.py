@@ -106,7 +106,7 @@ class CoordinatorHarness:
         about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
         for key, value in changes.items():
             (about if key in about else asked)[key] = value
-        request = http_signatures.RequestParts(**({"query": "", "body": body} | asked))
+        request = http_signatures.SignedRequest(**({"query": "", "body": body} | asked))
         return {
             **http_signatures.sign_request(request, self.wallet(name), **about),
             "content-type": "application/json",

@@ -251,7 +251,7 @@ class TrainerHarness:
         stop = asyncio.Event()
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
             self.context = ctx = self.build(chain_thread, stop)
-            await run_cycles(ctx, pace=Pace(idle_wait_s=0.01, retry_first_s=0.01))
+            await run_cycles(ctx, pace=Pace(idle_wait_s=0.01, first_retry_s=0.01))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.config.home / "metrics.jsonl").read_text().splitlines()]

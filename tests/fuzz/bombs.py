@@ -17,7 +17,7 @@ from tests.fuzz.thrift import write_struct as to_bytes
 
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
-MOST = (1 << 31) - 1
+MAX_VALUES = (1 << 31) - 1
 """Maximum number of values that a page header can declare."""
 
 

@@ -10,11 +10,11 @@ import pytest
 from covey.errors import ProtocolError
 from covey.protocol.submission_file.codec import decode, encode
 from covey.protocol.submission_file.rows import Budget, Rollout
-from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.protocol.verdict import Decision, Reason
 from covey.sandbox import CallLimits, Sandbox
 from tests.fakes.tools import Work, Worker, build_claim, build_tools
-from tests.fuzz.bombs import MOST, add_note, build_bomb
+from tests.fuzz.bombs import MAX_VALUES, add_note, build_bomb
 from tests.fuzz.thrift import I32, I64, STRUCT
 from validator import verdicts
 
@@ -29,8 +29,8 @@ SEVEN = (7).to_bytes(4, "little")
 HUNDRED_GB = 100 * 10**9
 BOMBS = {
     "proofs": {"column": "proofs", "value": KILOBYTE_PROOF, "count": 10**8},
-    "tokens in pages": {"column": "tokens", "value": SEVEN, "count": MOST, "pages": 12},
-    "log-probabilities in pages": {"column": "logprobs", "value": SEVEN, "count": MOST, "pages": 12},
+    "tokens in pages": {"column": "tokens", "value": SEVEN, "count": MAX_VALUES, "pages": 12},
+    "log-probabilities in pages": {"column": "logprobs", "value": SEVEN, "count": MAX_VALUES, "pages": 12},
 }
 
 
@@ -74,7 +74,7 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     assert took < 1.0
     assert outcome.peak_bytes < 512 * MEGABYTE
     assert grown < 16 * MEGABYTE
-    assert unpack_answer(decoder.call(pack_call(encode([ROW]), BUDGET))) == [ROW]
+    assert unpack_rows(decoder.call(pack_call(encode([ROW]), BUDGET))) == [ROW]
 
 
 @pytest.mark.parametrize(

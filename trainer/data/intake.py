@@ -12,7 +12,7 @@ from covey.protocol.canonical import sha256
 from covey.protocol.ids import Step
 from covey.protocol.params import PoolParams
 from covey.protocol.submission_file.rows import Rollout, is_whole
-from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.runtime.log import get_logger
 from covey.sandbox import SandboxError
 from trainer.context import Context
@@ -67,7 +67,7 @@ def read_work(
             "digest_mismatch", f"the file for task {item.task} does not have the hash of the accepted submission"
         )
     try:
-        rows = unpack_answer(decode(pack_call(file, params.build_budget())))
+        rows = unpack_rows(decode(pack_call(file, params.build_budget())))
         _require_rows(rows, params, vocabulary)
     except (ProtocolError, SandboxError) as error:
         get_logger().warning("submission skipped", task=item.task, code=error.code, message=error.message)

@@ -1,7 +1,7 @@
 """The row "isolation" of `covey doctor`: how graders and decoders are isolated here, and why stronger levels fail."""
 
 from covey.cli.doctor.snapshot import Check, IsolationFacts, Snapshot, Trouble, ok, tell, warn
-from covey.sandbox import RUNGS, IsolationSetting, require_isolation, try_rung
+from covey.sandbox import LEVELS, IsolationSetting, require_isolation, try_level
 
 ISOLATION_SECONDS = 20.0
 FIX = "Install bubblewrap 0.8 or newer, or run pip install covey[isolation], and allow user namespaces"
@@ -10,8 +10,8 @@ FIX = "Install bubblewrap 0.8 or newer, or run pip install covey[isolation], and
 def look_at_isolation(setting: IsolationSetting = "auto") -> IsolationFacts:
     """Find the isolation level in use, and why stronger ones do not work. Raises OperatorError("sandbox_isolation")."""
     isolation = require_isolation(setting)
-    better = RUNGS[: RUNGS.index(isolation.rung)] if setting == "auto" else ()
-    return IsolationFacts(isolation=isolation, failed=tuple(map(try_rung, better)))
+    better = LEVELS[: LEVELS.index(isolation.level)] if setting == "auto" else ()
+    return IsolationFacts(isolation=isolation, failed=tuple(map(try_level, better)))
 
 
 def check_isolation(seen: Snapshot) -> Check:

@@ -25,7 +25,7 @@ CHECKPOINT_BYTES = 12
 """Bytes per weight of a checkpoint: float32 weights and the two moments."""
 WORKING_SHARE = 1.5
 """Memory of an engine, as a multiple of the weights. Activations and KV cache take about half of the weights' size."""
-LEAST_DISK = 1 << 30
+MIN_DISK = 1 << 30
 """Minimum free bytes on the disk of each folder, whatever the role needs."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -90,7 +90,7 @@ def check_disk(seen: Snapshot) -> Check:
                 f"{root} cannot be written to",
                 "Set home to another folder, or get write permission for this one",
             )
-        needed = max(LEAST_DISK, least.get(root, 0) - folder.held)
+        needed = max(MIN_DISK, least.get(root, 0) - folder.held)
         details.append(f"{root} has {spell_bytes(folder.free)} free and needs {spell_bytes(needed)}")
         if folder.free < needed:
             lacking.append(root)

@@ -18,7 +18,7 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
 from covey.runtime.settings import RoleSettings
-from covey.sandbox import Isolation, RungTrial
+from covey.sandbox import Isolation, IsolationTrial
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -71,7 +71,7 @@ class IsolationFacts:
     """The isolation level in use, and the stronger ones that failed. Example: "landlock", if bubblewrap is missing."""
 
     isolation: Isolation
-    failed: tuple[RungTrial, ...] = ()
+    failed: tuple[IsolationTrial, ...] = ()
     """Results of the stronger levels' trials, strongest first."""
 
     @property
@@ -80,11 +80,11 @@ class IsolationFacts:
 
         Example: "landlock (Landlock ABI 4, seccomp); does not shield processes; bwrap: not installed".
         """
-        parts = [f"{self.isolation.rung} ({self.isolation.version})"]
+        parts = [f"{self.isolation.level} ({self.isolation.version})"]
         if self.isolation.open_doors:
             parts.append(f"does not isolate from {', '.join(self.isolation.open_doors)}")
         if not self.isolation.has_own_root:
-            parts += [f"{trial.rung}: {trial.reason}" for trial in self.failed]
+            parts += [f"{trial.level}: {trial.reason}" for trial in self.failed]
         return "; ".join(parts)
 
 

@@ -99,7 +99,7 @@ class RowSource(TaskSource):
         return draw_below("row", number, count)
 
 
-def read_texts(raw: JsonObject, *names: str) -> list[str]:
+def read_strings(raw: JsonObject, *names: str) -> list[str]:
     """Return the strings in a row's `verification_info` under the first of `names` that it contains.
 
     A single string counts as a list of one, and numbers become strings. Raises ValueError if there is no string

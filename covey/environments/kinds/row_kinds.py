@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import ClassVar, cast
 
 from covey.environments.base import JsonObject
-from covey.environments.kinds.dataset_rows import RowSource, read_texts
+from covey.environments.kinds.dataset_rows import RowSource, read_strings
 
-MOST_CHARACTERS = 2048
+MAX_CHARACTERS = 2048
 """Maximum length of a row's answer or choice in characters, for kinds that only compare strings."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Letters of choices, in order. A row has at most one choice per letter."""
@@ -25,7 +25,7 @@ class MathSource(RowSource):
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Convert {"ground_truth": "5"} or {"ground_truth": ["5", "five"]} to {"ground_truth": ["5", ...]}."""
-        return {"ground_truth": [*read_texts(raw, "ground_truth")]}
+        return {"ground_truth": [*read_strings(raw, "ground_truth")]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return 1 if the answer is the same as one of the ground truths, else 0."""
@@ -56,7 +56,7 @@ class ShortAnswerSource(RowSource):
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Convert {"answers": ["Paris", ...]}, or the same list under "ground_truth", to {"answers": [...]}."""
-        return {"answers": [*_require_short(read_texts(raw, "answers", "ground_truth"))]}
+        return {"answers": [*_require_short(read_strings(raw, "answers", "ground_truth"))]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return 1 if the answer equals one of the row's answers after normalisation, else 0."""
@@ -79,7 +79,7 @@ class MultipleChoiceSource(RowSource):
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Convert {"choices": [...], "answer": "B" or 1 or the choice's text} to {"choices": [...], "right": 1}."""
-        choices = _require_short(read_texts(raw, "choices"))
+        choices = _require_short(read_strings(raw, "choices"))
         if not 2 <= len(choices) <= len(LETTERS):
             raise ValueError(f"choices has {len(choices)} entries, but must have 2 to {len(LETTERS)}")
         name = "answer" if "answer" in raw else "right"
@@ -105,13 +105,13 @@ class MultipleChoiceSource(RowSource):
 
 
 def _require_short(texts: list[str]) -> list[str]:
-    """Return the strings unchanged. Raises ValueError if one exceeds `MOST_CHARACTERS`.
+    """Return the strings unchanged. Raises ValueError if one exceeds `MAX_CHARACTERS`.
 
     Normalising long strings is slow, and kinds that only compare strings grade without a time limit.
     """
     longest = max(map(len, texts))
-    if longest > MOST_CHARACTERS:
-        raise ValueError(f"a string has {longest} characters, but at most {MOST_CHARACTERS} are allowed")
+    if longest > MAX_CHARACTERS:
+        raise ValueError(f"a string has {longest} characters, but at most {MAX_CHARACTERS} are allowed")
     return texts
 
 

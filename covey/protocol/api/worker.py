@@ -17,7 +17,7 @@ from covey.protocol.api.common import (
 from covey.protocol.ids import LeaseId, Step, TaskId
 
 
-class RegistrationAnswer(Body):
+class RegistrationResponse(Body):
     """Response to a registration: the node that was registered, and its contributor."""
 
     node: AddressText
@@ -95,7 +95,7 @@ class SubmissionRequest(Body):
     signature: SignatureText
 
 
-class SubmissionAnswer(Body):
+class SubmissionResponse(Body):
     """Response to a submission: a countersignature, which promises to settle the receipt by `latest_epoch`."""
 
     receipt_hash: HashText

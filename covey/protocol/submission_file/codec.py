@@ -12,7 +12,7 @@ from typing import Any
 from covey.errors import ProtocolError
 from covey.protocol.submission_file import parquet
 from covey.protocol.submission_file.rows import NAMES, Budget, Rollout
-from covey.protocol.submission_file.sandbox_frames import pack_answer, unpack_call
+from covey.protocol.submission_file.sandbox_frames import pack_rows, unpack_call
 
 
 def encode(rollouts: Iterable[Rollout]) -> bytes:
@@ -29,8 +29,8 @@ def decode(data: bytes, budget: Budget) -> list[Rollout]:
 
 
 def decode_framed(payload: bytes) -> bytes:
-    """Decode a file inside a sandbox. The input comes from `pack_call`, and the output is for `unpack_answer`."""
-    return pack_answer(decode(*unpack_call(payload)))
+    """Decode a file inside a sandbox. The input comes from `pack_call`, and the output is for `unpack_rows`."""
+    return pack_rows(decode(*unpack_call(payload)))
 
 
 def build_decoder(setup: bytes) -> Callable[[bytes], bytes]:

@@ -21,7 +21,7 @@ def unpack_call(payload: bytes) -> tuple[bytes, Budget]:
     return data, Budget(**budget)
 
 
-def pack_answer(rows: Sequence[Rollout]) -> bytes:
+def pack_rows(rows: Sequence[Rollout]) -> bytes:
     """Pack rows in a format that is lossless and fast to parse.
 
     It consists of a 4-byte length, then JSON with the scalar values and the list lengths, then the lists of all
@@ -35,8 +35,8 @@ def pack_answer(rows: Sequence[Rollout]) -> bytes:
     return _frame(plain, b"".join(map(_pack_lists, rows)))
 
 
-def unpack_answer(answer: bytes) -> list[Rollout]:
-    """Return the rows that `pack_answer` packed."""
+def unpack_rows(answer: bytes) -> list[Rollout]:
+    """Return the rows that `pack_rows` packed."""
     plain, lists = _unframe(answer)
     rows, start = [], 0
     for row in plain:

@@ -16,7 +16,7 @@ from covey.cli import disputes
 from covey.devnet.deploy import derive_key
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.api.common import VerdictBody
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash, sign
 from covey.protocol.messages import Countersignature, Receipt
 from covey.protocol.verdict import Decision, Reason
@@ -70,7 +70,7 @@ def keep(chain: Chain, folder: Path, receipt: Receipt, *, is_promised: bool = Tr
         return folder / name
     promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
     signed = sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"])
-    answer = SubmissionAnswer(
+    answer = SubmissionResponse(
         receipt_hash=promise.receipt_hash, signed_at=promise.signed_at, latest_epoch=0, signature=signed
     )
     store.close(submission, answer)

@@ -122,7 +122,7 @@ async def test_request__longer_window_than_allowed__is_refused(harness: Coordina
     now = int(harness.clock())
     headers = harness.sign("node", now=now)
     parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
-    asked = http_signatures.RequestParts(
+    asked = http_signatures.SignedRequest(
         method="POST", authority=harness.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
     )
     signed = harness.wallet("node").sign_message(

@@ -8,7 +8,7 @@ import pytest
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical, eip712
-from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
+from covey.protocol.api.worker import SubmissionResponse, TaskOrder
 from covey.protocol.eip712 import Domain
 from covey.protocol.messages import Receipt
 from tests.fakes.coordinator import FakeCoordinator
@@ -46,7 +46,7 @@ class Party:
         }
         return Receipt(**(values | changes))
 
-    async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> SubmissionAnswer:
+    async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> SubmissionResponse:
         signature = eip712.sign(receipt, self.receipt_domain, self.harness.wallet(signer))
         return await self.client.submit(receipt, signature, file)
 

@@ -9,7 +9,7 @@ import pytest
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import canonical
 from covey.protocol.api.common import ReceiptBody
-from covey.protocol.api.worker import SubmissionAnswer, SubmissionRequest, TaskOrder
+from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, TaskOrder
 from covey.protocol.messages import Receipt
 from tests.fakes.network import CoordinatorHarness, create_pool, open_harness, reset
 from tests.fakes.pool import make_params
@@ -62,11 +62,11 @@ async def lease(harness: CoordinatorHarness, client: CoordinatorClient) -> tuple
     return task, (await upload(client, task, FILE)).url
 
 
-async def hand_in(harness: CoordinatorHarness, client: CoordinatorClient, receipt: Receipt) -> SubmissionAnswer:
+async def hand_in(harness: CoordinatorHarness, client: CoordinatorClient, receipt: Receipt) -> SubmissionResponse:
     """Send the receipt without a further upload."""
     body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(harness, receipt))
     answer = await client._post("/v1/submissions", body.model_dump_json().encode())
-    return SubmissionAnswer.model_validate_json(answer)
+    return SubmissionResponse.model_validate_json(answer)
 
 
 async def read_order(harness: CoordinatorHarness) -> bytes:

@@ -35,7 +35,7 @@ def mark(kind: str, reply: Reply) -> Reply:
 @contextmanager
 def open_mixture(*, cpu_seconds: float) -> Iterator[GradingPool]:
     """Open two grading processes of the mixture with tight limits."""
-    if find_isolation().rung == "limits":
+    if find_isolation().level == "limits":
         pytest.skip("programs of strangers run on no machine that only limits their resources")
     limits = GradingParams(cpu_seconds=cpu_seconds, memory_bytes=256 << 20, processes=16)
     with GradingPool(MIXTURE, load(MIXTURE), limits, SandboxSettings(grading_processes=2)) as pool:

@@ -4,7 +4,7 @@ import pytest
 
 from covey.environments.base import EnvironmentSpec, Reply
 from covey.environments.grading_process import pack_reply, pack_spec, unpack_grade
-from covey.sandbox import RUNGS, CallLimits, Sandbox, try_rung
+from covey.sandbox import LEVELS, CallLimits, Sandbox, try_level
 
 pytestmark = pytest.mark.integration
 
@@ -53,14 +53,14 @@ def read(outcome):
     return grade.reward, grade.limit
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_programs__on_each_rung__are_graded_alike(rung):
-    if try_rung(rung).isolation is None:
-        pytest.skip(f"{rung} does not hold here")
+@pytest.mark.parametrize("level", LEVELS)
+def test_programs__on_each_level__are_graded_alike(level):
+    if try_level(level).isolation is None:
+        pytest.skip(f"{level} does not hold here")
     limits = CallLimits(cpu_seconds=2, wall_seconds=30, memory_bytes=512 << 20, processes=16)
     sums = {**TESTS, "outputs": ["3", "7"]}
     with Sandbox(
-        "covey.environments.grading_process:build", setup=pack_spec(SPEC), limits=limits, isolation=rung
+        "covey.environments.grading_process:build", setup=pack_spec(SPEC), limits=limits, isolation=level
     ) as sandbox:
         outcomes = {
             program: sandbox.run(pack_reply(build_reply(program, sums if i == 0 else TESTS)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.sandbox import RUNGS, CallLimits, Isolation, Rung, Sandbox, SandboxError, find_isolation, try_rung
+from covey.sandbox import LEVELS, CallLimits, Isolation, Level, Sandbox, SandboxError, find_isolation, try_level
 
 HOSTILE = "tests.fakes.hostile:build"
 LIMITS = CallLimits(
@@ -20,15 +20,15 @@ LIMITS = CallLimits(
 Build = Callable[..., Sandbox]
 
 
-def require(rung: Rung) -> Isolation:
+def require(level: Level) -> Isolation:
     """Return the isolation level, or skip the test with the reason."""
-    trial = try_rung(rung)
+    trial = try_level(level)
     if trial.isolation is None:
-        pytest.skip(f"{rung} does not hold here: {trial.reason}")
+        pytest.skip(f"{level} does not hold here: {trial.reason}")
     return trial.isolation
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=LEVELS)
 def isolation(request: pytest.FixtureRequest) -> Isolation:
     return require(request.param)
 
@@ -49,7 +49,7 @@ def build() -> Iterator[Build]:
 
 @pytest.fixture
 def sandbox(build: Build, isolation: Isolation) -> Sandbox:
-    return build(isolation=isolation.rung)
+    return build(isolation=isolation.level)
 
 
 @pytest.fixture

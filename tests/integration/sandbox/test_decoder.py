@@ -11,7 +11,7 @@ import pytest
 from covey.errors import ProtocolError
 from covey.protocol.submission_file import parquet
 from covey.protocol.submission_file.rows import Budget
-from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.sandbox import CallLimits, Sandbox, SandboxError
 
 pytestmark = pytest.mark.integration
@@ -63,7 +63,7 @@ def decoder():
 
 
 def test_decoder__honest_row__comes_back(decoder):
-    (row,) = unpack_answer(decoder.call(pack_call(make_row(), BUDGET)))
+    (row,) = unpack_rows(decoder.call(pack_call(make_row(), BUDGET)))
     assert (row.tokens, row.proofs, row.reward) == ((1,), (b"x",), 1.0)
 
 
@@ -77,5 +77,5 @@ def test_decoder__bomb__refused_within_a_second_in_bounded_memory(decoder, make)
     assert isinstance(outcome.error, ProtocolError | SandboxError)
     assert outcome.error.code in ("oversized", "malformed", "sandbox_memory")
     assert outcome.peak_bytes < 700 << 20  # the memory limit and the libraries
-    (row,) = unpack_answer(decoder.call(pack_call(make_row(), BUDGET)))
+    (row,) = unpack_rows(decoder.call(pack_call(make_row(), BUDGET)))
     assert row.tokens == (1,)

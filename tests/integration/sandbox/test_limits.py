@@ -25,7 +25,7 @@ def require_quiet(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("word", [b"spin", b"spin_unbound", b"spin_in_children"])
 def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, word: bytes):
-    sandbox = build(isolation=isolation.rung, limits=narrow(cpu_seconds=0.5))
+    sandbox = build(isolation=isolation.level, limits=narrow(cpu_seconds=0.5))
     outcome = sandbox.run(word)
     assert getattr(outcome.error, "code", None) == "sandbox_cpu"
     assert outcome.error.is_limit
@@ -35,7 +35,7 @@ def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, wor
 
 @pytest.mark.parametrize("number", [signal.SIGPROF, signal.SIGXCPU])
 def test_cpu__signal_that_the_call_sends_itself__is_no_limit(build: Build, isolation, number: int):
-    outcome = build(isolation=isolation.rung, limits=narrow(cpu_seconds=5)).run(b"signal %d" % number)
+    outcome = build(isolation=isolation.level, limits=narrow(cpu_seconds=5)).run(b"signal %d" % number)
     assert getattr(outcome.error, "code", None) == "sandbox_died"
 
 
@@ -45,7 +45,7 @@ def test_cpu__honest_call__is_measured(sandbox: Sandbox):
 
 
 def test_wall__sleeper__ends_and_the_zygote_stays(build: Build, isolation):
-    sandbox = build(isolation=isolation.rung, limits=narrow(wall_seconds=0.3))
+    sandbox = build(isolation=isolation.level, limits=narrow(wall_seconds=0.3))
     sandbox.call(b"echo warm")
     zygote, started = sandbox.process_ids, time.monotonic()
     assert die(sandbox, b"sleep 60") == "sandbox_timeout"
@@ -75,7 +75,7 @@ def test_processes__fork_bomb__is_bounded(sandbox: Sandbox):
 
 
 def test_processes__that_fork_for_ever__end(build: Build, isolation):
-    sandbox = build(isolation=isolation.rung, limits=narrow(cpu_seconds=0.5, wall_seconds=5))
+    sandbox = build(isolation=isolation.level, limits=narrow(cpu_seconds=0.5, wall_seconds=5))
     assert die(sandbox, b"fork_for_ever") in {"sandbox_cpu", "sandbox_died", "sandbox_timeout"}
     require_quiet(sandbox)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.sandbox import CallLimits, RungTrial, Sandbox, SandboxError, find_isolation, zygote_process
+from covey.sandbox import CallLimits, IsolationTrial, Sandbox, SandboxError, find_isolation, zygote_process
 from tests.integration.sandbox.conftest import HOSTILE, LIMITS, Build, die, is_alive, list_tree
 
 pytestmark = pytest.mark.integration
@@ -151,8 +151,10 @@ def test_start__function_that_does_not_exist__is_the_operators_fault(build: Buil
         build(function).call(b"honest work")
 
 
-def test_sandbox__required_rung_does_not_hold__is_refused_before_any_call(monkeypatch):
-    monkeypatch.setattr("covey.sandbox.ladder.try_rung", lambda rung: RungTrial(rung=rung, reason="it is not there"))
+def test_sandbox__required_level_does_not_hold__is_refused_before_any_call(monkeypatch):
+    monkeypatch.setattr(
+        "covey.sandbox.isolation_trials.try_level", lambda level: IsolationTrial(level=level, reason="it is not there")
+    )
     with pytest.raises(OperatorError, match="the isolation level bwrap does not work on this machine: it is not there"):
         Sandbox(HOSTILE, isolation="bwrap")
 
@@ -180,7 +182,7 @@ def test_start__takes_too_long__is_tried_again(build: Build, monkeypatch):
 
 def test_close__ends_the_processes_and_may_be_repeated(build: Build, isolation):
     before, opened = set(list_tree(os.getpid())), len(os.listdir("/proc/self/fd"))
-    sandbox = build(isolation=isolation.rung, processes=2)
+    sandbox = build(isolation=isolation.level, processes=2)
     sandbox.start()
     zygotes = sandbox.process_ids
     assert len(set(zygotes)) == 2
@@ -204,7 +206,7 @@ def test_parent__killed_in_a_call__leaves_no_process(isolation):
     code = f"""
 import os, sys, threading
 from covey.sandbox import CallLimits, Sandbox
-sandbox = Sandbox({HOSTILE!r}, isolation={isolation.rung!r})
+sandbox = Sandbox({HOSTILE!r}, isolation={isolation.level!r})
 sandbox.call(b"echo x")
 print(*sandbox.process_ids, flush=True)
 threading.Timer(0.3, os.kill, (os.getpid(), 9)).start()
@@ -272,22 +274,22 @@ def test_sandbox__as_another_user__isolates_as_well(tmp_path: Path):
         pytest.skip("the other tests run as a plain user already")
     code = f"""
 import sys
-from covey.sandbox import RUNGS, CallLimits, Sandbox, try_rung
-for rung in RUNGS:
-    trial = try_rung(rung)
+from covey.sandbox import LEVELS, CallLimits, Sandbox, try_level
+for level in LEVELS:
+    trial = try_level(level)
     if trial.isolation is None:
-        print(rung, "-", trial.reason)
+        print(level, "-", trial.reason)
         continue
     limits = CallLimits(cpu_seconds=1, memory_bytes=1 << 28, processes=16)
-    with Sandbox({HOSTILE!r}, isolation=rung, limits=limits) as made:
+    with Sandbox({HOSTILE!r}, isolation=level, limits=limits) as made:
         error = made.run(b"spin").error
-        print(rung, made.call(b"echo well").decode(), error.code, int(made.call(b"fork_bomb")) < 40)
+        print(level, made.call(b"echo well").decode(), error.code, int(made.call(b"fork_bomb")) < 40)
 """
     done = run_as_nobody(code, tmp_path)
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
-    for rung in ("unshare", "landlock", "limits"):
-        assert f"{rung} well sandbox_cpu True" in lines or any(line.startswith(f"{rung} -") for line in lines), lines
+    for level in ("unshare", "landlock", "limits"):
+        assert f"{level} well sandbox_cpu True" in lines or any(line.startswith(f"{level} -") for line in lines), lines
     assert "limits well sandbox_cpu True" in lines
 
 

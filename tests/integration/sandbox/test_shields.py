@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def require_shield(isolation: Isolation, name: str) -> None:
     if not getattr(isolation, name):
-        pytest.skip(f"{isolation.rung} does not shield: {name}")
+        pytest.skip(f"{isolation.level} does not shield: {name}")
 
 
 def test_network__listener_of_this_machine__sees_nothing(sandbox: Sandbox, isolation):
@@ -50,7 +50,7 @@ def test_files__outside_scratch__cannot_be_written(sandbox: Sandbox, isolation):
 
 def test_files__every_folder_of_bubblewraps_root__is_read_only(sandbox: Sandbox, isolation):
     if not isolation.has_own_root:
-        pytest.skip("the rung has no root folder of its own")
+        pytest.skip("the level has no root folder of its own")
     assert sandbox.call(b"write_somewhere") in (b"/scratch", b"/scratch\n/tmp")
     assert not {b"docs", b"README.md"} & {*sandbox.call(b"list " + bytes(ROOT)).split()}
 
@@ -58,7 +58,7 @@ def test_files__every_folder_of_bubblewraps_root__is_read_only(sandbox: Sandbox,
 def test_environment__of_process_1_and_of_the_parent__holds_no_secret(build: Build, isolation, monkeypatch):
     require_shield(isolation, "environment")
     monkeypatch.setenv("COVEY_SECRET", "s3cret")
-    sandbox = build(isolation=isolation.rung)
+    sandbox = build(isolation=isolation.level)
     assert b"SECRET" not in sandbox.call(b"environment")
     for process in (1, os.getpid(), os.getppid()):
         for name in ("environ", "cmdline", "mem"):
@@ -74,8 +74,8 @@ def test_environment__names__are_the_few_that_python_needs(sandbox: Sandbox):
 
 
 def test_zygote__cannot_be_read_or_traced(sandbox: Sandbox, isolation):
-    if isolation.rung == "limits" and os.geteuid() == 0:
-        pytest.skip("the user that has no rights is tested on the other rungs")
+    if isolation.level == "limits" and os.geteuid() == 0:
+        pytest.skip("the user that has no rights is tested on the other levels")
     assert sandbox.call(b"spy") == b""
     assert sandbox.call(b"trace_zygote").startswith(b"!")
 
@@ -115,8 +115,8 @@ def test_parent__cannot_be_signalled(sandbox: Sandbox, isolation):
 
 @pytest.mark.parametrize("word", [b"unshare", b"keep_memory"])
 def test_kernel__namespaces_and_lasting_memory__are_refused(sandbox: Sandbox, isolation, word: bytes):
-    if isolation.rung == "limits":
-        pytest.skip("the rung has no filter of system calls")
+    if isolation.level == "limits":
+        pytest.skip("the level has no filter of system calls")
     assert sandbox.call(word).startswith(b"!")
 
 

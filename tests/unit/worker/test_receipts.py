@@ -7,7 +7,7 @@ from covey.devnet import deploy
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712, messages
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import Domain
 from covey.protocol.messages import Countersignature
 from covey.protocol.submission_file.rows import count_units
@@ -37,13 +37,15 @@ def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
 # -- the operator's promise
 
 
-def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionAnswer:
+def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionResponse:
     values = {"receipt_hash": eip712.compute_struct_hash(receipt), "signed_at": 1000, "latest_epoch": 64}
     promise = Countersignature(**(values | changes))
-    return SubmissionAnswer(**eip712.to_dict(promise), signature=eip712.sign(promise, LEDGER, signer))
+    return SubmissionResponse(**eip712.to_dict(promise), signature=eip712.sign(promise, LEDGER, signer))
 
 
-def require(answer: SubmissionAnswer, receipt: messages.Receipt, *, first: int = 950, last: int = 1100, epochs=(3, 5)):
+def require(
+    answer: SubmissionResponse, receipt: messages.Receipt, *, first: int = 950, last: int = 1100, epochs=(3, 5)
+):
     return receipts.require_promise(
         answer,
         receipt,
@@ -61,12 +63,12 @@ def receipt(worker: Worker) -> messages.Receipt:
 
 
 def test_require_promise__lawful__is_returned(receipt: messages.Receipt):
-    promise = require(answer_to(receipt), receipt, first=1049, last=1000 - receipts.MOST_AHEAD_SECONDS)
+    promise = require(answer_to(receipt), receipt, first=1049, last=1000 - receipts.MAX_AHEAD_SECONDS)
     assert (promise.signed_at, promise.latest_epoch) == (1000, 64)
     assert promise.receipt_hash == eip712.compute_struct_hash(receipt)
 
 
-def code_of(answer: SubmissionAnswer, receipt: messages.Receipt, **times: int) -> str:
+def code_of(answer: SubmissionResponse, receipt: messages.Receipt, **times: int) -> str:
     with pytest.raises(ProtocolError) as caught:
         require(answer, receipt, **times)
     return caught.value.code
@@ -77,7 +79,7 @@ def test_require_promise__for_another_receipt__is_refused(receipt: messages.Rece
     assert code_of(answer_to(other), receipt) == "bad_countersignature"
 
 
-@pytest.mark.parametrize(("first", "last"), [(1050, 1100), (950, 999 - receipts.MOST_AHEAD_SECONDS)])
+@pytest.mark.parametrize(("first", "last"), [(1050, 1100), (950, 999 - receipts.MAX_AHEAD_SECONDS)])
 def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
     """The date decides which later block draws the audit, so the coordinator must not be free to choose it."""
     assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import to_dict
 from covey.protocol.messages import Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
@@ -14,7 +14,7 @@ from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.unit
-ANSWER = SubmissionAnswer(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
+ANSWER = SubmissionResponse(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
 
 
 def make_submission(task: int, lease: int, file: bytes = b"rows") -> SignedSubmission:

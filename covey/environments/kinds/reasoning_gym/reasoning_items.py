@@ -150,7 +150,7 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
     for name in sorted(list_generators(options) & REFUSED.keys()):
         raise build_refusal(f"the reasoning-gym generator {name} creates different tasks in each run: {REFUSED[name]}")
     # Strangers write a pool's parameters, so no generator may open files that they name on this machine.
-    if any("/" in text or "\\" in text for text in list_texts(options.config)):
+    if any("/" in text or "\\" in text for text in list_strings(options.config)):
         raise build_refusal(
             f"the config of the reasoning-gym generator {options.name!r} contains a path, which is not allowed"
         )
@@ -166,14 +166,14 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
         raise build_refusal(f"reasoning-gym rejected the config of {options.name!r}: {error}") from error
 
 
-def list_texts(value: object) -> Iterator[str]:
+def list_strings(value: object) -> Iterator[str]:
     """Yield all strings in a JSON value, including the keys of objects."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield str(key)
-            yield from list_texts(item)
+            yield from list_strings(item)
     elif isinstance(value, list):
         for item in value:
-            yield from list_texts(item)
+            yield from list_strings(item)

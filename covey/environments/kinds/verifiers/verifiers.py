@@ -30,7 +30,7 @@ from covey.environments.kinds.verifiers.verifiers_server import Scorer, TasksetR
 from covey.environments.task_draws import draw_below, is_held_out
 from covey.errors import OperatorError
 
-PLUGGED = frozenset({"fn", "judges", "metrics", "rewards", "stops", "system_prompt"})
+FORBIDDEN_SETTINGS = frozenset({"fn", "judges", "metrics", "rewards", "stops", "system_prompt"})
 """Settings that could make verifiers import code, query a model or read a file. A pool may not use them."""
 _PATH = re.compile(r"^[/~]|\\|://|(^|/)\.\.(/|$)|\.py(:|$)")
 
@@ -78,7 +78,7 @@ class VerifiersSource(TaskSource):
             raise build_refusal(f"the options of the environment verifiers are invalid: {error}") from error
         # Strangers write a pool's parameters, so no taskset may open files or addresses that they name.
         for name, text in _list_texts(self._options.config):
-            if name in PLUGGED:
+            if name in FORBIDDEN_SETTINGS:
                 raise build_refusal(
                     f"the config of the taskset {self._options.taskset!r} sets {name}, which is not allowed in a pool"
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.chain.deterrence import (
-    LEAST_FACTOR,
+    MIN_FACTOR,
     UNDRAWN_PART,
     Deterrence,
     compute_deterrence,
@@ -39,7 +39,7 @@ def compute_factor(terms, params, audit_rate: float) -> float:
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*pool.toml")), ids=lambda path: path.name)
 def test_compute_deterrence__shipped_pools__deter(file: Path):
-    assert compute_deterrence(*read_settings(file)).factor >= LEAST_FACTOR
+    assert compute_deterrence(*read_settings(file)).factor >= MIN_FACTOR
 
 
 @pytest.mark.parametrize("validators", [1, 3])
@@ -47,7 +47,7 @@ def test_compute_deterrence__pool_of_covey_init__deters(tmp_path: Path, validato
     names = ("trainer", "arbiter", *(f"validator-{i + 1}" for i in range(validators)))
     text = build_pool("mine", PoolPlan(validators=validators), {name: make_address(name) for name in names})
     (tmp_path / "pool.toml").write_text(text)
-    assert compute_deterrence(*read_settings(tmp_path / "pool.toml")).factor >= LEAST_FACTOR
+    assert compute_deterrence(*read_settings(tmp_path / "pool.toml")).factor >= MIN_FACTOR
 
 
 def test_compute_deterrence__demo__replays_everything(tmp_path: Path):
@@ -120,7 +120,7 @@ def test_factor__many_simulated_cheats__equals_their_loss_over_their_gain(rate: 
 def test_factor__cheat_uses_the_limit_of_undrawn_pay__approaches_undrawn_part():
     terms, params = read_large(min_stake=4 * 10**6 * COINS, slash_amount=10**6 * COINS)
     assert 0.999 * UNDRAWN_PART < compute_deterrence(terms, params).factor < UNDRAWN_PART
-    assert LEAST_FACTOR < UNDRAWN_PART
+    assert MIN_FACTOR < UNDRAWN_PART
 
 
 def test_compute_deterrence__first_cases_are_light__counts_the_light_amount():
@@ -144,12 +144,12 @@ def test_list_remedies__weak_terms__gives_the_smallest_sufficient_change_of_each
     changes = [remedy.change for remedy in list_remedies(terms, params)]
     assert changes == sorted(changes)
     rate = remedies["audit_rate",].values["audit_rate"]
-    assert compute_factor(terms, params, rate) >= LEAST_FACTOR > compute_factor(terms, params, rate - 0.01)
+    assert compute_factor(terms, params, rate) >= MIN_FACTOR > compute_factor(terms, params, rate - 0.01)
     slashes = remedies["slash_amount", "min_stake"].values
     assert slashes["min_stake"] == 4 * slashes["slash_amount"]
-    assert compute_deterrence(replace(terms, **slashes), params).factor >= LEAST_FACTOR
+    assert compute_deterrence(replace(terms, **slashes), params).factor >= MIN_FACTOR
     reward = remedies["reward_per_unit",].values["reward_per_unit"]
-    assert compute_deterrence(replace(terms, reward_per_unit=reward), params).factor >= LEAST_FACTOR
+    assert compute_deterrence(replace(terms, reward_per_unit=reward), params).factor >= MIN_FACTOR
     assert all(re.fullmatch(r"\d{1,2}0*", str(n)) for n in (reward, slashes["slash_amount"]))
 
 

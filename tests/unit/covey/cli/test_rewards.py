@@ -153,8 +153,8 @@ def test_choose_pause__by_hand__until_it_is_final_within_bounds(final_at, pause)
 @pytest.fixture
 def answers(opened, monkeypatch):
     """Return a list of the coordinator's next answers, which are given without a pause."""
-    monkeypatch.setattr(rewards, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(rewards, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(rewards, "MIN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(rewards, "MAX_PAUSE_SECONDS", 0.0)
     given = []
 
     async def answer(*_):

@@ -9,7 +9,7 @@ import pytest
 from covey.console.receipt_files import MAX_FILE_BYTES, read_receipt_file
 from covey.errors import OperatorError
 from covey.protocol.api.common import ReceiptBody
-from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash
 from covey.protocol.messages import Countersignature, Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
@@ -21,7 +21,9 @@ RECEIPT = Receipt(
     pool=1, task=7, lease=9, node=make_address("a"), contributor=make_address("b"), policy_version=0,
     work_key=make_hash("7"), groups=2, units=9, deadline=2**62,
 )  # fmt: skip
-ANSWER = SubmissionAnswer(receipt_hash=compute_struct_hash(RECEIPT), signed_at=5, latest_epoch=64, signature=SIGNATURE)
+ANSWER = SubmissionResponse(
+    receipt_hash=compute_struct_hash(RECEIPT), signed_at=5, latest_epoch=64, signature=SIGNATURE
+)
 
 
 def test_read_receipt_file__sent_or_pending__has_the_receipt_and_any_promise(tmp_path: Path):
@@ -38,7 +40,7 @@ def test_read_receipt_file__sent_or_pending__has_the_receipt_and_any_promise(tmp
     assert (sent.receipt, sent.promise_signature) == (RECEIPT, SIGNATURE)
 
 
-def build(promise: SubmissionAnswer | None = None, **changes: object) -> bytes:
+def build(promise: SubmissionResponse | None = None, **changes: object) -> bytes:
     body = ReceiptBody.of(dataclasses.replace(RECEIPT)).model_dump(mode="json") | changes
     values = {"receipt": body, "signature": SIGNATURE}
     return json.dumps(values | ({} if promise is None else {"countersignature": promise.model_dump()})).encode()

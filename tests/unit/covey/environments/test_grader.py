@@ -120,7 +120,7 @@ class Running:
     grading_python = GradingPython()
 
 
-def test_pool__programs_on_the_last_rung__are_refused_unless_the_operator_accepts_them(build):
+def test_pool__programs_on_the_last_level__are_refused_unless_the_operator_accepts_them(build):
     with pytest.raises(OperatorError, match="unisolated_programs") as caught:
         build(environment=Running())
     assert "allow_unisolated_programs" in caught.value.fix

@@ -10,7 +10,7 @@ import pytest
 
 from covey.errors import OperatorError
 from covey.local import keeper as module
-from covey.local.keeper import LOCK_FILE, LONGEST_BREAK, STEADY_SECONDS, Keeper, locked, stop_keeper
+from covey.local.keeper import LOCK_FILE, MAX_PAUSE_SECONDS, STEADY_SECONDS, Keeper, locked, stop_keeper
 
 pytestmark = pytest.mark.unit
 HOLD = """
@@ -103,11 +103,11 @@ def test_look__one_failed__starts_again_after_breaks_that_double(keeper: Keeper,
         keeper.look()
         assert keeper.kept[0].state == "failed, restarting"
         begun = clock.now
-        while keeper.kept[0].again_at is not None:
+        while keeper.kept[0].restart_at is not None:
             clock.now += 0.5
             keeper.look()
         waited.append(clock.now - begun)
-    assert waited == [1, 2, 4, 8, 16, 32, LONGEST_BREAK, LONGEST_BREAK, LONGEST_BREAK]
+    assert waited == [1, 2, 4, 8, 16, 32, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS]
     assert said[0] == "relay ended with exit code 1 and restarts in 1 s; the last line of its log is: last words"
     assert [each.name for each in keeper._processes.started].count("worker") == 1
 
@@ -117,7 +117,7 @@ def test_look__one_that_ran_long__starts_again_after_a_second(keeper: Keeper, cl
     for _ in range(3):
         fail(keeper, 1, -9)
         keeper.look()
-        clock.now += LONGEST_BREAK
+        clock.now += MAX_PAUSE_SECONDS
         keeper.look()
     clock.now += STEADY_SECONDS
     fail(keeper, 1, -9)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from covey.local import logs
-from covey.local.logs import TAIL_BYTES, has_said, read_last, read_last_lines, rotate
+from covey.local.logs import TAIL_BYTES, contains_since, read_last, read_last_lines, rotate
 
 pytestmark = pytest.mark.unit
 
@@ -29,22 +29,22 @@ def test_log__deleted_while_its_process_runs__is_empty(log: Path):
     rotate(log)
     assert not log.exists()
     assert read_last_lines(log, 5) == []
-    assert not has_said(log, 0, "worker started")
+    assert not contains_since(log, 0, "worker started")
 
 
 def test_has_said__since_the_start__also_in_a_log_that_was_cut(log: Path):
     log.write_text("worker started\n")
     begun = log.stat().st_size
-    assert not has_said(log, begun, "worker started")
+    assert not contains_since(log, begun, "worker started")
     with log.open("a") as file:
         file.write("worker started\n")
-    assert has_said(log, begun, "worker started")
+    assert contains_since(log, begun, "worker started")
     log.write_text("runs\n")
-    assert has_said(log, begun, "runs")
+    assert contains_since(log, begun, "runs")
 
 
 def test_rotate__over_the_limit__moves_it_and_its_process_continues(log: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(logs, "LONGEST_LOG", 10)
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 10)
     older = log.with_name("worker.log.1")
     log.write_text("1234567890")
     rotate(log)

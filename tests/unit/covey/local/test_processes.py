@@ -97,7 +97,7 @@ def test_rotate_logs__one_cannot_be_moved__is_named_and_the_next_is_moved(play, 
     running = [play.start(name, f"print('{name} is over the limit')") for name in "ab"]
     for each in running:
         assert each.wait(10) == 0
-    monkeypatch.setattr(logs, "LONGEST_LOG", 5)
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 5)
     (running[0].log.parent / "a.log.1").mkdir()  # in the way, as a full disk would be
     assert play.rotate_logs() == f"the log {running[0].log} cannot be rotated: Is a directory"
     assert [each.log.stat().st_size > 0 for each in running] == [True, False]

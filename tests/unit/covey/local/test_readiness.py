@@ -15,7 +15,7 @@ import pytest
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import OperatorError
 from covey.local.folder import create_pool_folder
-from covey.local.keeper import Kept
+from covey.local.keeper import KeptProcess
 from covey.local.plan import NamedChain, PoolPlan
 from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
 from covey.runtime.http import find_free_ports, listen
@@ -24,7 +24,7 @@ from tests.fakes.pool import make_deployment
 pytestmark = pytest.mark.unit
 DEPLOYMENT = make_deployment(start_block=3)
 RUNNING: Any = SimpleNamespace(exit_code=None)
-COORDINATOR = Kept(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
+COORDINATOR = KeptProcess(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
 
 
 class Clock:
@@ -173,7 +173,7 @@ def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: P
 def test_require_free_ports__of_an_origin_or_relay__is_an_error_that_names_its_file(
     tmp_path: Path, port: int, command: str
 ):
-    kept = Kept(name="policies", command=command.format(port=port))
+    kept = KeptProcess(name="policies", command=command.format(port=port))
     readiness = Readiness(tmp_path, [kept])
     readiness.require_free_ports()
     with listen("127.0.0.1", port), pytest.raises(OperatorError) as caught:
@@ -185,7 +185,7 @@ def test_require_free_ports__of_an_origin_or_relay__is_an_error_that_names_its_f
 
 @pytest.mark.parametrize("port", ["", "many", "70000"])
 def test_require_free_ports__not_a_port__is_left_to_the_command(tmp_path: Path, port: str):
-    Readiness(tmp_path, [Kept(name="origin", command=f"origin run --port {port}")]).require_free_ports()
+    Readiness(tmp_path, [KeptProcess(name="origin", command=f"origin run --port {port}")]).require_free_ports()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_is_reached__role__only_once_it_says_that_it_works(tmp_path: Path, comma
     log, clock = tmp_path / "role.log", Clock()
     said = json.dumps({"role": command.split(maxsplit=1)[0], "event": event}) + "\n"
     log.write_text(said)  # by an earlier process
-    kept = Kept(name="role", command=command)
+    kept = KeptProcess(name="role", command=command)
     readiness = Readiness(tmp_path, [kept], clock=clock)
 
     def look() -> bool:
@@ -228,7 +228,7 @@ def test_is_reached__role__only_once_it_says_that_it_works(tmp_path: Path, comma
 def test_is_reached__one_that_says_nothing__only_while_it_runs(tmp_path: Path):
     clock = Clock()
     running: Any = SimpleNamespace(exit_code=1)
-    jobs = Kept(name="jobs", command="coordinator jobs --config coordinator.toml", running=running)
+    jobs = KeptProcess(name="jobs", command="coordinator jobs --config coordinator.toml", running=running)
     readiness = Readiness(tmp_path, [jobs], clock=clock)
     assert not readiness.is_reached()
     assert readiness.awaited == ("jobs",)

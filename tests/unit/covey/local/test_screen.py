@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.local.keeper import Kept
+from covey.local.keeper import KeptProcess
 from covey.local.screen import Screen
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def test_show__last_line_of_a_log__is_shown_without_what_a_terminal_obeys(tmp_pa
     log.write_text(f"{EVIL}\n")
     running: Any = SimpleNamespace(log=log, pid=77, exit_code=None)
     with Screen(console, tmp_path, None) as screen:
-        screen.show([Kept(name="worker", command="worker run", running=running)])
+        screen.show([KeptProcess(name="worker", command="worker run", running=running)])
     assert HARMLESS in get_shown(console)
     assert "\x1b]0;" not in get_shown(console)
     assert "77" in get_shown(console)

@@ -81,7 +81,7 @@ async def connect():
 
 
 def verify(request, body, now=NOW):
-    signed = http_signatures.RequestParts(
+    signed = http_signatures.SignedRequest(
         method=request.method, authority="coordinator:8000", path=request.url.path, query="", body=body
     )
     return http_signatures.verify_request(signed, request.headers, chain_id=CHAIN, now=now)

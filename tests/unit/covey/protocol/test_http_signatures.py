@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
-from covey.protocol.http_signatures import RequestParts, sign_request, verify_request
+from covey.protocol.http_signatures import SignedRequest, sign_request, verify_request
 
 pytestmark = pytest.mark.unit
 
 KEY, OTHER = Account.from_key(b"\x11" * 32), Account.from_key(b"\x22" * 32)
 NOW, CHAIN, NONCE = 1_700_000_000, 31337, "abcdefghijklmnop"
-REQUEST = RequestParts(
+REQUEST = SignedRequest(
     method="POST", authority="127.0.0.1:8000", path="/v1/tasks/claim", query="a=1&b=2", body=b'{"x":1}'
 )
 HEADERS = sign_request(REQUEST, KEY, chain_id=CHAIN, now=NOW, nonce=NONCE)
@@ -75,7 +75,7 @@ def test_content_digest__example_of_rfc_9530():
     st.binary(max_size=50),
 )
 def test_verify__signed_request__returns_signer_and_nonce(method, path, query, body):
-    request = RequestParts(method=method, authority="h:1", path="/" + path, query=query, body=body)
+    request = SignedRequest(method=method, authority="h:1", path="/" + path, query=query, body=body)
     headers = sign_request(request, KEY, chain_id=1, now=NOW, nonce=NONCE)
     verified = verify_request(request, headers, chain_id=1, now=NOW)
     assert (verified.signer, verified.nonce, verified.expires) == (KEY.address, NONCE, NOW + 60)

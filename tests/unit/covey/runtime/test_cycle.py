@@ -62,14 +62,14 @@ async def test_run_forever__outcomes__done_goes_on_idle_waits_a_little(waits):
 
 
 async def test_run_forever__failures__back_off_doubles_up_to_its_cap_and_restarts_after_success(waits):
-    pace = Pace(retry_first_s=0.1, retry_most_s=1.0, idle_wait_s=9)
+    pace = Pace(first_retry_s=0.1, max_retry_s=1.0, idle_wait_s=9)
     fail = TransientError("chain_unreachable", "x")
     await play([fail] * 6 + [CycleResult.DONE, fail, CycleResult.IDLE, CycleResult.RETRY], pace=pace)
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.1, 9, 0.1])
 
 
 async def test_run_forever__thousands_of_failures__the_cap_holds(waits):
-    await play([CycleResult.RETRY] * 2000, pace=Pace(retry_first_s=0.1, retry_most_s=5))
+    await play([CycleResult.RETRY] * 2000, pace=Pace(first_retry_s=0.1, max_retry_s=5))
     assert max(waits) == 5
     assert waits[-1] == 5
 
@@ -175,7 +175,7 @@ async def test_keep_trying__transient_error__repeats_until_it_succeeds(waits):
             raise TransientError("chain_unreachable", "x")
         return "joined"
 
-    assert await keep_trying(attempt, asyncio.Event(), pace=Pace(retry_first_s=1, retry_most_s=3)) == "joined"
+    assert await keep_trying(attempt, asyncio.Event(), pace=Pace(first_retry_s=1, max_retry_s=3)) == "joined"
     assert waits == [1, 2, 3]
 
 
@@ -196,7 +196,7 @@ async def test_keep_trying__stop_is_set__returns_none():
         stop.set()
         raise TransientError("x", "y")
 
-    assert await keep_trying(attempt, stop, pace=Pace(retry_first_s=60, retry_most_s=60)) is None
+    assert await keep_trying(attempt, stop, pace=Pace(first_retry_s=60, max_retry_s=60)) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -25,7 +25,7 @@ async def test_run_forever__busy_and_idle_cycles__are_timed_separately(monkeypat
         return outcome
 
     monkeypatch.setattr(loop, "time", lambda: now)
-    pace = Pace(idle_wait_s=0.0, retry_first_s=0.0)
+    pace = Pace(idle_wait_s=0.0, first_retry_s=0.0)
     await run_forever(cycle, None, stop=stop, pace=pace, metrics=metrics)
     monkeypatch.undo()
     assert (metrics.busy_seconds, metrics.seconds) == (4.0, 10.0)

@@ -159,4 +159,4 @@ def test_compute_scores__tensors__have_the_winner_of_the_race() -> None:
 
 def test_most_noise__largest_word__is_below() -> None:
     # u = 1 - 2**-33, so the noise is 33 log 2 = 22.87; the smallest word gives -log(33 log 2) = -3.13.
-    assert 33 * np.log(2) < noise_kernels._MOST_NOISE
+    assert 33 * np.log(2) < noise_kernels._MAX_NOISE

@@ -26,7 +26,7 @@ def test_describe__limits__shields_nothing():
 
 def test_wrap__bubblewrap__has_every_namespace_and_only_scratch_is_writable(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    isolation = Isolation(rung="bwrap", version="x", binary="/usr/bin/bwrap")
+    isolation = Isolation(level="bwrap", version="x", binary="/usr/bin/bwrap")
     line = wrap(isolation, ["run"], surroundings=survey(["covey"]), scratch=SCRATCH, scratch_bytes=77)
     assert line[0] == "/usr/bin/bwrap"
     assert {"--unshare-user", "--unshare-all", "--disable-userns", "--as-pid-1", "--new-session"} <= set(line)
@@ -38,7 +38,7 @@ def test_wrap__bubblewrap__has_every_namespace_and_only_scratch_is_writable(monk
 
 def test_wrap__root__becomes_another_user_first(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    isolation = Isolation(rung="limits", version="x")
+    isolation = Isolation(level="limits", version="x")
     line = wrap(isolation, ["run"], surroundings=survey([]), scratch=Path("/tmp/s"), scratch_bytes=1)
     assert line[:4] == [sys.executable, "-I", "-S", launcher.__file__]
     assert line[-1] == "run"
@@ -46,9 +46,9 @@ def test_wrap__root__becomes_another_user_first(monkeypatch):
 
 def test_list_readable__without_namespaces__has_no_proc():
     surroundings = survey(["covey"])
-    assert Path("/proc") not in list_readable(Isolation(rung="landlock", version="x"), surroundings)
-    assert Path("/proc") in list_readable(Isolation(rung="unshare", version="x"), surroundings)
-    assert list_readable(Isolation(rung="bwrap", version="x"), surroundings) == [Path("/")]
+    assert Path("/proc") not in list_readable(Isolation(level="landlock", version="x"), surroundings)
+    assert Path("/proc") in list_readable(Isolation(level="unshare", version="x"), surroundings)
+    assert list_readable(Isolation(level="bwrap", version="x"), surroundings) == [Path("/")]
 
 
 def test_find_covers__nested_closed_folders__finds_the_topmost_one(tmp_path: Path):

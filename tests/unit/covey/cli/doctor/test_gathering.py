@@ -11,7 +11,7 @@ from covey.cli.doctor.doctor import guess_role
 from covey.cli.doctor.gathering import find_coordinator_url, gather, start
 from covey.cli.doctor.snapshot import Trouble
 from covey.errors import OperatorError, TransientError
-from covey.sandbox import RUNGS
+from covey.sandbox import LEVELS
 from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
@@ -61,7 +61,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
     assert "http://127.0.0.1:9" in seen.coordinator.detail
     assert (seen.chain, seen.pool, seen.relays, seen.manifest, seen.params) == (None, None, None, None, None)
     assert seen.device.has_idle_gpu
-    assert seen.isolation.isolation.rung in RUNGS
+    assert seen.isolation.isolation.level in LEVELS
     assert seen.device.memory > 1 << 28
     folder = seen.folders[settings.home]
     assert (folder.is_writable, folder.held) == (True, 0)

@@ -22,7 +22,7 @@ from covey.cli.doctor.snapshot import (
 )
 from covey.protocol.api.public import NodeView
 from covey.protocol.manifest import File, Manifest, Shard
-from covey.sandbox import Isolation, RungTrial
+from covey.sandbox import Isolation, IsolationTrial
 from covey.sandbox.isolation import describe
 from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
 from trainer.config import TrainerConfig
@@ -71,10 +71,10 @@ POOL = PoolFacts(
 )
 BUBBLEWRAP = describe("bwrap", version="bubblewrap 0.11.0")
 BARE = IsolationFacts(
-    isolation=Isolation(rung="limits", version="Linux 6.1"),
+    isolation=Isolation(level="limits", version="Linux 6.1"),
     failed=(
-        RungTrial(rung="bwrap", reason="bubblewrap is not installed"),
-        RungTrial(rung="unshare", reason="not permitted"),
+        IsolationTrial(level="bwrap", reason="bubblewrap is not installed"),
+        IsolationTrial(level="unshare", reason="not permitted"),
     ),
 )
 CHAIN = ChainFacts(url="http://node", chain_id=7, head_time=1000, gas_price=10**9, codeless=(), balance=10**18)

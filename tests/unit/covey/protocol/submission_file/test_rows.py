@@ -15,7 +15,7 @@ from covey.errors import ProtocolError
 from covey.protocol.submission_file import codec, parquet
 from covey.protocol.submission_file.codec import decode, encode
 from covey.protocol.submission_file.rows import Budget, Rollout, count_units
-from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +88,7 @@ def test_encode__any_rows__decode_sorted_also_through_sandbox_frames(rows):
     data = encode(rows)
     expected = sorted(rows, key=lambda row: (row.group, row.sibling))
     assert decode(data, BUDGET) == expected
-    assert unpack_answer(codec.decode_framed(pack_call(data, BUDGET))) == expected
+    assert unpack_rows(codec.decode_framed(pack_call(data, BUDGET))) == expected
     assert encode(rows[::-1]) == data
     assert count_units(rows) == sum(len(row.tokens) for row in rows)
 
@@ -163,7 +163,7 @@ def test_decoded_bytes__short_proof_window__covers_the_proofs_of_an_honest_file(
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 16)
     data = encode([replace(largest, sibling=i) for i in range(16)])
     assert len(decode(data, short)) == 16
-    assert len(unpack_answer(codec.decode_framed(pack_call(data, short)))) == 16
+    assert len(unpack_rows(codec.decode_framed(pack_call(data, short)))) == 16
     assert refuse(data) == "oversized"
 
 

@@ -8,10 +8,10 @@ from functools import cache
 from covey.errors import OperatorError, TransientError
 from covey.sandbox import landlock, seccomp
 from covey.sandbox.call_limits import CallLimits
-from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, describe, find_binary, survey
+from covey.sandbox.isolation import LEVELS, Isolation, IsolationSetting, Level, describe, find_binary, survey
 from covey.sandbox.zygote_process import ZygoteProcess
 
-LEAST_BUBBLEWRAP = (0, 8)
+MIN_BUBBLEWRAP = (0, 8)
 """Minimum version of bubblewrap: the first that can limit the scratch folder's size and forbid more user namespaces."""
 _MISSING = {
     "bwrap": "bubblewrap is not installed",
@@ -21,13 +21,13 @@ _MISSING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungTrial:
+class IsolationTrial:
     """Result of trying one isolation level.
 
-    Example: `RungTrial(rung="bwrap", reason="bubblewrap is not installed")`.
+    Example: `IsolationTrial(level="bwrap", reason="bubblewrap is not installed")`.
     """
 
-    rung: Rung
+    level: Level
     """Name of the level that was tried."""
     isolation: Isolation | None = None
     """Isolation that the level provides. None if the level does not work on this machine."""
@@ -40,11 +40,11 @@ def find_isolation() -> Isolation:
 
     Raises OperatorError("sandbox_isolation") if no level works.
     """
-    for rung in RUNGS:
-        isolation = try_rung(rung).isolation
+    for level in LEVELS:
+        isolation = try_level(level).isolation
         if isolation is not None:
             return isolation
-    reason = try_rung("limits").reason
+    reason = try_level("limits").reason
     raise OperatorError(
         "sandbox_isolation",
         f"this machine cannot even enforce resource limits on subprocesses: {reason}",
@@ -59,7 +59,7 @@ def require_isolation(setting: IsolationSetting | None) -> Isolation:
     """
     if setting is None or setting == "auto":
         return find_isolation()
-    trial = try_rung(setting)
+    trial = try_level(setting)
     if trial.isolation is None:
         message = f"the isolation level {setting} does not work on this machine: {trial.reason}"
         raise OperatorError(
@@ -69,19 +69,19 @@ def require_isolation(setting: IsolationSetting | None) -> Isolation:
 
 
 @cache
-def try_rung(rung: Rung) -> RungTrial:
+def try_level(level: Level) -> IsolationTrial:
     """Try one call at this level. The result is cached for the life of this process."""
-    binary = find_binary(rung)
-    if rung in _MISSING and not binary:
-        return RungTrial(rung=rung, reason=_MISSING[rung])
-    if rung == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
-        return RungTrial(
-            rung=rung, reason="the kernel does not support Landlock, or the processor is neither x86-64 nor ARM64"
+    binary = find_binary(level)
+    if level in _MISSING and not binary:
+        return IsolationTrial(level=level, reason=_MISSING[level])
+    if level == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
+        return IsolationTrial(
+            level=level, reason="the kernel does not support Landlock, or the processor is neither x86-64 nor ARM64"
         )
     version = _read_version(binary) if binary else ""
-    if rung.startswith("b") and _parse(version) < LEAST_BUBBLEWRAP:
-        return RungTrial(rung=rung, reason=f"{version or binary} is older than 0.8")
-    isolation = describe(rung, version=version, binary=binary)
+    if level.startswith("b") and _parse(version) < MIN_BUBBLEWRAP:
+        return IsolationTrial(level=level, reason=f"{version or binary} is older than 0.8")
+    isolation = describe(level, version=version, binary=binary)
     try:
         process = ZygoteProcess(
             "covey.sandbox.zygote:build_echo",
@@ -91,15 +91,15 @@ def try_rung(rung: Rung) -> RungTrial:
             surroundings=survey(["covey"]),
         )
     except (OperatorError, TransientError) as error:
-        return RungTrial(rung=rung, reason=error.message.partition("does not start: ")[2] or error.message)
+        return IsolationTrial(level=level, reason=error.message.partition("does not start: ")[2] or error.message)
     try:
         outcome = process.run(b" done")
     finally:
         process.close()
     if outcome.answer != b"well done":
         reason = outcome.error.message if outcome.error else "a test call returned a wrong result"
-        return RungTrial(rung=rung, reason=reason)
-    return RungTrial(rung=rung, isolation=isolation)
+        return IsolationTrial(level=level, reason=reason)
+    return IsolationTrial(level=level, isolation=isolation)
 
 
 def _read_version(binary: str) -> str:
