@@ -200,9 +200,9 @@ ROWS = [
     Row(f"pool create {CONFIGS}/pool.toml {SIGNED}", "example_address: trainer, arbiter, validators[0], validators[1]"),
     Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: the pool file {folder}/none.toml cannot be read"),
     Row(CREATE, "bad_pool_file: {folder}/pool.toml is not valid TOML", change=("[terms]", "[terms")),
-    Row(CREATE, "parms: unknown; did you mean params?", change=("[params]", "[parms]")),
+    Row(CREATE, "parms: unknown name; did you mean params?", change=("[params]", "[parms]")),
     Row(CREATE, "[terms] of {folder}/pool.toml is wrong: min_stake: missing. Cor", change=("min_stake = 2\n", "")),
-    Row(CREATE, "min_steak: unknown; did you mean min_stake?", change=("min_stake", "min_steak")),
+    Row(CREATE, "min_steak: unknown name; did you mean min_stake?", change=("min_stake", "min_steak")),
     Row(
         CREATE, "[params] of {folder}/pool.toml is wrong: group_per_step: unknown", change=("quorum", "group_per_step")
     ),
@@ -220,11 +220,14 @@ ROWS = [
     Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
     Row("tasks filter x.toml --model m --out o --low 0.6 --high 0.5", "bad_bounds: --low 0.6 exceeds --high 0.5"),
     # settings
-    Row("coordinator serve --config {folder}/none.toml", "no_settings_file: {folder}/none.toml does not exist"),
-    Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown; did you mean coordinator_url?"),
-    Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml are wrong: "),
+    Row(
+        "coordinator serve --config {folder}/none.toml",
+        "no_settings_file: the settings file {folder}/none.toml does not exist",
+    ),
+    Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown name; did you mean coordinator_url?"),
+    Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml: "),
     Row("trainer run", "home: missing; pool: missing; deployment: missing; key_file: missing; origin_root: missing"),
-    Row("trainer run", "or give them with --set NAME=VALUE or as COVEY_NAME"),
+    Row("trainer run", "or set them with --set NAME=VALUE or COVEY_NAME=VALUE"),
     Row("validator run --set pool", "bad_settings: the option --set pool has no value. Write"),
     Row("worker run --config {folder}/right.toml --set pool=x", "pool: Input should be a valid integer"),
     Row("worker run --config {folder}/right.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),

@@ -88,7 +88,7 @@ def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build
 
 def test_build_learner__unknown_device__is_refused(build_harness: Build) -> None:
     config = build_harness().config.model_copy(update={"device": "gpu", "seq_len": 1024})
-    with pytest.raises(OperatorError, match="bad_device: gpu cannot be used"):
+    with pytest.raises(OperatorError, match="bad_device: the device gpu cannot be used"):
         build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
 
 

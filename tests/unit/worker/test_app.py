@@ -82,7 +82,7 @@ async def test_build__engine_that_hangs__times_out_after_two_leases_and_there_is
         assert not ctx.leases.has_room(0)
         now[0] = lease_seconds + 1
         loop.drop_overdue(ctx)
-        with pytest.raises(TransientError, match=f"vLLM took more than {limit} for generate") as caught:
+        with pytest.raises(TransientError, match=f"vLLM took more than {limit} for the request generate") as caught:
             await working
         assert (caught.value.code, engine.process_id) == ("engine_timeout", None)
         assert (ctx.leases.working, ctx.leases.claimed) == ([], [])

@@ -158,7 +158,7 @@ async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_goo
     ctx = start(engine=Recording())
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
     ctx.loader._params = model
-    with pytest.raises(ProtocolError, match=r"policy_mismatch: .* are \[1\], the pool's are \[0, 1\]"):
+    with pytest.raises(ProtocolError, match=r"policy_mismatch: .* are \[1\], but the pool requires \[0, 1\]"):
         await loop.load_policy(ctx, 0)
     assert (ctx.policies.refused, ctx.loader.folder) == ({0}, None)
 
@@ -168,7 +168,7 @@ async def test_load_policy__chain_lags_once__is_loaded_the_next_time(start: Star
     require = ctx.network.policies.require
 
     async def lag(*_: object, **__: object) -> None:
-        raise ProtocolError("unknown_policy", "there is no policy 0 on chain")
+        raise ProtocolError("unknown_policy", "policy 0 has not been published on chain")
 
     monkeypatch.setattr(ctx.network.policies, "require", lag)
     with pytest.raises(ProtocolError, match="unknown_policy"):
