@@ -153,8 +153,8 @@ def worker_rotate(
 
     The contributor remains liable for the old node's signatures until the unbonding window ends.
 
-    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
-    contributor.key`
+    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1
+    --key-file contributor.key`
     """
     from covey.chain.wallet import load_key
     from covey.console.account import make_key
