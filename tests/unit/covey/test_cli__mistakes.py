@@ -123,10 +123,8 @@ ROWS = [
     Row(
         "devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet is already running on 127.0.0.1:{node}"
     ),
-    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
-    Row(
-        f"devnet fund {A.lower()} --folder {{folder}}", "an address without a checksum (EIP-55). Copy the address from"
-    ),
+    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO} is mistyped: its checksum (EIP-55) is wrong"),
+    Row(f"devnet fund {A.lower()} --folder {{folder}}", "has no checksum (EIP-55). Copy the address from"),
     Row(
         f"devnet fund {A} --folder {{folder}}/none",
         "no_deployment: the deployment file {folder}/none/deployment.json cannot be read",
@@ -181,7 +179,7 @@ ROWS = [
         f"{DEPLOY} --token {A}",
         f"no_token: there is no contract at the token address {A} on http://127.0.0.1:{{node}}. Set",
     ),
-    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
+    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO} is mistyped: its checksum (EIP-55) is wrong"),
     Row(
         f"{DEPLOY} --token {A} --out {{folder}}/right.toml",
         "file_exists: the output file {folder}/right.toml exists already. Choose a new",
@@ -195,7 +193,9 @@ ROWS = [
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
     Row(
-        CREATE, "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, not an address", change=(ARBITER, "bob")
+        CREATE,
+        "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, which is not an address",
+        change=(ARBITER, "bob"),
     ),
     Row(f"pool create {CONFIGS}/pool.toml {SIGNED}", "example_address: trainer, arbiter, validators[0], validators[1]"),
     Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: the pool file {folder}/none.toml cannot be read"),
@@ -258,7 +258,7 @@ ROWS = [
         f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}",
         "bad_amount: -1 is not a valid amount. Write an amount such as 15",
     ),
-    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
+    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO} is mistyped"),
     Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash: 0x and 64 hexadecimal digits"),
     Row(
         f"pool start {NODE}", "NotOperator(1, ", refusal="NotOperator(uint256,address)" + "1".zfill(64) + "2".zfill(64)
@@ -335,7 +335,7 @@ ROWS = [
     Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
     Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
     Row(f"rewards show {CHAIN} --pool 1", "no_key: the contributor is unknown, because neither --contributor nor"),
-    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
+    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO} is mistyped"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(
         f"rewards claim --wait {SIGNED} --pool 1",

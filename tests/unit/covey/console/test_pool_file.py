@@ -150,10 +150,14 @@ def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        (ALICE, ALICE[:-1] + "7", r"trainer in \[terms\] of .*p.toml is 0x.*267, an address with a wrong checksum"),
-        (BOB, BOB.lower(), r"arbiter in \[terms\] of .*p.toml is 0x.*, an address without a checksum"),
-        (f'["{ALICE}"]', '["alice.eth"]', r"validators\[0\] in \[terms\] of .*p.toml is alice.eth, not an address"),
-        (f'trainer = "{ALICE}"', "trainer = 5", r"trainer in \[terms\] of .*p.toml is 5, not an address"),
+        (ALICE, ALICE[:-1] + "7", r"trainer in \[terms\] of .*p.toml is 0x.*267, which is mistyped: its checksum"),
+        (BOB, BOB.lower(), r"arbiter in \[terms\] of .*p.toml is 0x.*, which has no checksum"),
+        (
+            f'["{ALICE}"]',
+            '["alice.eth"]',
+            r"validators\[0\] in \[terms\] of .*p.toml is alice.eth, which is not an address",
+        ),
+        (f'trainer = "{ALICE}"', "trainer = 5", r"trainer in \[terms\] of .*p.toml is 5, which is not an address"),
     ],
 )
 def test_pool_file__address__is_refused_unless_its_checksum_is_right(tmp_path, old, new, word):
