@@ -61,7 +61,9 @@ class ObjectStore:
                 return cls(LocalStore(parts.path, mkdir=True), signer)
             return cls(from_url(url), signer)
         except (BaseError, ValueError, OSError) as error:
-            raise OperatorError("bad_store", f"{url} cannot be opened: {error}", fix="Correct store_url") from error
+            raise OperatorError(
+                "bad_store", f"the object store {url} cannot be opened: {error}", fix="Correct the setting store_url"
+            ) from error
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object. Raises ProtocolError("object_exists") and changes nothing if the key already exists."""
@@ -69,9 +71,11 @@ class ObjectStore:
         try:
             obstore.put(self._store, key, data, mode="create")
         except AlreadyExistsError as error:
-            raise ProtocolError("object_exists", f"{key} exists; objects are immutable", status=409) from error
+            raise ProtocolError(
+                "object_exists", f"the object {key} exists already and cannot be replaced", status=409
+            ) from error
         except (BaseError, OSError) as error:
-            raise TransientError("store_unavailable", f"cannot store {key}: {error}") from error
+            raise TransientError("store_unavailable", f"the object {key} could not be stored: {error}") from error
 
     def put_named_by_content(self, key: str, data: bytes) -> None:
         """Store an object whose key contains the hash of its content. It is not an error if the key already exists."""
@@ -91,10 +95,12 @@ class ObjectStore:
             if size <= max_bytes:
                 return bytes(answer.bytes())
         except FileNotFoundError as error:
-            raise ProtocolError("missing", f"{key} is not in the store", status=404) from error
+            raise ProtocolError("missing", f"there is no object {key} in the store", status=404) from error
         except (BaseError, OSError) as error:
-            raise TransientError("store_unavailable", f"cannot read {key}: {error}") from error
-        raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
+            raise TransientError("store_unavailable", f"the object {key} could not be read: {error}") from error
+        raise ProtocolError(
+            "oversized", f"the object {key} has {size} bytes, but at most {max_bytes} are allowed", status=413
+        )
 
     def delete(self, key: str) -> None:
         """Remove an object. A missing object is not an error."""
@@ -104,7 +110,7 @@ class ObjectStore:
         except FileNotFoundError:
             return
         except (BaseError, OSError) as error:
-            raise TransientError("store_unavailable", f"cannot delete {key}: {error}") from error
+            raise TransientError("store_unavailable", f"the object {key} could not be deleted: {error}") from error
 
     def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
         """Return a link that allows `method` on `key` until `now + seconds`.
@@ -128,10 +134,10 @@ class ObjectStore:
         try:
             expires, size = int(query["expires"]), int(query["size"])
         except (KeyError, ValueError) as error:
-            raise ProtocolError("bad_link", "the link is incomplete", status=403) from error
+            raise ProtocolError("bad_link", "the link has no valid expiry time or size", status=403) from error
         expected = self._signer.compute(method, key, expires, size)
         if not hmac.compare_digest(expected.encode(), query.get("signature", "").encode()):
-            raise ProtocolError("bad_link", "the link was not signed here", status=403)
+            raise ProtocolError("bad_link", "the link was not signed by this service", status=403)
         if now > expires:
             raise ProtocolError("bad_link", "the link has expired", status=403)
         return size
@@ -139,4 +145,4 @@ class ObjectStore:
 
 def _require_key(key: str) -> None:
     if not _KEY.fullmatch(key) or len(key) > 512:
-        raise ProtocolError("bad_key", "an object key consists of plain words between slashes", status=404)
+        raise ProtocolError("bad_key", "an object key does not consist of plain words separated by slashes", status=404)

@@ -72,7 +72,7 @@ def draw_prompt(
         tokens = encode_prompt(tokenizer, prompt.text, system=prompt.system, format=format)
         if len(tokens) <= longest:
             return DrawnPrompt(prompt=prompt, tokens=tuple(tokens))
-    message = f"{DRAWS} prompts of one draw are all longer than {longest} tokens; the last one has {len(tokens)}"
+    message = f"all {DRAWS} prompts of a draw exceed the limit of {longest} tokens; the last one has {len(tokens)}"
     raise ProtocolError("prompt_too_long", message)
 
 

@@ -71,10 +71,10 @@ def validator_audit(
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of only the worst ones.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a submission again, from chain and storage alone.
+    """Audit a verdict: judge its submission again, using only the chain and the stored files.
 
-    Shows whether the work was drawn for replay, and checks that draw once the submission's epoch is posted.
-    Exits with 1 if decision, reason, units or live groups differ, or if the draw demands a replay that was not made.
+    Shows whether the work was drawn for a replay, and checks the draw once the submission's epoch is posted. The exit
+    code is 1 if decision, reason, work units or live groups differ, or if the draw requires a replay that was not done.
 
     Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
     """

@@ -63,11 +63,11 @@ def validator_calibrate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Collect honest distances, propose thresholds, and try every built-in forgery against them.
+    """Measure honest submissions, propose thresholds, and test every built-in forgery against them.
 
-    Thresholds hold for one model, number format, pair of engines and class of hardware. Those of the exact mode hold
-    for one build, too. A pool with prompt_format = "chat" also gets the model's chat template and end tokens pinned.
-    Without --write the file is not changed.
+    Thresholds are valid only for one model, data type, pair of engines and class of hardware, and in the exact mode
+    only for one engine build. For a pool with prompt_format = "chat", the model's chat template and end tokens are
+    pinned, too. The pool file changes only with --write.
 
     Example: `covey validator calibrate configs/pool.toml --model my-model --dtype bfloat16 --write`
     """

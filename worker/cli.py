@@ -30,8 +30,8 @@ def worker_register(
 ) -> None:
     """Register a node on chain. The contributor (--key-file) and the node (--node-key-file) both sign.
 
-    Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1 --key-file
-    contributor.key`
+    Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1
+    --key-file contributor.key`
     """
     from covey.chain.wallet import load_key
     from covey.console.account import make_key

@@ -98,7 +98,7 @@ def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
         digits = f"{unit.decimals} decimal places" if unit.decimals else "no decimal places"
         raise _refuse(f"{shown} has too many decimal places: {unit.symbol or 'the smallest unit'} has {digits}", unit)
     if not least <= value <= MAX_AMOUNT:
-        raise _refuse(f"{shown} is {'too large' if value >= least else 'too small'}", unit)
+        raise _refuse(f"the amount {shown} is {'too large' if value >= least else 'too small'}", unit)
     return value
 
 

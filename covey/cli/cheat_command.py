@@ -14,7 +14,7 @@ def worker_cheat(
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Run a dishonest worker to watch it being caught.
+    """Run a dishonest worker, to see how it is caught.
 
     Example: `covey worker cheat likeliest-of-n --config worker.toml`
     """

@@ -53,10 +53,10 @@ def tasks_import(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Import tasks into a data set, whose digest goes into a pool's parameters.
+    """Import rows into a data set, and print the digest that selects it in a pool's parameters.
 
-    The columns are problem_id, task_type, prompt, verification_info and solve_rate_NAME; others are ignored. Rows
-    with the prompt of an earlier row are left out. Equal rows give an equal digest.
+    The columns problem_id, task_type, prompt, verification_info and solve_rate_NAME are read; others are ignored. Rows
+    with the same prompt as an earlier row are skipped. The same rows always give the same digest.
 
     Example: `covey tasks import rows.jsonl --out tasks`
     """
@@ -88,10 +88,10 @@ def tasks_import(
 
 
 def tasks_check(folder: Folder, as_json: Json = False) -> None:
-    """Hash a data set again, read every row, and compare the two splits.
+    """Check the hashes of a data set, read every row, and compare held-out with training questions.
 
-    Held-out questions that share most of their words with a training question are counted, and the first are named.
-    Those that differ only in their numbers are counted separately, because generated questions all do.
+    Held-out questions that share most of their text with a training question are counted, and the first of them are
+    listed. Questions that differ only in numbers are counted separately, because generated questions often do.
 
     Example: `covey tasks check tasks`
     """
@@ -134,7 +134,7 @@ def tasks_show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a row: the question, the data that grades its answer, and the prompt that a model is given.
+    """Show a row of a data set: its question, the data that grades the answer, and the prompt for the model.
 
     Example: `covey tasks show tasks 7 --split held_out --type math`
     """
@@ -180,9 +180,9 @@ def tasks_select(
     ] = 0.5,
     as_json: Json = False,
 ) -> None:
-    """Write a data set of the rows whose recorded solve rate is neither too low nor too high.
+    """Write a data set with the rows whose recorded solve rate is within a range.
 
-    Questions without solve rates can be filtered by `covey tasks filter`, which lets a smaller model answer them.
+    For rows without solve rates, use `covey tasks filter`, which tries them on a smaller model.
 
     Example: `covey tasks select tasks --solve-rate qwen_r1_distill_7b --out harder`
     """
@@ -204,7 +204,7 @@ def tasks_example(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of rows.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write example tasks: word problems, algebra, small programs, multiple choice and short answers.
+    """Write example rows: word problems, algebra, small programs, multiple choice and short answers.
 
     Example: `covey tasks example --rows 2000 --out rows.jsonl`
     """

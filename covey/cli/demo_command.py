@@ -44,12 +44,13 @@ def demo(
         typer.Option("--keep", help="After these steps, keep the pool running until Ctrl-C, and print how to join it."),
     ] = False,
 ) -> None:
-    """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
+    """Run a complete network on this machine: chain, coordinator, trainer, workers, cheats and validators.
 
     The exit code is 0 only if the model learned, every cheat was slashed, no honest worker was slashed, and all work
-    was paid.
+    was paid for.
 
-    The first run with a task other than the default makes its model, in about a minute, and keeps it in ~/.cache/covey.
+    The first run of each task except the default creates a model for it, in about a minute, and keeps it in
+    ~/.cache/covey.
 
     Example: `covey demo --environment math --steps 8 --workers 3 --cheats 1`
     """

@@ -33,10 +33,10 @@ ReceiptFile = Annotated[
 def rewards_challenge(
     file: ReceiptFile, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """Challenge the operator to show that a countersigned receipt is in an epoch, and put up a bond in ether.
+    """Challenge the operator to prove that work with a countersigned receipt is in an epoch. Requires a bond in ether.
 
-    If nobody shows it within the pool's challenge window, `covey rewards resolve` pays the contributor from the
-    operator's bond, and the ether is returned. Otherwise the ether goes to the account that shows it.
+    If nobody proves it within the pool's challenge window, `covey rewards resolve` pays the contributor from the
+    operator's bond and returns the ether. Otherwise the account that proves it receives the ether.
 
     Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
     --key-file contributor.key`
@@ -76,7 +76,7 @@ def rewards_challenge(
 def rewards_resolve(
     file: ReceiptFile, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """Resolve a challenge that nobody answered: the contributor is paid from the operator's bond.
+    """Resolve a challenge that was not answered in time, so that the contributor is paid from the operator's bond.
 
     Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
     --key-file contributor.key`
@@ -93,7 +93,7 @@ def rewards_resolve(
 
 
 def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Withdraw the ether of challenges that were upheld.
+    """Withdraw the ether that was returned for upheld challenges.
 
     Example: `covey rewards withdraw-ether --deployment net/deployment.json --key-file contributor.key`
     """
@@ -120,9 +120,10 @@ def case_equivocation(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Slash a contributor at once because its node signed two receipts for one lease with different files.
+    """Slash a contributor whose node signed two receipts for the same lease with different files.
 
-    Each file is JSON with `receipt` and `signature`, as a worker keeps its receipts.
+    Each FILE is JSON with `receipt` and `signature`, in the form in which a worker stores its receipts. The slash takes
+    effect immediately.
 
     Example: `covey case equivocation first.json second.json --deployment net/deployment.json --pool 1
     --key-file anybody.key`
@@ -152,10 +153,10 @@ def case_slash_signer(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     as_json: Json = False,
 ) -> None:
-    """Slash the bond of a validator whose verdict opened a case that was vetoed.
+    """Slash the bond of a validator whose verdict opened a case that the arbiter vetoed.
 
-    The verdict and its signature are read from the coordinator, and the contract checks both. If the coordinator
-    withholds them, the transaction that opened the case contains them.
+    The verdict and its signature are read from the coordinator, and the contract checks both. If the coordinator does
+    not return them, they can be found in the transaction that opened the case.
 
     Example: `covey case slash-signer RECEIPT_HASH VALIDATOR --deployment net/deployment.json --pool 1
     --key-file anybody.key`

@@ -36,9 +36,10 @@ def deploy(
     ),
     as_json: Json = False,
 ) -> None:
-    """Deploy Covey's contracts to a chain and write deployment.json for everyone who uses them.
+    """Deploy Covey's contracts to a chain and write a deployment.json for everyone who uses them.
 
-    The file contains the node's URL only if that is a bare host, because a path, query or user may be a provider's key.
+    The file contains the URL of the chain node only if the URL has no path, query or user name, because these may
+    contain a secret key.
 
     Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
     """

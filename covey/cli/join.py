@@ -70,8 +70,9 @@ def join(
 ) -> None:
     """Prepare to work for a pool: check it against its chain, create keys and settings, and print the next steps.
 
-    Nothing is staked without --key-file. With it, the command shows the stake and asks, then stakes, registers, and
-    works until Ctrl-C. If a check of `covey doctor` fails, it ends before it stakes, with exit code 1.
+    Tokens are staked only with --key-file. The command then shows the stake, asks for confirmation, stakes, registers,
+    and works until Ctrl-C. If a check of `covey doctor` fails, the command ends with exit code 1 before it stakes
+    anything.
 
     Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
     """

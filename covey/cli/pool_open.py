@@ -40,11 +40,12 @@ def pool_open(
 ) -> None:
     """Open the pool of a folder on its chain.
 
-    Creates and funds the pool, puts up the bonds of operator and validators, and starts it. Steps already done are
-    skipped, so the command can be repeated after any failure. On a chain that is not a devnet, it refuses the short
-    windows of a test network. It also asks before it creates a pool in which one account holds several roles, and
-    before it spends anything; --yes skips all three. It refuses terms that deter cheats or validators too little,
-    unless --force is given.
+    Creates and funds the pool, adds the bonds of operator and validators, and starts the pool. Steps already done are
+    skipped, so the command can be repeated after any failure.
+
+    On a chain that is not a devnet, the command refuses the short windows of a test network. It asks before it creates
+    a pool in which one account holds several roles, and before it spends anything. --yes skips these three checks.
+    Terms that deter cheating too little are refused unless --force is set.
 
     Example: `covey pool open mypool --escrow 100`
     """

@@ -42,7 +42,8 @@ def up(
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
-    The pool of a devnet is opened first. A process that fails is restarted. Logs are in FOLDER/logs.
+    If the folder has a devnet, its pool is opened first. A process that fails is restarted. The logs are in
+    FOLDER/logs.
 
     Example: `covey up mypool`
     """
@@ -241,7 +242,7 @@ def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Pat
 
 
 def down(folder: Folder = Path()) -> None:
-    """Stop the processes that `covey up --detach` keeps running; all work is kept.
+    """Stop the processes that `covey up --detach` keeps running. No data is lost.
 
     Example: `covey down mypool`
     """

@@ -13,17 +13,17 @@ def read_address(text: object, field: str = "") -> Address:
     """Parse an address. `field` says where it was read. Raises OperatorError("bad_address")."""
     if isinstance(text, str) and is_address(text):
         return Address(text)
-    subject = f"{field} is " if field else ""
     if not isinstance(text, str) or not _SHAPE.fullmatch(text):
-        wrong, fix = "not an address", "Use an address in the form that covey wallet show prints"
+        wrong, fix = "is not an address", "Use an address in the form that covey wallet show prints"
     elif text in (text.lower(), "0x" + text[2:].upper()):
-        wrong, fix = "an address without a checksum (EIP-55)", "Copy the address from the output of covey wallet show"
+        wrong, fix = "has no checksum (EIP-55)", "Copy the address from the output of covey wallet show"
     else:
         wrong, fix = (
-            "an address with a wrong checksum (EIP-55), so it is mistyped",
+            "is mistyped: its checksum (EIP-55) is wrong",
             "Copy the address from the output of covey wallet show",
         )
-    raise OperatorError("bad_address", f"{subject}{text}, {wrong}", fix=fix)
+    message = f"{field} is {text}, which {wrong}" if field else f"{text} {wrong}"
+    raise OperatorError("bad_address", message, fix=fix)
 
 
 def is_example(address: Address) -> bool:

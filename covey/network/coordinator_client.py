@@ -122,7 +122,9 @@ class CoordinatorClient:
         try:
             return TypeAdapter(list[SubmissionView]).validate_json(data)
         except ValidationError as error:
-            raise ProtocolError("bad_answer", "the coordinator's answer is not a list of submissions") from error
+            raise ProtocolError(
+                "bad_answer", "the coordinator's response is not a valid list of submissions"
+            ) from error
 
     async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
         """Return one submission by its receipt's hash, or by a prefix of the hash: "0x" and at least 8 digits."""
@@ -245,17 +247,17 @@ class CoordinatorClient:
         try:
             request = self._http.build_request(method, url, content=data)
         except httpx.InvalidURL as error:
-            raise ProtocolError("bad_answer", "the coordinator's link is not a valid URL") from error
+            raise ProtocolError("bad_answer", "the coordinator returned a link that is not a valid URL") from error
         # httpx does not check the port and fails later with an error that is not its own. Another scheme would be
         # retried for ever.
         if request.url.scheme not in ("http", "https") or not request.url.host or (request.url.port or 0) > 65535:
-            raise ProtocolError("bad_answer", "the coordinator's link is not a valid URL")
+            raise ProtocolError("bad_answer", "the coordinator returned a link that is not a valid URL")
         return request
 
     def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
         if self._signer is None:
             raise OperatorError(
-                "no_key", f"{path} requires signed requests, and there is no key", fix="Name a key file"
+                "no_key", f"{path} requires a signed request, but no key is set", fix="Set a key file with --key-file"
             )
         signed = http_signatures.SignedRequest(method="POST", authority=self._authority, path=path, query="", body=body)
         now, nonce = int(self.now()), secrets.token_urlsafe(18)
@@ -284,8 +286,10 @@ class CoordinatorClient:
 
     def _to_unreachable(self, request: httpx.Request, why: str) -> TransientError:
         is_own = str(request.url).startswith(f"{self._base_url}/")
-        fix = "Start the coordinator, or correct coordinator_url" if is_own else "Check that the object store runs"
-        message = f"{hide_secrets(str(request.url))} did not answer: {why}. {fix}"
+        fix = (
+            "Start the coordinator, or correct coordinator_url" if is_own else "Check that the object store is running"
+        )
+        message = f"{hide_secrets(str(request.url))} did not respond: {why}. {fix}"
         return TransientError("coordinator_unreachable", message)
 
 
@@ -306,9 +310,9 @@ async def _read(response: httpx.Response, max_bytes: int, patience: float) -> by
     async for piece in response.aiter_raw():
         size += len(piece)
         if time.monotonic() - started > patience + size / _MIN_BANDWIDTH:
-            raise _DripError(f"the answer is too slow, {size} bytes in {patience:.0f} s")
+            raise _DripError(f"the response is too slow, with {size} bytes in {patience:.0f} s")
         if size > max_bytes:
-            raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
+            raise ProtocolError("oversized", f"the response exceeds {max_bytes} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -317,7 +321,9 @@ def _to_error(status: int, body: bytes) -> ProtocolError | TransientError:
     try:
         error = ErrorBody.model_validate_json(body)
     except ValidationError:
-        error = ErrorBody(code="bad_answer", message=f"status {status} without an error body", time=0)
+        error = ErrorBody(
+            code="bad_answer", message=f"the response has status {status} and no valid error body", time=0
+        )
     if status >= 500 or status in _TRANSIENT:
         return TransientError(error.code, error.message)
     if error.code == "expired_request":
@@ -333,7 +339,7 @@ def _parse(kind: type[BodyType], data: bytes) -> BodyType:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        raise ProtocolError("bad_answer", f"the coordinator's answer is not a valid {kind.__name__}") from error
+        raise ProtocolError("bad_answer", f"the coordinator's response is not a valid {kind.__name__}") from error
 
 
 def _parse_optional(kind: type[BodyType], data: bytes) -> BodyType | None:

@@ -147,11 +147,13 @@ async def _read_pool(
     view = await coordinator.get_pool()
     if view.pool != pool:
         raise OperatorError(
-            "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
+            "wrong_pool",
+            f"the coordinator serves pool {view.pool}, but this role is set to pool {pool}",
+            fix="Correct pool or coordinator_url",
         )
     chosen = relays or view.relays
     if not chosen:
-        raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
+        raise TransientError("no_relays", "neither the settings nor the coordinator list any relay")
     from covey.model.prompts import require_pinned_template
 
     params = PoolParams.from_text(view.params, terms.params_hash)

@@ -39,7 +39,9 @@ class Policies:
             try:
                 await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
             except OSError as error:  # The disk is full. There may be room later, and older policies can be used.
-                raise TransientError("disk_full", f"policy {version} could not be written: {error}") from error
+                raise TransientError(
+                    "disk_full", f"the files of policy {version} could not be written: {error}"
+                ) from error
             prune_policies(self._root, keep=self._keep, spare={folder, *self._to_load})
             return folder
 
@@ -52,7 +54,7 @@ class Policies:
         try:
             return self._contracts.policies.policy_of(self._pool, version)
         except ProtocolError as error:
-            raise ProtocolError("unknown_policy", f"there is no policy {version} on chain") from error
+            raise ProtocolError("unknown_policy", f"policy {version} has not been published on chain") from error
 
     async def close(self) -> None:
         """Close the connections to the relays."""

@@ -90,10 +90,12 @@ def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
     Raises ProtocolError("bad_signature") if `signature` is malformed or has a form that the contracts reject.
     """
     if not _SIGNATURE.fullmatch(signature):
-        raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
+        raise ProtocolError(
+            "bad_signature", "the signature does not consist of 0x and 130 lower-case hexadecimal digits", status=401
+        )
     # The contracts accept one form only (EIP-2). Work signed in another form could be paid but never slashed.
     if int(signature[66:130], 16) > _HALF_ORDER or signature[130:] not in ("1b", "1c"):
-        reason = "the contracts refuse this form: s is high, or v is neither 27 nor 28"
+        reason = "the signature has a form that the contracts refuse: s is high, or v is neither 27 nor 28"
         raise ProtocolError("bad_signature", reason, status=401)
     try:
         return Address(Account.recover_message(encode_message(message, domain), signature=signature))
@@ -104,7 +106,7 @@ def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
 def require_signer(message: Message, domain: Domain, signature: str, expected: Address) -> None:
     """Raise ProtocolError("bad_signature") unless `expected` signed `message`."""
     if recover_signer(message, domain, signature) != expected:
-        raise ProtocolError("bad_signature", f"not signed by {expected}", status=401)
+        raise ProtocolError("bad_signature", f"the message was not signed by {expected}", status=401)
 
 
 def _to_camel(name: str) -> str:
@@ -123,4 +125,4 @@ def _require_fields(message: Message) -> None:
         else:
             fits = isinstance(value, str) and is_hash(value)
         if not fits:
-            raise ProtocolError("bad_message", f"{type(message).__name__}.{name} is not a {kind}")
+            raise ProtocolError("bad_message", f"the field {name} of {type(message).__name__} is not a valid {kind}")

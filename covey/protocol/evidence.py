@@ -91,14 +91,14 @@ class Bundle(Body, strict=True):
         bytes.
         """
         if len(data) > MAX_EVIDENCE_BYTES:
-            raise ProtocolError("bad_evidence", f"a bundle has at most {MAX_EVIDENCE_BYTES} bytes")
+            raise ProtocolError("bad_evidence", f"the evidence bundle exceeds {MAX_EVIDENCE_BYTES} bytes")
         try:
             bundle = cls.model_validate_json(data, strict=True)
             is_canonical = bundle.to_bytes() == data
         except ValueError as error:
-            raise ProtocolError("bad_evidence", "this is not the bundle of a judgement") from error
+            raise ProtocolError("bad_evidence", "the data is not a valid evidence bundle") from error
         if not is_canonical:
-            raise ProtocolError("bad_evidence", "the bundle is not in canonical form")
+            raise ProtocolError("bad_evidence", "the evidence bundle is not in canonical form")
         return bundle
 
 
@@ -110,9 +110,9 @@ def require_object(data: bytes) -> dict[str, Any]:
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
-        raise ProtocolError("bad_evidence", "evidence must be a JSON object") from error
+        raise ProtocolError("bad_evidence", "the evidence is not a JSON object") from error
     if not isinstance(value, dict):
-        raise ProtocolError("bad_evidence", "evidence must be a JSON object")
+        raise ProtocolError("bad_evidence", "the evidence is not a JSON object")
     return value
 
 

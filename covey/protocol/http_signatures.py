@@ -102,28 +102,32 @@ def verify_request(request: SignedRequest, headers: Mapping[str, str], *, chain_
     Raises ProtocolError with code "unsigned", "bad_signature", "digest_mismatch" or "expired_request".
     """
     if "signature-input" not in headers or "signature" not in headers:
-        raise _refuse("unsigned", "the request carries no signature")
+        raise _refuse("unsigned", "the request has no signature")
     if headers.get("content-digest") != compute_content_digest(request.body):
-        raise _refuse("digest_mismatch", "content-digest does not match the body")
+        raise _refuse("digest_mismatch", "the header content-digest does not match the body of the request")
     label, _, parameters = headers["signature-input"].partition("=")
     match = _PARAMETERS.fullmatch(parameters)
     if match is None or label != LABEL:
-        raise _refuse("bad_signature", "signature-input does not have the form that the protocol requires")
+        raise _refuse("bad_signature", "the header signature-input does not have the required form")
     created, expires, nonce, chain, address = match.groups()
     if int(chain) != chain_id:
-        raise _refuse("bad_signature", f"signed for chain {chain}, not {chain_id}")
+        raise _refuse(
+            "bad_signature", f"the request was signed for chain {chain}, but this service is on chain {chain_id}"
+        )
     if not (int(created) <= now + SKEW_SECONDS and now <= int(expires) <= int(created) + WINDOW_SECONDS):
-        raise _refuse("expired_request", f"signed for {created} to {expires}, the time here is {now}")
+        raise _refuse(
+            "expired_request", f"the signature is valid from {created} to {expires}, but the time here is {now}"
+        )
     signer = _recover(build_signature_base(request, parameters), headers["signature"])
     if signer.lower() != address.lower():
-        raise _refuse("bad_signature", f"not signed by {address}")
+        raise _refuse("bad_signature", f"the request was not signed by {address}")
     return RequestSignature(signer=signer, nonce=nonce, expires=int(expires))
 
 
 def _recover(base: bytes, header: str) -> Address:
     match = _SIGNATURE.fullmatch(header)
     if match is None:
-        raise _refuse("bad_signature", "the signature does not have the form that the protocol requires")
+        raise _refuse("bad_signature", "the header signature does not have the required form")
     try:
         raw = base64.b64decode(match[1], validate=True)
         return Address(Account.recover_message(encode_defunct(base), signature=raw))

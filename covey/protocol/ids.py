@@ -42,7 +42,7 @@ def is_address(value: str) -> bool:
 def hash_from_bytes(digest: bytes) -> Hash:
     """Return 32 bytes as a Hash. Raises ValueError for any other length."""
     if len(digest) != 32:
-        raise ValueError(f"a hash has 32 bytes, not {len(digest)}")
+        raise ValueError(f"a hash has {len(digest)} bytes instead of 32")
     return Hash("0x" + digest.hex())
 
 
@@ -54,7 +54,7 @@ def is_hash(value: str) -> bool:
 def hash_to_bytes(value: str) -> bytes:
     """Convert a Hash to its 32 bytes. Raises ValueError for any other string."""
     if not is_hash(value):
-        raise ValueError("a hash is 0x and 64 lower-case hexadecimal digits")
+        raise ValueError("the hash does not consist of 0x and 64 lower-case hexadecimal digits")
     return bytes.fromhex(value[2:])
 
 

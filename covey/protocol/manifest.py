@@ -85,7 +85,7 @@ class PolicyName:
         """
         manifest = Manifest.from_bytes(data, self.manifest_hash)
         if (manifest.pool, manifest.step) != (self.pool, self.step):
-            raise ProtocolError("bad_manifest", "the hash is that of another policy's manifest", status=502)
+            raise ProtocolError("bad_manifest", "the manifest belongs to a different policy than requested", status=502)
         return manifest
 
     @classmethod
@@ -96,7 +96,9 @@ class PolicyName:
         """
         pool, step, manifest = (values.get(key, "") for key in ("pool", "step", "manifest"))
         if not (_NUMBER.fullmatch(pool) and _NUMBER.fullmatch(step) and is_hash(manifest)):
-            message = "a policy is named by pool and step, of at most 18 digits, and the hash of its manifest"
+            message = (
+                "the URL does not identify a policy by pool and step (numbers of at most 18 digits) and manifest hash"
+            )
             raise ProtocolError("not_found", message, status=404)
         return cls(pool=int(pool), step=int(step), manifest_hash=Hash(manifest))
 
@@ -133,7 +135,7 @@ class DatasetName:
         """Parse the value "dataset" from an untrusted URL. Raises ProtocolError("not_found") if it is not a hash."""
         digest = values.get("dataset", "")
         if not is_hash(digest):
-            raise ProtocolError("not_found", "a data set is named by its digest", status=404)
+            raise ProtocolError("not_found", "the URL does not identify a data set by its digest", status=404)
         return cls(digest=Hash(digest))
 
 
@@ -162,9 +164,9 @@ class File(_Part):
     @model_validator(mode="after")
     def _require_sound(self) -> Self:
         if not _NAME.fullmatch(self.name) or ".." in self.name:
-            raise ValueError(f"{self.name!r} is not a plain file name")
+            raise ValueError(f"the file name {self.name!r} is not allowed in a manifest")
         if sum(shard.size for shard in self.shards) != self.size:
-            raise ValueError("the shards do not add up to the file")
+            raise ValueError("the sizes of the shards do not add up to the size of the file")
         return self
 
 
@@ -177,7 +179,7 @@ class FileList(_Part):
     @model_validator(mode="after")
     def _require_distinct(self) -> Self:
         if len({file.name for file in self.files}) != len(self.files):
-            raise ValueError("a file name is listed twice")
+            raise ValueError("the manifest lists a file name twice")
         return self
 
     @property
@@ -205,13 +207,13 @@ class FileList(_Part):
         Raises ProtocolError("bad_manifest") unless they have the expected hash and are a valid manifest.
         """
         if len(data) > MAX_MANIFEST_BYTES:
-            raise ProtocolError("bad_manifest", f"a manifest has at most {MAX_MANIFEST_BYTES} bytes")
+            raise ProtocolError("bad_manifest", f"the manifest exceeds {MAX_MANIFEST_BYTES} bytes")
         if canonical.sha256(data) != expected_hash:
-            raise ProtocolError("bad_manifest", f"the manifest does not have the hash {expected_hash} that names it")
+            raise ProtocolError("bad_manifest", f"the manifest does not have the expected hash {expected_hash}")
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            raise ProtocolError("bad_manifest", f"the manifest does not parse: {error}") from error
+            raise ProtocolError("bad_manifest", f"the manifest is invalid: {error}") from error
 
 
 class Manifest(FileList):
@@ -235,9 +237,9 @@ class DatasetManifest(FileList):
     def _require_even_shards(self) -> Self:
         for file in self.files:
             if any(shard.size != DATA_SHARD_BYTES for shard in file.shards[:-1]):
-                raise ValueError(f"a shard of {file.name} before its last one does not have {DATA_SHARD_BYTES} bytes")
+                raise ValueError(f"a shard of {file.name} other than the last does not have {DATA_SHARD_BYTES} bytes")
             if file.shards and file.shards[-1].size > DATA_SHARD_BYTES:
-                raise ValueError(f"the last shard of {file.name} has over {DATA_SHARD_BYTES} bytes")
+                raise ValueError(f"the last shard of {file.name} exceeds {DATA_SHARD_BYTES} bytes")
         return self
 
     def compute_name(self) -> DatasetName:

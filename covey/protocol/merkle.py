@@ -48,7 +48,7 @@ class MerkleTree:
         """Return the sibling hashes from the leaf to the root. Raises ValueError if the leaf is not in the tree."""
         index = bisect_left(self._leaves, leaf)
         if self._leaves[index : index + 1] != [leaf]:
-            raise ValueError(f"0x{leaf.hex()} is not a leaf of this tree")
+            raise ValueError(f"the leaf 0x{leaf.hex()} is not in this Merkle tree")
         i = len(self._nodes) - 1 - index
         proof = []
         while i > 0:

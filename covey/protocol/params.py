@@ -139,9 +139,9 @@ class VerificationParams(_Part):
     @model_validator(mode="after")
     def _require_pair(self) -> Self:
         if self.mode == "exact" and (self.worker_engine == "any" or self.worker_engine != self.validator_engine):
-            raise ValueError('the exact mode requires one engine for worker and validator, not "any"')
+            raise ValueError('mode is exact, but worker_engine and validator_engine are different or "any"')
         if self.mode == "exact" and "any" in (self.hardware, self.build):
-            raise ValueError('the exact mode requires one class of hardware and one build, not "any"')
+            raise ValueError('mode is exact, but hardware or build is "any"')
         return self
 
 
@@ -214,7 +214,7 @@ class PoolParams(_Part):
     @model_validator(mode="after")
     def _require_whole_tasks(self) -> Self:
         if self.groups_per_step % self.groups_per_task:
-            raise ValueError("groups_per_step must be a multiple of groups_per_task")
+            raise ValueError("groups_per_step is not a multiple of groups_per_task")
         return self
 
     @model_validator(mode="after")
@@ -222,16 +222,18 @@ class PoolParams(_Part):
         rules = self.verification
         is_calibrated = "any" not in (rules.worker_engine, rules.validator_engine, rules.hardware)
         if self.model.compute_dtype != "float32" and not is_calibrated:
-            raise ValueError("bfloat16 requires calibrated thresholds: run covey validator calibrate")
+            raise ValueError(
+                "compute_dtype is not float32, but the thresholds are not calibrated: run covey validator calibrate"
+            )
         return self
 
     @model_validator(mode="after")
     def _require_room(self) -> Self:
         needed = self.needed_submission_bytes
         if self.max_submission_bytes < needed:
-            raise ValueError(f"max_submission_bytes must be at least {needed}, which an honest task may need")
+            raise ValueError(f"max_submission_bytes is less than {needed}, which an honest task may need")
         if 2 * needed > MAX_DECODED_BYTES:
-            raise ValueError("a task is too large to decode: lower groups_per_task, group_size or the token limits")
+            raise ValueError("a task is too large to be decoded: lower groups_per_task, group_size or the token limits")
         return self
 
     @property
@@ -304,13 +306,16 @@ class PoolParams(_Part):
         pool was created with a different version of the format.
         """
         if len(text.encode()) > MAX_PARAMS_BYTES:
-            raise ProtocolError("bad_params", f"parameters are over {MAX_PARAMS_BYTES} bytes")
+            raise ProtocolError("bad_params", f"the pool's parameters exceed {MAX_PARAMS_BYTES} bytes")
         if hash_from_bytes(keccak(text.encode())) != expected_hash:
-            raise ProtocolError("bad_params", "parameters do not have the hash that the chain holds")
+            raise ProtocolError("bad_params", "the pool's parameters do not have the hash that is on chain")
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             if any(detail["loc"] == ("version",) for detail in error.errors()):
-                message = f"the pool's parameters do not have version {PARAMS_VERSION}: another Covey created the pool"
+                message = (
+                    "the pool's parameters were written by a different version of Covey, which does "
+                    f"not use format {PARAMS_VERSION}"
+                )
                 raise ProtocolError("old_pool", f"{message}; create a new pool with covey pool create") from error
-            raise ProtocolError("bad_params", f"parameters do not parse: {error}") from error
+            raise ProtocolError("bad_params", f"the pool's parameters are invalid: {error}") from error

@@ -90,5 +90,5 @@ def is_terminal(table: Mapping[State, frozenset[State]], state: State) -> bool:
 def require_move(table: Mapping[State, frozenset[State]], before: State, after: State) -> State:
     """Return `after`. Raises ProtocolError("unlawful_move") if `table` does not allow the move."""
     if not is_lawful(table, before, after):
-        raise ProtocolError("unlawful_move", f"{before} cannot become {after}", status=409)
+        raise ProtocolError("unlawful_move", f"the state {before} cannot change to {after}", status=409)
     return after

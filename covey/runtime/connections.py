@@ -99,7 +99,7 @@ class Gate:
         now = connection.loop.time()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
-            get_logger().warning("too many connections: one is closed for each new one", connections=self._cap)
+            get_logger().warning("too many connections, closing one for each new one", connections=self._cap)
 
     def forget(self, connection: "GuardedProtocol") -> None:
         """Remove a connection that has ended."""
@@ -172,7 +172,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._headers_bytes += len(data)
         if self._headers_bytes > self._limits.headers_bytes and not self.transport.is_closing():
-            self.send_400_response(f"The headers of a request have at most {self._limits.headers_bytes} bytes.")
+            self.send_400_response(f"The headers of the request exceed {self._limits.headers_bytes} bytes.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

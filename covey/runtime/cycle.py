@@ -81,12 +81,12 @@ async def run_forever(
             outcome = CycleResult.RETRY
             metrics.counts[error.code] += 1
             if failures in (0, 3):
-                log.warning("will retry", code=error.code, message=error.message)
+                log.warning("transient error, retrying", code=error.code, message=error.message)
         except ProtocolError as error:
             outcome = CycleResult.RETRY
             metrics.counts[error.code] += 1
             if failures in (0, 3):
-                log.warning("refused", code=error.code, message=error.message)
+                log.warning("protocol error, retrying", code=error.code, message=error.message)
         metrics.counts[outcome] += 1
         metrics.busy_seconds += clock() - begun if outcome is CycleResult.DONE else 0.0
         failures = failures + 1 if outcome is CycleResult.RETRY else 0
@@ -100,7 +100,7 @@ async def report_forever(role: str, metrics: CycleMetrics, *, stop: asyncio.Even
     while not is_over:
         is_over = await wait_or_stop(stop, every)
         idle = {f"{role}/idle_ratio": round(metrics.idle_ratio, 3)}
-        get_logger().info("so far", **idle, **metrics.counts)
+        get_logger().info("cycle statistics", **idle, **metrics.counts)
 
 
 async def _rest(outcome: CycleResult, failures: int, pace: Pace, stop: asyncio.Event) -> None:
@@ -149,7 +149,7 @@ async def keep_trying(
         except TransientError as error:
             failures += 1
             if failures in (1, 8):
-                log.warning("will retry", code=error.code, message=error.message)
+                log.warning("transient error, retrying", code=error.code, message=error.message)
             await _rest(CycleResult.RETRY, failures, pace, stop)
     return None
 

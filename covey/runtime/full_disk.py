@@ -31,8 +31,8 @@ class ExplainFullDisk:
             shutil.rmtree(self._draft, ignore_errors=True)
         raise OperatorError(
             "disk_full",
-            f"{self._place} has no room for {self._what}: {error}",
-            fix="Free space there and start again; training resumes from the newest checkpoint",
+            f"the disk of {self._place} is full, so {self._what} could not be written: {error}",
+            fix="Free space on this disk and start again; training resumes from the newest checkpoint",
         ) from error
 
 

@@ -88,7 +88,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OperatorError(
-            "address_in_use", f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port"
+            "address_in_use", f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose a different host or port"
         ) from error
 
 
@@ -120,7 +120,7 @@ def find_free_ports(count: int) -> list[int]:
     if len(ports) < count:
         raise OperatorError(
             "no_free_port",
-            f"there are not enough free ports from {_PORTS.start} to {_PORTS.stop - 1}",
-            fix="End processes that listen on these ports",
+            f"there are too few free ports from {_PORTS.start} to {_PORTS.stop - 1}",
+            fix="End the processes that listen on these ports",
         )
     return ports

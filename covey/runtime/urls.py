@@ -11,7 +11,7 @@ def hide_secrets(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "a URL that cannot be read"
+        return "an invalid URL"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

@@ -18,15 +18,15 @@ class HasRenamed(Protocol):
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """Return all errors that pydantic found, in one line.
 
-    Example: "coordinater_url: unknown; did you mean coordinator_url?; home: missing; pool: Input should be ...".
+    Example: "coordinater_url: unknown name; did you mean coordinator_url?; home: missing; pool: Input should be ...".
     """
     return "; ".join(_explain_one(model, item["type"], item["loc"], item["msg"]) for item in error.errors())
 
 
 def explain_unknown(name: str, known: Iterable[str]) -> str:
-    """Return a message for an unknown name, for example "min_steak: unknown; did you mean min_stake?"."""
+    """Return a message for an unknown name, for example "min_steak: unknown name; did you mean min_stake?"."""
     near = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"{name}: unknown" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{name}: unknown name" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str], message: str) -> str:
@@ -35,7 +35,7 @@ def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str
         table = "".join(f"{level}." for level in location[:-1])
         name, owner = str(location[-1]), _find_table(model, location[:-1])
         if isinstance(owner, HasRenamed) and name in owner.renamed:
-            return f"{table}{name}: renamed; write {owner.renamed[name]}"
+            return f"{table}{name}: old name; use {owner.renamed[name]} instead"
         return table + explain_unknown(name, [] if owner is None else owner.model_fields)
     words = "missing" if kind == "missing" else message.removeprefix("Value error, ")
     return f"{path}: {words}" if path else words

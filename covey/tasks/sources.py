@@ -97,7 +97,7 @@ def _read_file(path: Path) -> Iterator[SourceRow]:
         else:
             raise OperatorError(
                 "bad_source",
-                f"the file format of {path} cannot be told from its name",
+                f"the name of {path} does not end in a supported file format",
                 fix="Use a file whose name ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
             )
     except (pa.ArrowException, OSError) as error:

@@ -113,7 +113,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
             assert f"{report['found']['decision']} {report['found']['reason']}" == verdict
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
-            "bad_evidence: this is not": kept.read_bytes()[:-1],
+            "bad_evidence: the data is not": kept.read_bytes()[:-1],
             "bad_evidence: hash of the parameters": rewrite(kept.read_bytes(), params_hash="0x" + "12" * 32),
             "bad_evidence: manifest hash": rewrite(kept.read_bytes(), manifest_hash="0x" + "12" * 32),
             "bad_evidence: chain": rewrite(kept.read_bytes(), chain_id=1),

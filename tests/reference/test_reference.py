@@ -88,7 +88,7 @@ def test_raise__with_literals__message_fix_and_class():
 def test_raise__code_as_a_parameter__each_caller_with_its_own_message():
     """`signing._refuse(code, message)`."""
     (found,) = find("unsigned")
-    assert (found.kind, found.message, found.status) == ("refused", "the request carries no signature", 401)
+    assert (found.kind, found.message, found.status) == ("refused", "the request has no signature", 401)
 
 
 def test_raise__code_in_a_variable__both_of_its_values():
@@ -105,7 +105,9 @@ def test_raise__code_from_a_table__and_its_default():
 
 
 def test_raise__by_a_subclass__has_the_code_of_its_super():
-    assert "signed for {created} to {expires}, the time here is {now}" in {e.message for e in find("expired_request")}
+    assert "the signature is valid from {created} to {expires}, but the time here is {now}" in {
+        e.message for e in find("expired_request")
+    }
     assert any(each.is_quoted for each in find("expired_request"))  # client._ClockError, with the coordinator's text
 
 

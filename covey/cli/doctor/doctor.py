@@ -81,10 +81,10 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check what this machine has: libraries, accelerator, engines, chain. Exit 1 if something needed is missing.
+    """Check this machine: libraries, accelerator, engines, chain. The exit code is 1 if something required is missing.
 
-    With --config, check everything that one role needs: key, chain, pool, ether, stake, coordinator, relays, clock,
-    disk, device. This sends nothing to the chain, and takes at most half a minute.
+    With --config, the command checks everything that one role needs: key, chain, pool, ether, stake, coordinator,
+    relays, clock, disk and device. It sends no transaction and takes at most half a minute.
 
     Example: `covey doctor --config worker.toml`
     """

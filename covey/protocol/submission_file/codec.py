@@ -24,7 +24,9 @@ def encode(rollouts: Iterable[Rollout]) -> bytes:
 def decode(data: bytes, budget: Budget) -> list[Rollout]:
     """Decode untrusted bytes to rows. Raises ProtocolError with the code "oversized", "malformed" or "schema"."""
     if len(data) > budget.file_bytes:
-        raise ProtocolError("oversized", f"the file has {len(data)} bytes, over {budget.file_bytes}")
+        raise ProtocolError(
+            "oversized", f"the rollout file has {len(data)} bytes, but at most {budget.file_bytes} are allowed"
+        )
     return [_to_rollout(row, budget) for row in parquet.read(data, budget)]
 
 
@@ -45,11 +47,13 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
     if not 0 < len(lists["tokens"]) <= budget.completion_tokens:
         raise ProtocolError("oversized", "a completion is empty or too long")
     if len(lists["logprobs"]) != len(lists["tokens"]):
-        raise ProtocolError("malformed", "a completion does not have one log-probability per token")
+        raise ProtocolError(
+            "malformed", "the number of log-probabilities of a completion differs from its number of tokens"
+        )
     if any(len(proof) > budget.proof_bytes for proof in lists["proofs"]):
         raise ProtocolError("oversized", "a proof is too long")
     if min(row["group"], row["sibling"], row["seed"], *lists["prompt"], *lists["tokens"]) < 0:
-        raise ProtocolError("malformed", "a number is negative")
+        raise ProtocolError("malformed", "a number that must not be negative is negative")
     if not all(map(math.isfinite, (row["reward"], *lists["logprobs"]))):
-        raise ProtocolError("malformed", "a number is not finite")
+        raise ProtocolError("malformed", "a reward or log-probability is NaN or Inf")
     return Rollout(**(row | {name: tuple(values) for name, values in lists.items()}))

@@ -44,7 +44,7 @@ def measure(data: bytes, start: int, size: int, *, most: int, width: int | None)
     neither plain nor based on a dictionary.
     """
     if not 0 <= start <= start + size <= len(data):
-        raise ValueError("a column lies outside the file")
+        raise ValueError("a column lies outside the Parquet file")
     values = decoded = dictionary = 0
     offset, end = start, start + size
     while offset < end:
@@ -57,23 +57,23 @@ def measure(data: bytes, start: int, size: int, *, most: int, width: int | None)
         kind = fields.get((1,), -1)
         if kind == _DICTIONARY:
             if values or dictionary:
-                raise ValueError("a dictionary is not the first page")
+                raise ValueError("a dictionary page is not the first page of its column")
             dictionary = raw
             decoded += raw
             continue
         if kind not in _COUNT_FIELDS:
-            raise ValueError(f"a page has the type {kind}")
+            raise ValueError(f"a page has the unsupported type {kind}")
         struct, count_field, encoding_field = _COUNT_FIELDS[kind]
         count, encoding = fields.get((struct, count_field), -1), fields.get((struct, encoding_field), -1)
         values += count
         if count < 1 or values > most:
-            raise ValueError(f"a page header gives {count} values")
+            raise ValueError(f"a page header claims {count} values, which is not allowed")
         if encoding in (_PLAIN, _RLE):
             decoded += raw + count * (0 if width is None else width)
         elif encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
             decoded += raw + count * (dictionary if width is None else width)
         else:
-            raise ValueError(f"a page has the encoding {encoding}")
+            raise ValueError(f"a page has the unsupported encoding {encoding}")
     return Pages(values=values, decoded_bytes=decoded)
 
 
@@ -106,7 +106,7 @@ class _Header:
     def _read_value(self, kind: int, path: tuple[int, ...], *, in_list: bool) -> None:
         if kind == _INT32 and not in_list:
             if path in self._integers:
-                raise ValueError("a page header has a field twice")
+                raise ValueError("a page header contains a field twice")
             self._integers[path] = self._read_integer()
         elif kind in (_INT16, _INT32, _INT64):
             self._read_integer()
@@ -119,7 +119,7 @@ class _Header:
         elif kind in _SIZES:
             self._skip(max(_SIZES[kind], int(in_list)))
         else:
-            raise ValueError("a page header has a field of an unknown type")
+            raise ValueError("a page header contains a field of an unknown type")
 
     def _read_list(self, path: tuple[int, ...]) -> None:
         if len(path) > _MAX_DEPTH:
@@ -147,7 +147,7 @@ class _Header:
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-        raise ValueError("a number has too many bytes")
+        raise ValueError("a number in a page header has too many bytes")
 
     def _read_integer(self) -> int:
         value = self._read_varint()

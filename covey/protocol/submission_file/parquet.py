@@ -54,20 +54,27 @@ def read(data: bytes, budget: Budget) -> list[dict[str, Any]]:
         _require_pages(data, file, budget)
         return _read(file, budget)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise ProtocolError("malformed", f"not a readable Parquet file: {type(error).__name__}") from error
+        raise ProtocolError(
+            "malformed", f"the rollout file is not a readable Parquet file: {type(error).__name__}"
+        ) from error
 
 
 def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
     if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
-        raise ProtocolError("schema", "the columns are not those of a rollout file")
+        raise ProtocolError("schema", "the columns of the Parquet file are not the columns of a rollout file")
     if file.metadata.num_rows > budget.rows:
-        raise ProtocolError("oversized", f"{file.metadata.num_rows} rows, over {budget.rows}")
+        raise ProtocolError(
+            "oversized", f"the rollout file has {file.metadata.num_rows} rows, but at most {budget.rows} are allowed"
+        )
     # Run lengths and dictionaries can store a hundred million values in a few bytes, even in one row. The budget of a
     # batch would notice them only after they are decoded. `_require_pages` detects a footer that gives a false number.
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     values = [sum(group.column(j).num_values for group in groups) for j in range(file.metadata.num_columns)]
     if max(values) > budget.column_values:
-        raise ProtocolError("oversized", f"{max(values)} values in a column, over {budget.column_values}")
+        raise ProtocolError(
+            "oversized",
+            f"a column of the rollout file has {max(values)} values, but at most {budget.column_values} are allowed",
+        )
 
 
 def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
@@ -80,13 +87,16 @@ def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
             width = None if column.physical_type == "BYTE_ARRAY" else 8
             size += column.total_compressed_size
             if size > len(data):
-                raise ProtocolError("malformed", "columns share their pages")
+                raise ProtocolError("malformed", "columns of the Parquet file overlap")
             pages = measure(data, min(starts), column.total_compressed_size, most=column.num_values, width=width)
             if pages.values != column.num_values:
-                raise ProtocolError("malformed", f"a column has {pages.values} values, not {column.num_values}")
+                raise ProtocolError(
+                    "malformed",
+                    f"the pages of a column contain {pages.values} values, but its footer says {column.num_values}",
+                )
             decoded += pages.decoded_bytes
     if decoded > DECODED_FACTOR * budget.decoded_bytes:
-        message = f"the file may decode to {decoded} bytes, but only {budget.decoded_bytes} are allowed"
+        message = f"the rollout file may decode to {decoded} bytes, but at most {budget.decoded_bytes} are allowed"
         raise ProtocolError("oversized", message)
 
 
@@ -96,11 +106,11 @@ def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
     for batch in file.iter_batches(batch_size=64, use_threads=False):
         decoded += batch.nbytes
         if decoded > budget.decoded_bytes or len(rows) + batch.num_rows > budget.rows:
-            message = f"the file decodes to over {budget.decoded_bytes} bytes or {budget.rows} rows"
+            message = f"the rollout file decodes to more than {budget.decoded_bytes} bytes or {budget.rows} rows"
             raise ProtocolError("oversized", message)
         batch.validate(full=True)
         if any(column.null_count for column in batch.columns):
-            raise ProtocolError("malformed", "a value is null")
+            raise ProtocolError("malformed", "a column of the rollout file contains null")
         columns = {name: _to_list(batch.column(name)) for name in SCHEMA.names}
         rows.extend({name: columns[name][i] for name in SCHEMA.names} for i in range(batch.num_rows))
     return rows
@@ -115,7 +125,7 @@ def _to_list(column: pa.Array) -> list[Any]:
         return list(column.to_pylist())
     values, offsets = column.values, column.offsets.to_pylist()
     if values.null_count:
-        raise ProtocolError("malformed", "a list contains null")
+        raise ProtocolError("malformed", "a list in the rollout file contains null")
     code = _CODES.get(values.type)
     if code is None or not len(values):
         flat = values.to_pylist()

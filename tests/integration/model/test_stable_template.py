@@ -35,7 +35,7 @@ def test_require_stable_template__stable_one__returns(template: str, variables: 
         (QUESTION + "{{ dict }}", "unstable_template", "in another process gives a different text"),
         (QUESTION + "{{ ''.join }}", "unstable_template", "in another process gives a different text"),
         (QUESTION + "\n{% if %}", "broken_template", "line 2 of the chat template"),
-        ("{{ messages[0].role }}", "broken_template", "leaves out the text 'How much is 2 + 3?'"),
+        ("{{ messages[0].role }}", "broken_template", "omits the text 'How much is 2 + 3?'"),
         (QUESTION + "{{ '%0999999999d' % 1 }}", "broken_template", "MemoryError"),
         (None, "no_chat_template", "has no chat template"),
     ],
@@ -56,14 +56,14 @@ def test_require_stable_template__template_that_refuses_system_texts__depends_on
 
 
 def test_require_stable_template__system_text_left_out__is_refused() -> None:
-    with pytest.raises(OperatorError, match=r"broken_template: .*leaves out the text 'Answer"):
+    with pytest.raises(OperatorError, match=r"broken_template: .*omits the text 'Answer"):
         require_stable_template(build_chat_tokenizer(QUESTION), CHAT, has_system=True)
 
 
 def test_require_stable_template__slow_without_steps__ends_at_the_deadline() -> None:
     tokenizer = build_chat_tokenizer("{% for a in range(9999) %}{{ range(100000) | list | length }}{% endfor %}")
     started = time.monotonic()
-    with pytest.raises(OperatorError, match=r"broken_template: .*does not render within 0\.5 s"):
+    with pytest.raises(OperatorError, match=r"broken_template: .*was not rendered within 0\.5 s"):
         require_stable_template(tokenizer, CHAT, seconds=0.5)
     assert time.monotonic() - started < 20
 

@@ -155,7 +155,7 @@ def test_help__brackets__are_shown():
 
 def test_pool_open__help__says_all_that_yes_skips():
     output = runner.invoke(cli.app, ["pool", "open", "--help"], env={"COLUMNS": "400"}).output
-    assert squeeze("before it spends anything; --yes skips all three") in squeeze(output)
+    assert squeeze("before it spends anything. --yes skips these three checks") in squeeze(output)
     assert squeeze("Do not ask for confirmation, and do not check the windows") in squeeze(output)
 
 

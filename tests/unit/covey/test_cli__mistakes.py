@@ -123,10 +123,8 @@ ROWS = [
     Row(
         "devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet is already running on 127.0.0.1:{node}"
     ),
-    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
-    Row(
-        f"devnet fund {A.lower()} --folder {{folder}}", "an address without a checksum (EIP-55). Copy the address from"
-    ),
+    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO} is mistyped: its checksum (EIP-55) is wrong"),
+    Row(f"devnet fund {A.lower()} --folder {{folder}}", "has no checksum (EIP-55). Copy the address from"),
     Row(
         f"devnet fund {A} --folder {{folder}}/none",
         "no_deployment: the deployment file {folder}/none/deployment.json cannot be read",
@@ -181,7 +179,7 @@ ROWS = [
         f"{DEPLOY} --token {A}",
         f"no_token: there is no contract at the token address {A} on http://127.0.0.1:{{node}}. Set",
     ),
-    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, an address with a wrong checksum (EIP-55)"),
+    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO} is mistyped: its checksum (EIP-55) is wrong"),
     Row(
         f"{DEPLOY} --token {A} --out {{folder}}/right.toml",
         "file_exists: the output file {folder}/right.toml already exists. Choose a new",
@@ -195,14 +193,16 @@ ROWS = [
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
     Row(
-        CREATE, "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, not an address", change=(ARBITER, "bob")
+        CREATE,
+        "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, which is not an address",
+        change=(ARBITER, "bob"),
     ),
     Row(f"pool create {CONFIGS}/pool.toml {SIGNED}", "example_address: trainer, arbiter, validators[0], validators[1]"),
     Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: the pool file {folder}/none.toml cannot be read"),
     Row(CREATE, "bad_pool_file: {folder}/pool.toml is not valid TOML", change=("[terms]", "[terms")),
-    Row(CREATE, "parms: unknown; did you mean params?", change=("[params]", "[parms]")),
+    Row(CREATE, "parms: unknown name; did you mean params?", change=("[params]", "[parms]")),
     Row(CREATE, "[terms] of {folder}/pool.toml is wrong: min_stake: missing. Cor", change=("min_stake = 2\n", "")),
-    Row(CREATE, "min_steak: unknown; did you mean min_stake?", change=("min_stake", "min_steak")),
+    Row(CREATE, "min_steak: unknown name; did you mean min_stake?", change=("min_stake", "min_steak")),
     Row(
         CREATE, "[params] of {folder}/pool.toml is wrong: group_per_step: unknown", change=("quorum", "group_per_step")
     ),
@@ -220,11 +220,14 @@ ROWS = [
     Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
     Row("tasks filter x.toml --model m --out o --low 0.6 --high 0.5", "bad_bounds: --low 0.6 exceeds --high 0.5"),
     # settings
-    Row("coordinator serve --config {folder}/none.toml", "no_settings_file: {folder}/none.toml does not exist"),
-    Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown; did you mean coordinator_url?"),
-    Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml are wrong: "),
+    Row(
+        "coordinator serve --config {folder}/none.toml",
+        "no_settings_file: the settings file {folder}/none.toml does not exist",
+    ),
+    Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown name; did you mean coordinator_url?"),
+    Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml: "),
     Row("trainer run", "home: missing; pool: missing; deployment: missing; key_file: missing; origin_root: missing"),
-    Row("trainer run", "or give them with --set NAME=VALUE or as COVEY_NAME"),
+    Row("trainer run", "or set them with --set NAME=VALUE or COVEY_NAME=VALUE"),
     Row("validator run --set pool", "bad_settings: the option --set pool has no value. Write"),
     Row("worker run --config {folder}/right.toml --set pool=x", "pool: Input should be a valid integer"),
     Row("worker run --config {folder}/right.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
@@ -255,7 +258,7 @@ ROWS = [
         f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}",
         "bad_amount: -1 is not a valid amount. Write an amount such as 15",
     ),
-    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
+    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO} is mistyped"),
     Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is not a hash: 0x and 64 hexadecimal digits"),
     Row(
         f"pool start {NODE}", "NotOperator(1, ", refusal="NotOperator(uint256,address)" + "1".zfill(64) + "2".zfill(64)
@@ -332,7 +335,7 @@ ROWS = [
     Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
     Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
     Row(f"rewards show {CHAIN} --pool 1", "no_key: the contributor is unknown, because neither --contributor nor"),
-    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, an address with a wrong"),
+    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO} is mistyped"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(
         f"rewards claim --wait {SIGNED} --pool 1",

@@ -83,7 +83,7 @@ def test_draw_prompts__prompt_is_too_long__the_next_one_of_its_draw_replaces_it_
 
 def test_draw_prompts__all_prompts_are_too_long__refused_after_32() -> None:
     environment = Growing()
-    with pytest.raises(ProtocolError, match=r"prompt_too_long: 32 prompts .* longer than 1 tokens"):
+    with pytest.raises(ProtocolError, match=r"prompt_too_long: all 32 prompts .* limit of 1 tokens"):
         draw_prompts(
             build_domain(MANIFEST, 0, 7), 1, environment=environment, tokenizer=Letters(), format=RAW, longest=1
         )

@@ -76,11 +76,11 @@ def test_load__local_file__is_what_the_demo_trains_with() -> None:
     ("old", "new"), [("row_tokens", "seq_len"), ("gradient_clip", "max_grad_norm"), ("kl_coefficient", "kl_coef")]
 )
 def test_load__setting_by_its_old_name__is_refused_with_the_new_one(old: str, new: str) -> None:
-    with pytest.raises(OperatorError, match=f"{old}: renamed; write {new}"):
+    with pytest.raises(OperatorError, match=f"{old}: old name; use {new} instead"):
         TrainerConfig.load(
             None, {"home": "h", "pool": 1, "deployment": "d", "key_file": "k", "origin_root": "o", old: 1}
         )
     environment = {f"COVEY_{old.upper()}": "1"}
     values = {"home": "h", "pool": 1, "deployment": "d", "key_file": "k", "origin_root": "o"}
-    with pytest.raises(OperatorError, match=f"{old}: renamed; write {new}"):
+    with pytest.raises(OperatorError, match=f"{old}: old name; use {new} instead"):
         TrainerConfig.load(None, values, environment)

@@ -168,7 +168,7 @@ async def test_load_policy__chain_lags_once__is_loaded_the_next_time(start: Star
     require = ctx.network.policies.require
 
     async def lag(*_: object, **__: object) -> None:
-        raise ProtocolError("unknown_policy", "there is no policy 0 on chain")
+        raise ProtocolError("unknown_policy", "policy 0 has not been published on chain")
 
     monkeypatch.setattr(ctx.network.policies, "require", lag)
     with pytest.raises(ProtocolError, match="unknown_policy"):

@@ -74,7 +74,7 @@ def test_password__in_a_list_of_urls__is_masked():
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("pool = 0", "pool: "), ("colour = 1", "colour: "), ("pool", "is not TOML"), (None, "no_settings_file")],
+    [("pool = 0", "pool: "), ("colour = 1", "colour: "), ("pool", "is not valid TOML"), (None, "no_settings_file")],
 )
 def test_file__wrong__raises_the_error_of_loading_it(tmp_path, command, text, code):
     file = tmp_path / "worker.toml"

@@ -108,15 +108,15 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        ("[params]", "[parms]", "p.toml has unknown tables: parms: unknown; did you mean params"),
+        ("[params]", "[parms]", "p.toml has unknown tables: parms: unknown name; did you mean params"),
         ("[params]\n", "", r"has no table \[params\]"),
         ("quorum = 1", "quorum = 0\ngroup_size = 1", "group_size: .*; quorum: "),
         ("min_stake = 2", "", r"\[terms\] of .*p.toml is wrong: min_stake: missing"),
-        ("min_stake = 2", "min_steak = 2", "min_steak: unknown; did you mean min_stake.*; min_stake: missing"),
+        ("min_stake = 2", "min_steak = 2", "min_steak: unknown name; did you mean min_stake.*; min_stake: missing"),
         ("min_stake = 2", "min_stake = -2", "min_stake: is -2, but must not be negative"),
         ("min_stake = 2", "min_stake = 2\ngroup_size = 8", r"group_size: belongs in \[params\]"),
         ("min_stake = 2", "min_stake = 2\nis_invite_only = 1", "is_invite_only: is 1, but must be true or false"),
-        ("quorum = 1", "quorum = 1\ngroup_per_step = 8", "group_per_step: unknown; did you mean groups_per_step"),
+        ("quorum = 1", "quorum = 1\ngroup_per_step = 8", "group_per_step: unknown name; did you mean groups_per_step"),
         (
             "quorum = 1",
             "quorum = 4",
@@ -137,7 +137,7 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
         # 2 groups of 8 rollouts of 8 tokens
         ("min_stake = 2", "min_stake = 2\nepoch_units = 127", "epoch_units is less than 128"),
         ("unbond_window = 20", "unbond_window = 9999\nepoch_length = 0", "epoch_length is less than 1"),
-        ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes must be at least "),
+        ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes is less than "),
     ],
 )
 def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
@@ -150,10 +150,14 @@ def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        (ALICE, ALICE[:-1] + "7", r"trainer in \[terms\] of .*p.toml is 0x.*267, an address with a wrong checksum"),
-        (BOB, BOB.lower(), r"arbiter in \[terms\] of .*p.toml is 0x.*, an address without a checksum"),
-        (f'["{ALICE}"]', '["alice.eth"]', r"validators\[0\] in \[terms\] of .*p.toml is alice.eth, not an address"),
-        (f'trainer = "{ALICE}"', "trainer = 5", r"trainer in \[terms\] of .*p.toml is 5, not an address"),
+        (ALICE, ALICE[:-1] + "7", r"trainer in \[terms\] of .*p.toml is 0x.*267, which is mistyped: its checksum"),
+        (BOB, BOB.lower(), r"arbiter in \[terms\] of .*p.toml is 0x.*, which has no checksum"),
+        (
+            f'["{ALICE}"]',
+            '["alice.eth"]',
+            r"validators\[0\] in \[terms\] of .*p.toml is alice.eth, which is not an address",
+        ),
+        (f'trainer = "{ALICE}"', "trainer = 5", r"trainer in \[terms\] of .*p.toml is 5, which is not an address"),
     ],
 )
 def test_pool_file__address__is_refused_unless_its_checksum_is_right(tmp_path, old, new, word):

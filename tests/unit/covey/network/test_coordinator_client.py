@@ -175,12 +175,12 @@ async def test_get__redirect__is_not_followed(connect, status):
 async def test_post__no_answer__transient(connect, error):
     client, _ = connect(error)
     url = "http://coordinator:8000/v1/nodes"
-    expected = f"coordinator_unreachable: {url} did not answer: {type(error).__name__}. .*correct coordinator_url"
+    expected = f"coordinator_unreachable: {url} did not respond: {type(error).__name__}. .*correct coordinator_url"
     with pytest.raises(TransientError, match=expected):
         await client.register()
     client, _ = connect(error)
     with pytest.raises(
-        TransientError, match=r"http://store/x did not answer: .*Check that the object store runs"
+        TransientError, match=r"http://store/x did not respond: .*Check that the object store is running"
     ) as caught:
         await client.get_object("http://me:secret@store/x?signature=secret", max_bytes=9)
     assert "secret" not in str(caught.value)
@@ -211,7 +211,7 @@ async def test_answers__junk__refused_as_bad_answer(connect, junk):
 
 async def test_list_submissions__junk__refused(connect):
     client, _ = connect((200, {"no": "list"}))
-    with pytest.raises(ProtocolError, match="not a list of submissions"):
+    with pytest.raises(ProtocolError, match="not a valid list of submissions"):
         await client.list_submissions(limit=3)
 
 
@@ -254,7 +254,7 @@ async def test_post__answer_is_too_slow__is_abandoned(connect):
     client._timeout = 0.3
     with pytest.raises(
         TransientError,
-        match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not answer: the answer is too slow",
+        match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not respond: the response is too slow",
     ):
         await asyncio.wait_for(client.register(), 5)
 

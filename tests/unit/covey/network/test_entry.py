@@ -242,7 +242,7 @@ async def test_policies__disk_is_full__is_transient(tmp_path):
 
     contracts = SimpleNamespace(policies=Outside().policies)
     policies = Policies(contracts, Full(), pool=1, root=tmp_path / "p", keep=2)
-    with pytest.raises(TransientError, match=r"disk_full: policy 3 could not be written: .*No space left"):
+    with pytest.raises(TransientError, match=r"disk_full: the files of policy 3 could not be written: .*No space left"):
         await policies.require(3)
 
 
@@ -253,7 +253,7 @@ async def test_policies__unknown_to_the_chain__refused(tmp_path):
     policies = Policies(
         SimpleNamespace(policies=SimpleNamespace(policy_of=revert)), Fetcher(), pool=1, root=tmp_path, keep=2
     )
-    with pytest.raises(ProtocolError, match="unknown_policy: there is no policy 7 on chain"):
+    with pytest.raises(ProtocolError, match="unknown_policy: policy 7 has not been published on chain"):
         await policies.require(7)
 
 

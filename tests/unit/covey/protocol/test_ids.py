@@ -31,7 +31,7 @@ def test_hash__any_32_bytes__round_trip(raw):
 
 @pytest.mark.parametrize("size", [0, 20, 31, 33, 64])
 def test_hash_from_bytes__another_length__raises(size):
-    with pytest.raises(ValueError, match="32 bytes"):
+    with pytest.raises(ValueError, match="bytes instead of 32"):
         hash_from_bytes(bytes(size))
 
 

@@ -78,7 +78,7 @@ def test_manifest__worked_example__has_this_text():
 def test_from_bytes__another_hash__refused():
     data = json.dumps(build()).encode()
     assert Manifest.from_bytes(data, canonical.sha256(data)).step == 0
-    with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not have the hash"):
+    with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not have the expected hash"):
         Manifest.from_bytes(data, canonical.sha256(data + b" "))
 
 
@@ -132,19 +132,19 @@ def test_from_bytes__not_a_plain_file_name__refused(name):
     ],
 )
 def test_from_bytes__invalid_content__refused(changes):
-    with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not parse"):
+    with pytest.raises(ProtocolError, match="bad_manifest: the manifest is invalid"):
         read(build(**changes))
 
 
 def test_from_bytes__same_name_twice__refused():
     twice = build()
     twice["files"] *= 2
-    with pytest.raises(ProtocolError, match="listed twice"):
+    with pytest.raises(ProtocolError, match="lists a file name twice"):
         read(twice)
 
 
 def test_from_bytes__too_large__refused_before_hashing():
-    with pytest.raises(ProtocolError, match="at most"):
+    with pytest.raises(ProtocolError, match="the manifest exceeds"):
         Manifest.from_bytes(bytes(MAX_MANIFEST_BYTES + 1), ZERO)
 
 
@@ -221,7 +221,7 @@ def test_dataset_manifest__even_shards__round_trips_under_its_digest():
     assert b'"kind":"dataset"' in manifest.to_bytes()
     with pytest.raises(ProtocolError, match="bad_manifest"):
         DatasetName(digest=ZERO).read_manifest(manifest.to_bytes())
-    with pytest.raises(ProtocolError, match="does not parse"):
+    with pytest.raises(ProtocolError, match="the manifest is invalid"):
         Manifest.from_bytes(manifest.to_bytes(), name.digest)
 
 

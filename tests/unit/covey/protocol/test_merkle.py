@@ -32,7 +32,7 @@ def test_proof__every_leaf_of_every_size__verifies_only_its_own_leaf(count):
         if proof:
             assert not is_in_tree(tree.root, leaf, proof[:-1])
             assert not is_in_tree(tree.root, leaf, [*proof[:-1], ZERO_HASH])
-    with pytest.raises(ValueError, match="is not a leaf of this tree"):
+    with pytest.raises(ValueError, match="is not in this Merkle tree"):
         tree.get_proof(stranger)
 
 

@@ -35,7 +35,9 @@ def test_moves__every_pair__allowed_exactly_as_in_the_design(kind):
         if expected:
             assert status.require_move(table, before, after) is after
         else:
-            with pytest.raises(ProtocolError, match=f"unlawful_move: {before} cannot become {after}") as caught:
+            with pytest.raises(
+                ProtocolError, match=f"unlawful_move: the state {before} cannot change to {after}"
+            ) as caught:
                 status.require_move(table, before, after)
             assert caught.value.status == 409
 

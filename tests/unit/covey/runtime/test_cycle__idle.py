@@ -48,5 +48,5 @@ async def test_report_forever__until_the_end__logs_ratio_and_counts(monkeypatch)
     monkeypatch.setattr(cycle, "wait_or_stop", wait)
     with structlog.testing.capture_logs() as lines:
         await report_forever("worker", metrics, stop=stop, every=7.0)
-    common = {"event": "so far", "log_level": "info", "worker/idle_ratio": 0.75}
+    common = {"event": "cycle statistics", "log_level": "info", "worker/idle_ratio": 0.75}
     assert lines == [common | {"done": 4}, common | {"done": 5}]

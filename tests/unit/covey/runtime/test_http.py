@@ -78,7 +78,7 @@ def test_find_free_ports__ports_of_another_process__stay_reserved_until_it_ends(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http, "_PORTS", ports)
             with pytest.raises(
-                OperatorError, match=f"no_free_port: there are not enough free ports from {port} to {port}"
+                OperatorError, match=f"no_free_port: there are too few free ports from {port} to {port}"
             ):
                 find_free_ports(1)
             socket.create_server(("127.0.0.1", port)).close()  # The owner's server listens in the same way.

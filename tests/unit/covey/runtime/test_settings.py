@@ -54,8 +54,8 @@ def test_load__lists_as_text__split_at_commas(write):
 @pytest.mark.parametrize(
     ("text", "values", "environment", "key"),
     [
-        ("nmae = 1", {}, {}, "nmae: unknown; did you mean name?"),
-        ("", {"cuont": 2}, {}, "cuont: unknown; did you mean count?"),
+        ("nmae = 1", {}, {}, "nmae: unknown name; did you mean name?"),
+        ("", {"cuont": 2}, {}, "cuont: unknown name; did you mean count?"),
         ("count = 0", {}, {}, "count: Input should be greater"),
         ('count = "many"', {}, {}, "count: Input should be a valid integer"),
         ("", {}, {"COVEY_COUNT": "x"}, "count: Input should be a valid integer"),
@@ -67,12 +67,12 @@ def test_load__wrong_setting__refused_by_name(write, text, values, environment, 
     file = write(text)
     with pytest.raises(OperatorError) as caught:
         Example.load(file, values, environment)
-    assert f"in {file} are wrong" in caught.value.message
+    assert f"in {file}:" in caught.value.message
     assert caught.value.code == "bad_settings"
     assert key in caught.value.message
     assert "Example" in caught.value.message
     assert caught.value.fix == (
-        f"Correct the named settings in {file}, or give them with --set NAME=VALUE or as COVEY_NAME"
+        f"Correct these settings in {file}, or set them with --set NAME=VALUE or COVEY_NAME=VALUE"
     )
 
 
@@ -88,7 +88,7 @@ def test_load__invalid_toml__refused(write, text):
 
 def test_load__bytes_that_are_not_text__refused(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(OperatorError, match="is not TOML"):
+    with pytest.raises(OperatorError, match="is not valid TOML"):
         Example.load(tmp_path / "x.toml", environment={})
 
 

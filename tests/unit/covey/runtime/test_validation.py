@@ -32,19 +32,19 @@ class Whole(BaseModel):
     ("values", "expected"),
     [
         ({}, "home: missing"),
-        ({"home": "a", "hom": "b"}, "hom: unknown; did you mean home?"),
-        ({"home": "a", "zzz": "b"}, "zzz: unknown"),
-        ({"home": "a", "part": {"max_lenght": 2}}, "part.max_lenght: unknown; did you mean max_length?"),
+        ({"home": "a", "hom": "b"}, "hom: unknown name; did you mean home?"),
+        ({"home": "a", "zzz": "b"}, "zzz: unknown name"),
+        ({"home": "a", "part": {"max_lenght": 2}}, "part.max_lenght: unknown name; did you mean max_length?"),
         (
             {"home": "a", "part": {"inner": {"maxlength": 2}}},
-            "part.inner.maxlength: unknown; did you mean max_length?",
+            "part.inner.maxlength: unknown name; did you mean max_length?",
         ),
         (
             {"part": {"max_length": "q"}},
             "home: missing; part.max_length: Input should be a valid integer, unable to parse string as an integer",
         ),
         ({"home": "x"}, "home must not be x"),
-        ({"home": "a", "part": {"largest": 2}}, "part.largest: renamed; write max_length"),
+        ({"home": "a", "part": {"largest": 2}}, "part.largest: old name; use max_length instead"),
     ],
 )
 def test_explain__invalid_values__gives_the_path_and_the_nearest_name(values, expected):
@@ -54,5 +54,7 @@ def test_explain__invalid_values__gives_the_path_and_the_nearest_name(values, ex
 
 
 def test_explain_unknown__near_and_far():
-    assert explain_unknown("min_steak", ["min_stake", "veto_window"]) == "min_steak: unknown; did you mean min_stake?"
-    assert explain_unknown("colour", ["min_stake", "veto_window"]) == "colour: unknown"
+    assert (
+        explain_unknown("min_steak", ["min_stake", "veto_window"]) == "min_steak: unknown name; did you mean min_stake?"
+    )
+    assert explain_unknown("colour", ["min_stake", "veto_window"]) == "colour: unknown name"

@@ -30,7 +30,7 @@ def test_measure__plain_page_by_hand__has_its_bytes_and_values():
 def test_measure__count_of_another_type__is_not_a_count():
     """Readers skip a field whose type differs from the format, so that there is no count at all."""
     page = DATA.replace(b"\x15\x06\x15\x00", b"\x16\x06\x15\x00", 1) + b"abcd"
-    with pytest.raises(ValueError, match="gives -1 values"):
+    with pytest.raises(ValueError, match="claims -1 values"):
         measure(page, 0, len(page), most=3, width=8)
 
 
