@@ -255,9 +255,7 @@ def test_pool_open__terms_that_pay_for_cheating__needs_force_on_a_chain_that_exi
     text = (folder / "pool.toml").read_text()
     assert text.count("1_000_000_000_000_000_000") == 3  # min_stake, slash_amount and validator_bond
     (folder / "pool.toml").write_text(text.replace("1_000_000_000_000_000_000", "1_000_000_000_000_000", 2))
-    with pytest.raises(
-        OperatorError, match=r"weak_terms: .*lose 0\.\d\d times .*least 3 times: set audit_rate to 0"
-    ):
+    with pytest.raises(OperatorError, match=r"weak_terms: .*lose 0\.\d\d times .*least 3 times: set audit_rate to 0"):
         pool_open(folder, yes=True)
     assert contracts.pools.count_pools() == 0
     pool_open(folder, yes=True, force=True)
@@ -330,8 +328,8 @@ def test_deploy__chain_with_a_token__writes_a_file_that_others_can_use(contracts
     printed = capsys.readouterr()
     assert json.loads(printed.out)["pool_registry"] == made.pool_registry
     for address in made.get_contracts().values():
-        assert f" is at {address}\n" in printed.err
-    assert f"chain 31337, from block {made.start_block}\n" in printed.err
+        assert f" deployed at {address}\n" in printed.err
+    assert f"chain 31337 from block {made.start_block}\n" in printed.err
     assert made.token == contracts.token.address
     assert Contracts(ChainClient(rpc), made).pools.count_pools() == 0
     with pytest.raises(OperatorError, match="file_exists"):
