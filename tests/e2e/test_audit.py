@@ -101,7 +101,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         lie.write_bytes(rewrite(kept.read_bytes(), decision=Decision.ACCEPT, reason=0, units=row.receipt_units))
         done = await audit(walk, str(lie), store, *reached)
         assert (done.returncode, done.stderr) == (1, "")
-        assert "ANOTHER VERDICT" in done.stdout
+        assert "THE VERDICT DIFFERS" in done.stdout
 
         lie.write_bytes(  # the cheap checks accept it: what a validator would say of the cheat if it were not drawn
             rewrite(kept.read_bytes(), full=False, decision=Decision.ACCEPT, reason=0, units=row.receipt_units)
@@ -114,9 +114,13 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
             "bad_evidence: the data is not": kept.read_bytes()[:-1],
-            "bad_evidence: hash of the parameters": rewrite(kept.read_bytes(), params_hash="0x" + "12" * 32),
-            "bad_evidence: manifest hash": rewrite(kept.read_bytes(), manifest_hash="0x" + "12" * 32),
-            "bad_evidence: chain": rewrite(kept.read_bytes(), chain_id=1),
+            "bad_evidence: the bundle is false: its hash of the parameters": rewrite(
+                kept.read_bytes(), params_hash="0x" + "12" * 32
+            ),
+            "bad_evidence: the bundle is false: its manifest hash": rewrite(
+                kept.read_bytes(), manifest_hash="0x" + "12" * 32
+            ),
+            "bad_evidence: the bundle is false: its chain": rewrite(kept.read_bytes(), chain_id=1),
             "bad_signature": rewrite(kept.read_bytes(), receipt=receipt | {"units": 1}),
         }.items():
             lie.write_bytes(data)
@@ -182,7 +186,9 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
             store.prune(1, Retention(keep=1))
         done = await audit(walk, row.evidence_hash, url, "--relay", relay)
         assert done.returncode == 1
-        assert done.stderr.startswith("covey: policy_gone: policy 0 is no longer available: no relay has the manifest")
+        assert done.stderr.startswith(
+            "covey: policy_gone: policy 0 is not available from any relay: no relay has the manifest"
+        )
         assert f"{relay} does not have it" in done.stderr
         assert "keep_policies" in done.stderr
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--relay", "http://127.0.0.1:9")

@@ -50,8 +50,8 @@ def examine(capsys, file, *options):
 def test_doctor__role_that_is_ready__is_well(harness: CoordinatorHarness, write, relay, capsys, role, name):
     code, rows = examine(capsys, write(role, name, relays=[relay]))
     assert (code, {n: row for n, row in rows.items() if row["status"] != "ok"}) == (0, {})
-    assert rows["relays"]["detail"] == "1 of 1 have policy 1"
-    assert "weights take 4 KiB" in rows["memory"]["detail"]
+    assert rows["relays"]["detail"] == "1 of 1 relays serve policy 1"
+    assert "weights need 4 KiB" in rows["memory"]["detail"]
 
 
 def test_doctor__coordinator_that_runs__has_its_port_and_no_relay(
@@ -93,7 +93,7 @@ def test_doctor__for_people__amounts_are_in_tokens_unless_raw(harness: Coordinat
     file = str(write("worker", "node"))
     for options, stake in (([], "0.0000000000000003 CVT"), (["--raw"], str(3 * MIN_STAKE))):
         cli.app(["doctor", "--config", file, *options], standalone_mode=False)
-        assert f"has a free stake of {stake}, the pool" in capsys.readouterr().out
+        assert f"has a free stake of {stake}, but the pool" in capsys.readouterr().out
 
 
 def test_doctor__silent_node_of_the_chain__ends_in_time(harness: CoordinatorHarness, write, capsys):

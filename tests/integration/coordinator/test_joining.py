@@ -62,7 +62,7 @@ def test_join__no_key__one_document_with_the_checks_and_what_comes_next(
         f"covey worker enroll {mine}",
         f"covey worker run --config {mine}/worker.toml",
     ]
-    assert "was given 0.0000000000000002 CVT and ether for gas" in result.stderr
+    assert "received 0.0000000000000002 CVT and ether for gas" in result.stderr
     assert list_chain(harness) == before
 
 
@@ -77,7 +77,7 @@ def test_join__check_that_fails__ends_before_anything_is_staked(
         assert [row["name"] for row in shown["checks"] if row["status"] == "fail"] == ["relays"]
         assert shown["next"][1] == f"covey worker enroll {tmp_path / 'mine'} --key-file {tmp_path}/contributor.key"
     else:
-        assert "fail: relays: 0 of 1 have policy 0; " in result.stdout
+        assert "fail: relays: 0 of 1 relays serve policy 0; " in result.stdout
         assert f"covey doctor --config {tmp_path / 'mine'}/worker.toml" in result.stdout
 
 
@@ -151,7 +151,7 @@ def test_join__token_that_is_not_the_devnets_own__gives_ether_alone(harness: Coo
     result = join("--json")
     address = load_key(tmp_path / "mine/keys/contributor.key").address
     assert result.exit_code == 0, result.exception
-    assert f"test chain: {address} was given ether for gas" in result.stderr
+    assert f"test chain: {address} received ether for gas" in result.stderr
     assert harness.chain.client.get_balance(address) > 0
     assert harness.chain.contracts.token.balance_of(address) == 0
 

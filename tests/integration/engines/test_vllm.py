@@ -398,7 +398,7 @@ def test_process__its_parent_is_gone__ends() -> None:
             (3, 3),
             {"kv_cache_memory_bytes": 64 << 20, "max_model_len": 257},
             "model_too_short",
-            "Lower max_prompt_tokens",
+            "Lower max_model_len",
         ),
     ],
 )

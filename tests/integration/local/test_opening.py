@@ -328,8 +328,8 @@ def test_deploy__chain_with_a_token__writes_a_file_that_others_can_use(contracts
     printed = capsys.readouterr()
     assert json.loads(printed.out)["pool_registry"] == made.pool_registry
     for address in made.get_contracts().values():
-        assert f" is at {address}\n" in printed.err
-    assert f"chain 31337, from block {made.start_block}\n" in printed.err
+        assert f" deployed at {address}\n" in printed.err
+    assert f"chain 31337 from block {made.start_block}\n" in printed.err
     assert made.token == contracts.token.address
     assert Contracts(ChainClient(rpc), made).pools.count_pools() == 0
     with pytest.raises(OperatorError, match="file_exists"):

@@ -98,7 +98,7 @@ def test_up__detached__runs_until_down(folder: Path, port: int):
     code, printed = run(folder, "up", str(folder))
     pid = (folder / LOCK_FILE).read_text().strip()
     assert code == 1
-    assert re.match(rf"covey: already_up: .* kept by process {pid}\.", printed)
+    assert re.match(rf"covey: already_up: .* managed by process {pid}\.", printed)
     assert run(folder, "down", str(folder)) == (0, f"{folder}: ended\n")
     assert is_free(port)
     assert (folder / LOCK_FILE).read_text() == ""
@@ -130,7 +130,9 @@ def test_up__detached_and_it_ends_with_a_traceback__is_an_error_with_its_last_li
     code, printed = run(folder, "up", str(folder), "--detach")
     assert code == 1
     last = printed.splitlines()[-1]
-    assert last.startswith("covey: process_died: covey up ended with 1: IsADirectoryError: ")
+    assert last.startswith(
+        "covey: process_died: covey up ended with exit code 1; the last line of its log is: IsADirectoryError: "
+    )
     assert last.endswith(f"Read {folder / 'logs' / 'up.log'}")
 
 
