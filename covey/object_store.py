@@ -72,7 +72,7 @@ class ObjectStore:
             obstore.put(self._store, key, data, mode="create")
         except AlreadyExistsError as error:
             raise ProtocolError(
-                "object_exists", f"the object {key} exists already and cannot be replaced", status=409
+                "object_exists", f"the object {key} already exists and cannot be replaced", status=409
             ) from error
         except (BaseError, OSError) as error:
             raise TransientError("store_unavailable", f"the object {key} could not be stored: {error}") from error

@@ -141,7 +141,7 @@ class TrainerConfig(RoleSettings):
     weights are trained.
     """
     lora_alpha: float = Field(default=16.0, gt=0, allow_inf_nan=False)
-    """Scaling factor of the LoRA adapters, which is divided by `lora_rank`."""
+    """Scaling factor of the LoRA adapters. It is divided by `lora_rank`."""
     lora_targets: tuple[str, ...] = ()
     """Linear layers that get LoRA adapters, given by the last component of their names. Empty: all linear layers
     except the head.

@@ -91,7 +91,7 @@ def check_signature(claim: SubmissionClaim, tools: CheckTools) -> Judgement | No
 
 
 def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Check that the receipt's number of groups is that of a task of this pool.
+    """Check that the receipt's number of groups is the pool's number of groups per task.
 
     The coordinator has checked at intake which node had the lease. This is not signed, so no verdict depends on it.
     """

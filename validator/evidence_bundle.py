@@ -27,7 +27,7 @@ class JudgingEnvironment:
 
 
 def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
-    """Return the engine's facts. The versions are those of the installed packages, read without importing them.
+    """Return the engine's facts. Versions are read from the installed packages without importing them.
 
     Raises OperatorError("bad_device") if the device or the interpreter cannot be used.
     """

@@ -93,7 +93,7 @@ def worker_rotate(
 @worker.command("run")
 def worker_run(
     engine: Annotated[
-        str | None, typer.Option(help="Inference engine: auto, hf or vllm. Takes precedence over the setting engine.")
+        str | None, typer.Option(help="Inference engine: auto, hf or vllm. Overrides the setting `engine`.")
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,

@@ -23,7 +23,7 @@ FAILURES = 3
 
 
 async def fetch(ctx: Context) -> CycleResult:
-    """Fetch the newest policy to the disk as soon as it is published on chain, whatever else the worker is doing."""
+    """Fetch the newest policy to the disk as soon as it is published on chain, even while the worker is busy."""
     cache, policies = ctx.policies, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(step) for step in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]

@@ -1,4 +1,5 @@
-"""Queries of past events, for facts that only events contain, such as a pool's parameters or the accused of a case.
+"""Queries of past events, for data that only events contain. Examples are a pool's parameters and the accused of a
+case.
 
 Each query reads only the events that it needs. A role that needs every event uses the follower instead.
 """
@@ -43,7 +44,7 @@ class History:
         return next((event.pool for event in created if event.params_hash == params_hash), None)
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
-        """Return a posted epoch, including a disabled one. None if it was not posted."""
+        """Return a posted epoch, even if it is disabled. None if it was not posted."""
         return self._find(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool), _word(epoch))
 
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
@@ -112,7 +113,7 @@ class History:
     def _find(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Found | None:
         """Return the newest event of one class with these indexed values. None if there is none.
 
-        Use it only for events that occur once, which also holds after a reorganisation.
+        Use it only for events that occur at most once. A reorganisation does not change that.
         """
         return next(self._walk_back(kind, contract, *indexed), None)
 

@@ -173,7 +173,7 @@ class ChainClient:
         return int(self.request("eth_estimateGas", transaction), 16)
 
     def get_priority_fee(self) -> int:
-        """Return the suggested priority fee in wei per gas, which is paid in addition to the base fee."""
+        """Return the suggested priority fee in wei per gas. A transaction pays it in addition to the base fee."""
         return int(self.request("eth_maxPriorityFeePerGas"), 16)
 
     def send_raw(self, raw: bytes) -> None:

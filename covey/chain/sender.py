@@ -205,7 +205,9 @@ class Sender:
         key, before = entry.intent.key, entry.refusal
         refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
         if refusal.stands:
-            get_logger().warning("intent refused by the contract for good", key=key, reason=reason, heads=refusal.heads)
+            get_logger().warning(
+                "intent permanently refused by the contract", key=key, reason=reason, heads=refusal.heads
+            )
             self._store.record_reverted(key, reason, None)
         elif refusal != before:
             if refusal.heads == 2:  # The first one may be due to a lagging node.

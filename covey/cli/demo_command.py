@@ -41,7 +41,9 @@ def demo(
     ] = None,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="After these steps, keep the pool running until Ctrl-C, and print how to join it."),
+        typer.Option(
+            "--keep", help="After the last step, keep the pool running until Ctrl-C, and print how to join it."
+        ),
     ] = False,
 ) -> None:
     """Run a complete network on this machine: chain, coordinator, trainer, workers, cheats and validators.

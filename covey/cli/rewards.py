@@ -151,7 +151,7 @@ def rewards_claim(
         bool,
         typer.Option(
             "--wait",
-            help="Wait until there is a reward to claim, at most about twice the challenge and veto windows together.",
+            help="Wait until there is a reward to claim, for at most about twice the sum of challenge and veto window.",
         ),
     ] = False,
     raw: Raw = False,

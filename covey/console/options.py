@@ -80,8 +80,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Setting in the form NAME=VALUE, which takes precedence over the file and the environment; "
-        "may be repeated.",
+        help="Setting in the form NAME=VALUE. Overrides the file and the environment; may be repeated.",
     ),
 ]
 

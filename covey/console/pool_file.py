@@ -126,7 +126,7 @@ def _has_system_text(environment: "Environment") -> bool:
 
 
 def save_model(source: str, folder: Path) -> Path:
-    """Save a model as the trainer publishes it, with bfloat16 weights whatever its own dtype is."""
+    """Save a model as the trainer publishes it. The weights are converted to bfloat16."""
     from covey.model.policy_files import load_model, load_tokenizer, save_policy
 
     save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")

@@ -154,7 +154,7 @@ def _await_answer(anvil: Anvil) -> None:
             if chain != CHAIN_ID:
                 raise OperatorError(
                     "wrong_chain",
-                    f"the service at {anvil.url} is a different chain",
+                    f"the service at {anvil.url} is a node of a different chain",
                     fix="Choose a free port with --port",
                 )
             return

@@ -94,7 +94,10 @@ class Engine(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of rows of the language-model head. The sampling noise has one value for each of these tokens."""
+        """Number of tokens in the vocabulary: the rows of the language-model head.
+
+        Each token gets its own sampling noise.
+        """
 
     @property
     def end_tokens(self) -> frozenset[int]:

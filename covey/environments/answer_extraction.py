@@ -92,9 +92,10 @@ def find_last_boxed(text: str) -> str | None:
 
 
 def find_answer_tag(text: str) -> str | None:
-    """Return the text between <answer> and </answer> if all such parts agree. The case of the tags does not matter.
+    """Return the text between <answer> and </answer>. If there are several such texts, all must be equal.
 
-    A nested tag, an unclosed tag, or a closing tag without an opening one gives None.
+    The case of the tags does not matter. Returns None for a nested or unclosed tag, or a closing tag without an opening
+    one.
     """
     candidates: list[str | None] = []
     opened: int | None = None

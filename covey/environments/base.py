@@ -208,7 +208,7 @@ class TaskSource(ABC):
 
     @abstractmethod
     def draw(self, number: int) -> Task:
-        """Return the training task for a drawn integer, which is 0 or larger without a limit."""
+        """Return the training task for a drawn integer. The integer is at least 0 and has no upper limit."""
 
     @abstractmethod
     def held_out(self, n: int) -> list[Task]:

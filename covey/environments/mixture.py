@@ -99,7 +99,7 @@ class MixtureEnvironment:
         return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return `n` held-out prompts: the first ones of each part in turn, in proportion to its weight."""
+        """Return `n` held-out prompts: the first ones of each environment, in proportion to its weight."""
         ends = [n * sum(p.weight for p in self._options.parts[: i + 1]) // self._total for i in range(len(self._parts))]
         starts = [0, *ends]
         return [

@@ -20,5 +20,5 @@ def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
 
 
 def is_held_out(question: str) -> bool:
-    """Return whether a question belongs to the held-out split, which a hash of its text decides."""
+    """Return whether a prompt belongs to the held-out split. A hash of its text determines the split."""
     return zlib.crc32(question.encode()) % HELD_OUT_PART == 0

@@ -72,7 +72,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     Raises OperatorError("pending_transaction") if a transaction of an earlier opening is not mined yet.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     Raises OperatorError("pool_ended") if the pool has ended. Raises OperatorError("unfunded") with every account that
-    lacks money, unless the chain is the folder's devnet, which gives it.
+    lacks money, unless the chain is the folder's devnet, where `open_pool` funds the accounts.
     """
     if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
         raise OperatorError(

@@ -113,7 +113,7 @@ def _require_one_source(folder: Path, weights: str) -> None:
     if surplus:
         raise ProtocolError(
             "policy_mismatch",
-            f"the policy has weights or quantization files besides {weights}, which vLLM would read: {surplus[:3]}",
+            f"besides {weights}, the policy has files that vLLM would also read: {surplus[:3]}",
         )
 
 

@@ -182,10 +182,10 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
     """Replace the model's weights in place with those in a safetensors file.
 
     Names and shapes must be exactly the model's. All tensors must have one floating-point dtype (`dtype` if it is
-    given), and all values must be finite. They are converted to the model's own dtype, which is exact from bfloat16 to
-    float32.
+    given), and all values must be finite. They are converted to the model's own dtype. The conversion from bfloat16 to
+    float32 is exact.
 
-    Raises ProtocolError("policy_mismatch") before anything is changed if the file does not fit. Raises
+    If the file does not fit, raises ProtocolError("policy_mismatch") before it changes anything. Raises
     TransientError("disk_failed") if the file cannot be read a second time after it was checked.
     """
     weights = get_weights(model)

@@ -138,7 +138,7 @@ def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables:
 
 
 def build_renderer(_: bytes) -> Callable[[bytes], bytes]:
-    """Return `render_json`. A sandbox calls this factory with its argument, which is not used."""
+    """Return `render_json`. A sandbox calls this factory. The argument is not used."""
     return render_json
 
 

@@ -193,7 +193,7 @@ class CoordinatorClient:
     async def claim_validation(
         self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
     ) -> JudgeOrder | RevealOrder | None:
-        """Wait for an order to reveal a verdict, or an order to judge if `free_turns` is not 0.
+        """Wait for an order to reveal a verdict or, if `free_turns` is not 0, for an order to judge a submission.
 
         Returns None if there is none.
         """

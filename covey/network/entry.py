@@ -1,6 +1,7 @@
 """Connects a role to the network: the chain, the pool's parameters, the coordinator and the policies.
 
-Everything that is on chain is read from the chain or checked against it. The coordinator is not trusted with it.
+Everything that is on chain is read from the chain or checked against it. For these values no role relies on the
+coordinator.
 """
 
 import asyncio
@@ -149,7 +150,7 @@ async def _read_pool(
         raise OperatorError(
             "wrong_pool",
             f"the coordinator serves pool {view.pool}, but this role is set to pool {pool}",
-            fix="Correct pool or coordinator_url",
+            fix="Correct the setting pool or coordinator_url",
         )
     chosen = relays or view.relays
     if not chosen:

@@ -39,7 +39,7 @@ class PolicyLoader:
             required = self._policies.require(version, manifest_hash, to_load=True)
             folder = await (required if stop is None else or_stop(stop, required))
             if folder is None:
-                raise TransientError("stopped", f"this process is stopping before policy {version} was downloaded")
+                raise TransientError("stopped", f"this process was stopped before policy {version} was downloaded")
             if (self._engine.policy_version, self.folder) == (version, folder):
                 return
             self.folder = None  # If loading fails, the content of the engine is unknown.

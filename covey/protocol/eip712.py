@@ -24,7 +24,7 @@ contract function changes. Contracts of any other version are rejected
 """
 _SIGNATURE = re.compile("0x[0-9a-f]{130}")
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half the order of secp256k1, which is the maximum s of a signature in low-s form (EIP-2)."""
+"""Half the order of secp256k1: the maximum s of a signature in low-s form (EIP-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

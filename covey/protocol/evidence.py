@@ -80,7 +80,7 @@ class Bundle(Body, strict=True):
         return canonical.to_bytes(self.model_dump(mode="json"))
 
     def compute_hash(self) -> Hash:
-        """Return the SHA-256 of the bundle's bytes, which is the verdict's `evidence_hash`."""
+        """Return the SHA-256 of the bundle's bytes. The verdict contains it as `evidence_hash`."""
         return canonical.sha256(self.to_bytes())
 
     @classmethod

@@ -11,7 +11,7 @@ LeaseId = NewType("LeaseId", int)
 GroupId = NewType("GroupId", int)
 """Index of a group within a task, from 0 to groups - 1."""
 Step = NewType("Step", int)
-"""Number of a training step, which is also the version of its policy."""
+"""Number of a training step. It is also the version of the step's policy."""
 Address = NewType("Address", str)
 """EIP-55 checksummed address, as a string."""
 Hash = NewType("Hash", str)

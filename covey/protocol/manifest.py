@@ -111,7 +111,7 @@ class DatasetName:
 
     @property
     def manifest_hash(self) -> Hash:
-        """SHA-256 of the manifest's bytes, which is the digest."""
+        """SHA-256 of the manifest's bytes. It is the same as the digest."""
         return self.digest
 
     @property

@@ -67,8 +67,9 @@ class Countersignature:
     TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "latest_epoch": "uint64"}
     receipt_hash: Hash
     signed_at: int
-    """Time of signing in Unix seconds. The first block at least the pool's `draw_seconds` later is the drawing
-    block.
+    """Time of signing in Unix seconds.
+
+    The drawing block is the first block that is at least the pool's `draw_seconds` later.
     """
     latest_epoch: int
     """Last epoch that may include the receipt."""

@@ -40,7 +40,7 @@ def build_upload_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
 
 
 def build_submission_key(pool: int, task: int, lease: int, work_key: Hash) -> str:
-    """Return the key of a submission's file, which is used once the receipt is recorded."""
+    """Return the key under which a submission's file is stored once its receipt is recorded."""
     return f"submissions/{pool}/{task}-{lease}/{work_key}.parquet"
 
 

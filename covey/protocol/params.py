@@ -291,7 +291,7 @@ class PoolParams(_Part):
         )
 
     def to_text(self) -> str:
-        """Return the parameters as canonical JSON, which is published on chain."""
+        """Return the parameters as canonical JSON, in the form that is published on chain."""
         return canonical.to_bytes(self.model_dump(mode="json")).decode()
 
     def compute_hash(self) -> Hash:

@@ -50,7 +50,8 @@ class Reason(IntEnum):
     INEXACT = 42
     """The pool's exact mode requires a bitwise equal replay. This replay differs, but within the thresholds."""
     CANARY = 43
-    """The submission is a canary, whose correct verdict the operator knows. It is void whatever its verdicts are.
+    """The submission is a canary: the operator knows its correct verdict. It is void even if all verdicts accept it.
+
     Validators never give this reason.
     """
 

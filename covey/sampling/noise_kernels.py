@@ -217,8 +217,8 @@ def _order(pattern: np.int32) -> np.int32:
 
 
 def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_nan: bool) -> int:
-    """Return the index of the first NaN. Without a NaN, return the index of the first scaled logit that equals the
-    peak, which is infinite.
+    """Return the index of the first NaN. Without a NaN, return the first index at which the scaled logit equals the
+    infinite peak.
     """
     for v in range(len(line)):
         if np.isnan(line[v]) or (not has_nan and np.float32(line[v] / temperature) == peak):

@@ -129,7 +129,10 @@ def _send(process: int, number: signal.Signals) -> None:
 
 
 def count_tasks() -> int:
-    """Count the processes and threads of this process's user on this machine, which the kernel's limit includes."""
+    """Count all processes and threads of this process's user on this machine.
+
+    The kernel's process limit counts them, too.
+    """
     user, tasks = str(os.getuid()), 0
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

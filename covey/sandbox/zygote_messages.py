@@ -85,7 +85,7 @@ class Ending:
     peak_bytes: int
     """Peak memory of the call's first process in bytes, including libraries."""
     is_clean: bool
-    """Whether the call has left neither a process nor a file."""
+    """Whether the call left no process and no file behind."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -70,7 +70,7 @@ class CheckReport:
     near_duplicates: int
     """Number of held-out prompts that share most of their text with a training prompt."""
     first_near_duplicates: tuple[NearDuplicate, ...]
-    """The first `SHOWN` of these prompts, each with the most similar training prompt."""
+    """The first `SHOWN` near-duplicates, each with the most similar training prompt."""
     same_but_numbers: int
     """Number of held-out prompts that have the words of a training prompt but different numbers.
 

@@ -95,7 +95,7 @@ class Reading:
     """Options for reading the columns of a source. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
 
     task_type: str | None = None
-    """Task type of rows that have none. None means that such a row is an error."""
+    """Task type for rows without their own. None means that such a row is an error."""
     renames: Mapping[str, str] = field(default_factory=dict)
     """Environment kinds by the source's task type names. They take precedence over `ALIASES`."""
 

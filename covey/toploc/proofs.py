@@ -209,7 +209,7 @@ def compare_many(proofs: Sequence[Sequence[bytes]], replayed: Sequence[tuple[Top
 def compute_top(values: Bits, k: int) -> Longs:
     """Return the ascending indices of the k largest absolute values, int64[k]. Ties go to the lower index.
 
-    For bfloat16 the order of absolute values is the order of the bits without the sign.
+    bfloat16 magnitudes are compared as bit patterns without the sign bit.
     """
     indices, _ = choose().find_top(np.ascontiguousarray(values).reshape(1, -1), k)
     return indices.reshape(k)

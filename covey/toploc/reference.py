@@ -21,10 +21,10 @@ Doubles = NDArray[np.float64]
 
 
 def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
-    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude of each window.
+    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude in each window.
 
     `windows` is uint16[n, size], contiguous, and k is at most size. Indices ascend in each row. Ties go to the lower
-    index. The order of absolute values is that of the bits without the sign, which also orders infinities and NaN.
+    index. Magnitudes are compared as bit patterns without the sign bit. This also orders infinities and NaN.
     """
     indices = np.empty((len(windows), k), np.int64)
     for w, values in enumerate(windows):

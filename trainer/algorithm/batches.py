@@ -58,7 +58,10 @@ def keep_live(samples: Sequence[Sample], *, group_size: int) -> list[Sample]:
 
 
 def split_updates(samples: Sequence[Sample], *, group_size: int, updates: int) -> list[list[Sample]]:
-    """Distribute whole groups in turn over `updates` batches, or over fewer batches if there are fewer groups."""
+    """Distribute whole groups over `updates` batches, one group at a time.
+
+    There are fewer batches if there are fewer groups.
+    """
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
     batches = [[sample for group in groups[turn::updates] for sample in group] for turn in range(updates)]
     return [batch for batch in batches if batch]

@@ -245,7 +245,7 @@ class Learner:
         return torch.tensor(values, dtype=torch.float64, device=self.model.device)
 
     def _clip(self) -> float:
-        """Clip the gradient and return its norm before clipping, which is the same on all ranks."""
+        """Clip the gradient. Returns its norm before clipping. The norm is the same on all ranks."""
         parameters = list(self._named.values())
         norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
         if (unclipped := float(norm)) > self._settings.clip:

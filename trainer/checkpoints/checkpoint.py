@@ -38,7 +38,7 @@ class State:
     updates: int
     """Number of optimizer updates so far."""
     report: dict[str, float]
-    """Metrics of the updates before this checkpoint, which are recorded only after it is written.
+    """Metrics of the step that led to this checkpoint. They are recorded after the checkpoint is written.
 
     Empty for the first step.
     """
@@ -160,8 +160,8 @@ def load_state(learner: Learner, folder: Path) -> State:
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
     """Write the policy as workers receive it: bfloat16 weights, config and tokenizer. Returns its folder.
 
-    Equal master weights produce equal bytes. Adapters are merged in a temporary copy of the model, which takes the
-    model's memory a second time.
+    Equal master weights produce equal bytes. Adapters are merged in a temporary copy of the model, which needs as much
+    additional memory as the model itself.
     """
     model = merge_adapters(learner.model)
     with learner.ranks.together(RankCommand(verb=Verb.GATHER)):

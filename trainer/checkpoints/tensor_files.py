@@ -114,7 +114,7 @@ def _require_match(tensors: Mapping[str, Tensor], found: Mapping[str, object]) -
 
 @contextmanager
 def _plain_failures() -> Iterator[None]:
-    """Raise the first failure instead of torch's collection of failures, which is not an Exception.
+    """Raise the first failure of a torch call. Torch itself raises a collection of failures that is not an Exception.
 
     Suppresses torch's warning about a single rank.
     """

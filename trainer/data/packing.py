@@ -141,9 +141,9 @@ def _count_common(first: Sample, second: Sample) -> int:
 
 
 def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Return the indices in each row, by first fit: the longest first, each into the first row with room. None is cut.
+    """Pack samples into rows by first fit: the longest first, each into the first row with room. No sample is cut.
 
-    Raises ValueError if a length exceeds `seq_len`.
+    Returns the sample indices in each row. Raises ValueError if a length exceeds `seq_len`.
     """
     if lengths and max(lengths) > seq_len:
         raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into a row of {seq_len}")

@@ -124,14 +124,14 @@ def guess_role(file: Path) -> Role:
     except (OSError, ValueError) as error:
         fix = "Check the path of the settings file, and set its role with --role"
         raise OperatorError(
-            "no_settings_file", f"the role that {file} is for cannot be guessed: {error}", fix=fix
+            "no_settings_file", f"the role of the settings file {file} cannot be determined: {error}", fix=fix
         ) from error
     fitting = [role for role in roles if keys <= get_settings_class(role).model_fields.keys()]
     if len(fitting) == 1:
         return fitting[0]
     raise OperatorError(
         "unknown_role",
-        f"the role that {file} is for cannot be guessed: its keys fit several roles or none",
+        f"the role of the settings file {file} cannot be determined: its keys fit several roles or none",
         fix="Set the role with --role",
     )
 

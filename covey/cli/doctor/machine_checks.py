@@ -26,7 +26,7 @@ CHECKPOINT_BYTES = 12
 WORKING_SHARE = 1.5
 """Memory of an engine, as a multiple of the weights. Activations and KV cache take about half of the weights' size."""
 MIN_DISK = 1 << 30
-"""Minimum free bytes on the disk of each folder, whatever the role needs."""
+"""Minimum free bytes on the disk of each folder. This minimum applies even if the role needs less."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 

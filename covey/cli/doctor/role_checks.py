@@ -211,7 +211,9 @@ def check_coordinator(seen: Snapshot) -> Check:
         return tell("coordinator", facts or Trouble(detail="not checked"))
     if facts.pool != pool:
         return fail(
-            "coordinator", f"the coordinator serves pool {facts.pool}, not {pool}", "Correct pool or coordinator_url"
+            "coordinator",
+            f"the coordinator serves pool {facts.pool}, not {pool}",
+            "Correct the setting pool or coordinator_url",
         )
     if not isinstance(seen.pool, PoolFacts):
         return warn(

@@ -66,9 +66,8 @@ class VllmEngine:
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
         self._threads, self._options = threads, options
         self._turn, self._swap = threading.RLock(), threading.Lock()
-        """Locks. `_turn` is held while a policy is loaded or a process is started; generations run concurrently.
-
-        `_swap` protects `_process` while it is replaced.
+        """Locks. `_turn` is held while a policy is loaded or a process is started. Generations do not hold it, so they
+        run concurrently with each other. `_swap` protects `_process` while it is replaced.
         """
         self._process: EngineProcess | None = None
         self._is_closed = False

@@ -19,7 +19,7 @@ Arrays = Mapping[str, NDArray[Any]]
 MAX_HEADER = 1 << 20
 """Maximum size of a header in bytes."""
 MAX_PAYLOAD = 4 << 30
-"""Maximum size of the arrays in bytes. The largest are all states of a batch, which a calibration captures."""
+"""Maximum size of the arrays in bytes. A calibration sends the most: all hidden states of a batch."""
 _SIZES = struct.Struct(">IQ")
 
 

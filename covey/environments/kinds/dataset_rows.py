@@ -30,7 +30,7 @@ class RowSource(TaskSource):
     """Task source whose tasks are the rows of one task type of a data set."""
 
     task_type: ClassVar[str]
-    """Task type of the rows, which is also the name of the kind."""
+    """Task type of the rows. It is also the name of the environment kind."""
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
         """Check and keep the options. Raises OperatorError("bad_environment") if they are invalid."""

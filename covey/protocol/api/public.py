@@ -14,13 +14,13 @@ class Requirements(Body):
     """What a worker's machine must have, in human-readable form. It is derived from the pool's parameters."""
 
     engine: str
-    """Engine that the thresholds were calibrated for. "any" means every engine, in float32."""
+    """Engine that the thresholds were calibrated for. "any" accepts every engine, in float32."""
     compute_dtype: str
     """Number format in which the engine computes, for example "bfloat16"."""
     hardware: str
-    """Accelerator's name as torch reports it, or "cpu". "any" means all hardware."""
+    """Accelerator's name as torch reports it, or "cpu". "any" accepts all hardware."""
     build: str
-    """Required versions of the engine's libraries. "any" means all versions. The exact mode forbids "any"."""
+    """Required versions of the engine's libraries. "any" accepts all versions. The exact mode forbids "any"."""
     max_tokens: int
     """Maximum number of tokens of a prompt and its completion together."""
 

@@ -7,7 +7,7 @@ billion times. Source: PageHeader of the Parquet format, in Thrift's compact pro
 from dataclasses import dataclass
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-"""Page types, which are the values of field 1 of a PageHeader."""
+"""Page types: values of field 1 of a PageHeader."""
 _COUNT_FIELDS = {_DATA: (5, 1, 2), _DATA_V2: (8, 1, 4)}
 """Field numbers by page type: the type's header struct and, within that struct, the value count and the
 encoding.

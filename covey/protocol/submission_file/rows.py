@@ -31,7 +31,7 @@ class Rollout:
 
 
 NAMES = tuple(field.name for field in fields(Rollout))
-"""Names of the file's columns, which are the fields of `Rollout`."""
+"""Column names of the file: the fields of `Rollout`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,5 +74,5 @@ def is_whole(rollouts: Sequence[Rollout], *, groups: int, group_size: int) -> bo
 
 
 def count_units(rollouts: Sequence[Rollout]) -> int:
-    """Return the number of work units of the rollouts, which is their number of completion tokens."""
+    """Return the number of work units of the rollouts: the total number of completion tokens."""
     return sum(len(rollout.tokens) for rollout in rollouts)

@@ -22,7 +22,7 @@ def is_grouped(text: str) -> bool:
 
 
 def read_number(text: str) -> tuple[Fraction | None, int | None]:
-    """Return the value of a plain number, and its number of decimal places, which is None if it is not a decimal.
+    """Return the value of a plain number, and its number of decimal places, or None if it is not a decimal.
 
     A power of ten shifts the decimal places. The result is (None, None) if the string is not a plain number.
     """

@@ -43,7 +43,7 @@ _PLAIN = re.compile(r"(?<=[0-9} )])\s*((?:(?:square|cubic|sq\.?|cu) )?[a-zA-Z]+(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureUnit:
-    """A unit of measurement, or a word that says what is counted, such as "apples".
+    """A unit of measurement, or a noun for counted objects such as "apples".
 
     Example: square centimetres are MeasureUnit(dimension="length", power=2, factor=Fraction(1, 10000)).
     """

@@ -32,8 +32,10 @@ it.
 FEW_ITEMS: Mapping[str, int] = {"acre": 10_000, "word_ladder": 20_000}
 """Number of items by generator, for generators that build all items at once or do not allow `ITEMS` items."""
 MAX_DRAWS = 200
-"""Maximum draws for one training task. If all give held-out questions, the generator is taken to have no
-training question, which is wrong with probability 8**-200.
+"""Maximum number of draws for one training task.
+
+If all draws are held-out tasks, the generator counts as having no training task. The probability that this is wrong is
+8**-200.
 """
 MAX_SCAN = 100
 """Maximum number of items examined per requested held-out question. A generator with too few of them fails."""

@@ -41,7 +41,7 @@ class VerifiersOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     taskset: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=128)
-    """Id of the taskset, which is the name of the installed package that contains it."""
+    """Id of the taskset. It is the name of the installed package that contains the taskset."""
     config: dict[str, JsonValue] = {}
     """Settings of the taskset. The taskset's defaults apply to all others. Paths, URLs and plugged-in functions
     are rejected.

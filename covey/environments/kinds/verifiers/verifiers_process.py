@@ -217,5 +217,5 @@ def _distrust(interpreter: Path, message: str) -> OperatorError:
     return OperatorError(
         "bad_interpreter",
         f"the Python interpreter {interpreter} cannot be used: {message}",
-        fix="Set verifiers_interpreter to a Python with verifiers 0.4 and the same version as Covey's Python",
+        fix="Set verifiers_interpreter to a Python of the same version as Covey's, with verifiers 0.4 installed",
     )

@@ -131,7 +131,9 @@ def test_require_policy__window_for_a_llama__is_refused(tmp_path: Path, values: 
 @pytest.mark.parametrize("name", ["z.safetensors", "model.safetensors.index.json", "hf_quant_config.json"])
 def test_require_policy__additional_weights__are_refused(folder: Path, name: str) -> None:
     (folder / name).write_bytes((folder / WEIGHTS_FILE).read_bytes())
-    with pytest.raises(ProtocolError, match=rf"besides {WEIGHTS_FILE}, which vLLM would read: \['{name}'\]"):
+    with pytest.raises(
+        ProtocolError, match=rf"besides {WEIGHTS_FILE}, the policy has files that vLLM would also read: \['{name}'\]"
+    ):
         require_policy(folder)
 
 
