@@ -26,7 +26,7 @@ ADDRESSES = {
     "alembic": ["coordinator/db/connection.py", MIGRATIONS],
     "httpx": ["covey/network/coordinator_client.py", "covey/shardcast/*"],
     "obstore": ["covey/object_store.py"],
-    "numba": ["covey/toploc/*", "covey/sampling/*"],
+    "numba": ["covey/toploc/*", "covey/sampling/*", "covey/shardcast/delta/*"],
     "verifiers": ["covey/environments/kinds/verifiers/verifiers_server.py"],
     "sympy": ["covey/environments/kinds/*"],
     "math_verify": ["covey/environments/kinds/mathematics/scalars.py"],

@@ -1,0 +1,47 @@
+"""The functions of `class_gaps` and `rans`, compiled for one core.
+
+Every kernel processes a whole block in one call and releases the GIL.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from covey.shardcast.delta import class_gaps, rans
+
+
+class Kernels(NamedTuple):
+    """The compiled functions. The function of the same name documents each of them."""
+
+    find_changes: Callable[..., int]
+    sort_by_class: Callable[..., None]
+    apply_changes: Callable[..., int]
+    count_symbols: Callable[..., None]
+    scale: Callable[..., None]
+    encode_pairs: Callable[..., int]
+    write_bits: Callable[..., int]
+    decode_symbols: Callable[..., bool]
+    read_bits: Callable[..., bool]
+
+
+@functools.cache
+def compile_all() -> Kernels:
+    """Return the kernels. The first call on a machine compiles them, and later calls load them from disk."""
+    # Importing numba before vLLM starts crashes vLLM's start, so it is imported at the first delta.
+    from numba import njit
+    from numba.extending import register_jitable
+
+    for function in (class_gaps.get_rank, rans.split, rans.add_up):
+        register_jitable(error_model="numpy")(function)
+    compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
+    return Kernels(
+        find_changes=compiler(class_gaps.find_changes),
+        sort_by_class=compiler(class_gaps.sort_by_class),
+        apply_changes=compiler(class_gaps.apply_changes),
+        count_symbols=compiler(rans.count_symbols),
+        scale=compiler(rans.scale),
+        encode_pairs=compiler(rans.encode_pairs),
+        write_bits=compiler(rans.write_bits),
+        decode_symbols=compiler(rans.decode_symbols),
+        read_bits=compiler(rans.read_bits),
+    )
