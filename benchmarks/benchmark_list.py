@@ -16,6 +16,7 @@ MODULES = {
     "staleness": "benchmarks.training.staleness",
     "trainer": "benchmarks.training.throughput",
     "utilisation": "benchmarks.training.utilisation",
+    "delta": "benchmarks.network.policy_delta",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 

@@ -32,13 +32,13 @@ _MAX_HEADER = 1 << 20
 
 def encode(parent: Bits, child: Bits) -> bytes:
     """Return the changes from parent to child, uint16[n] each, with n up to BLOCK_VALUES."""
-    kernels, n = compile_all(), len(parent)
-    classes, unsorted_gaps, unsorted_differences = np.empty(n, np.uint8), np.empty(n, np.int64), np.empty(n, np.int64)
-    size = kernels.find_changes(parent, child, classes, unsorted_gaps, unsorted_differences)
-    counts = np.bincount(classes[:size], minlength=CLASSES).astype(np.int64)
+    kernels, size = compile_all(), int(np.count_nonzero(parent != child))
+    classes, unsorted = np.empty(size, np.uint8), np.empty((2, size), np.int64)
+    kernels.find_changes(parent, child, classes, unsorted[0], unsorted[1])
+    counts = np.bincount(classes, minlength=CLASSES).astype(np.int64)
     gaps, differences = np.empty(size, np.int64), np.empty(size, np.int64)
-    kernels.sort_by_class(classes[:size], unsorted_gaps[:size], counts, gaps)
-    kernels.sort_by_class(classes[:size], unsorted_differences[:size], counts, differences)
+    kernels.sort_by_class(classes, unsorted[0], counts, gaps)
+    kernels.sort_by_class(classes, unsorted[1], counts, differences)
     contexts, number = _assign_contexts(counts)
     tables = _build_tables(gaps, differences, counts, contexts, number)
     words, states = np.empty(2 * size, np.uint16), np.empty(rans.STATES, np.int64)

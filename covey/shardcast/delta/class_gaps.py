@@ -25,6 +25,8 @@ def get_rank(bits: np.int64) -> np.int64:
 def find_changes(parent: Bits, child: Bits, classes: NDArray[np.uint8], gaps: Numbers, differences: Numbers) -> int:
     """Write class, gap and difference of each change, in the order of the values. Return the number of changes.
 
+    The caller counts the changes first, because arrays for as many changes as values would take longer to allocate.
+
     A difference of d > 0 is written as 2d - 2, and one of d < 0 as -2d - 1, so that small ones have small numbers.
     """
     seen, last = np.zeros(CLASSES, np.int64), np.full(CLASSES, -1, np.int64)
