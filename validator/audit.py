@@ -195,7 +195,7 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
     for what, (claimed, true) in facts.items():
         if claimed != true:
             raise ProtocolError(
-                "bad_evidence", f"the bundle is false: its {what} is {claimed}, but the true value is {true}"
+                "bad_evidence", f"the bundle contains a false value: its {what} is {claimed} instead of {true}"
             )
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
     if bundle.reason is not Reason.MALFORMED:  # a receipt without its node's signature is judged malformed

@@ -17,7 +17,7 @@ class HeldTurns:
         self._deadlines: dict[int, float] = {}
         self._waiting: asyncio.PriorityQueue[tuple[bool, int]] = asyncio.PriorityQueue()
         self.has_room = asyncio.Event()
-        """Set while another turn can be taken."""
+        """Set while another turn can be added."""
         self.has_room.set()
 
     @property
@@ -30,7 +30,7 @@ class HeldTurns:
 
     @property
     def free(self) -> int:
-        """Number of turns that can still be taken."""
+        """Number of turns that can still be added."""
         return max(0, self._most - len(self._orders))
 
     def add(self, order: JudgeOrder) -> None:

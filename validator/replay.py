@@ -47,7 +47,7 @@ class RolloutDistances:
 
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
-    """Return the distances of every rollout, in order. The form of tokens and proofs must already be checked."""
+    """Return the distances of every rollout, in order. The form of tokens and proofs must have been checked."""
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     capture = build_capture(params.verification)
     replays = engine.replay(claims, temperature=params.model.temperature, capture=capture)

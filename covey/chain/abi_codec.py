@@ -95,7 +95,7 @@ def encode_call(contract: str, function: str, args: Sequence[object]) -> bytes:
 
 
 def decode_result(contract: str, function: str, data: bytes) -> tuple[Any, ...]:
-    """Decode the results of a call. Raises ValueError if the data does not fit the function."""
+    """Decode the results of a call. Raises ValueError if the data does not match the function's result types."""
     return decode_values(load_artifact(contract).functions[function].outputs, data)
 
 
@@ -113,7 +113,7 @@ def encode_values(params: Sequence[Param], values: Sequence[object]) -> bytes:
 
 
 def decode_values(params: Sequence[Param], data: bytes) -> tuple[Any, ...]:
-    """Decode values as Solidity's abi.decode does. Raises ValueError if the data does not fit."""
+    """Decode values as Solidity's abi.decode does. Raises ValueError if the data does not match the types."""
     try:
         values = decode([param.kind for param in params], data)
     except (DecodingError, OverflowError) as error:

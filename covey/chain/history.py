@@ -113,7 +113,7 @@ class History:
     def _find(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Found | None:
         """Return the newest event of one class with these indexed values. None if there is none.
 
-        Use it only for events that occur at most once. A reorganisation does not change that.
+        Use it only for events that occur at most once, even across a reorganisation.
         """
         return next(self._walk_back(kind, contract, *indexed), None)
 

@@ -101,7 +101,7 @@ def pool_replace_validator(
         str, typer.Argument(help="Address of the validator to remove. It loses its power immediately.")
     ],
     current: Annotated[
-        str, typer.Argument(help="Address of the new validator. It gains its power after two unbonding windows.")
+        str, typer.Argument(help="Address of the new validator. It can judge only after two unbonding windows.")
     ],
     deployment: DeploymentFile,
     key_file: KeyFile,

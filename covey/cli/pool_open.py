@@ -81,7 +81,7 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
 
 
 def _require_separate_roles(file: Path, opening: "Opening") -> None:
-    """Ask for confirmation if one account of a new pool has several roles that should control each other."""
+    """Ask for confirmation if one account of a new pool has several roles that are meant to check each other."""
     from covey.console.pool_terms import list_weaknesses
 
     weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)

@@ -10,7 +10,7 @@ registry = typer.Typer(help="Pause and resume new work in all pools of a deploym
 
 @registry.command("pause")
 def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Stop new pools, stake, nodes, funding and policies in all pools. Pauser account of the contracts only.
+    """Stop new pools, stake, nodes, funding and policies in all pools. Only the contracts' pauser account can do this.
 
     Settlement, claims, withdrawals and cases continue. A trainer cannot publish its next policy: it ends with the error
     `publication_refused` and must be restarted after `covey registry unpause`.
@@ -24,7 +24,7 @@ def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json 
 
 @registry.command("unpause")
 def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
-    """Allow new pools, stake, nodes, funding and policies again. Pauser account of the contracts only.
+    """Allow new pools, stake, nodes, funding and policies again. Only the contracts' pauser account can do this.
 
     Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
     """

@@ -128,7 +128,7 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
 
 
 def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: Address) -> list[str]:
-    """List accounts that have two roles which should control each other. The contract allows this."""
+    """List accounts that have two roles which are meant to check each other. The contract allows this."""
     checks = (
         (
             terms.trainer == terms.arbiter,

@@ -36,6 +36,7 @@ _RESERVED = frozenset(
 )  # fmt: skip
 """Variable names that the rendering itself uses."""
 _PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
+_TEMPLATE_FIX = "Correct the model's chat template, or choose another model"
 _PRIVATE_USE = range(0xE000, 0xF900)
 """Code points of private-use characters, which ordinary text does not contain.
 
@@ -161,8 +162,10 @@ def require_stable_template(
                 messages, tokenize=False, add_generation_prompt=True, **format.variables
             )
             if theirs != rendered:
-                raise _explain(
-                    "unstable_template", "rendering the chat template in another process gives a different text"
+                raise OperatorError(
+                    "unstable_template",
+                    "the chat template renders a different text in another process",
+                    fix=_TEMPLATE_FIX,
                 )
 
 
@@ -282,4 +285,4 @@ def _explain(code: str, message: str) -> OperatorError:
     if code == "thought_opened":
         fix = "Set thinking_required = true in the environment's options, so that an unclosed thought earns no reward"
         return OperatorError(code, message, fix=fix)
-    return OperatorError(code, message, fix="Correct the model's chat template, or choose another model")
+    return OperatorError(code, message, fix=_TEMPLATE_FIX)

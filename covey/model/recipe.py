@@ -23,7 +23,7 @@ class WarmStart:
     clean_every: int = 30
     """Number of clean steps between two measurements."""
     gate_prompts: int = 128
-    """Number of training prompts in one measurement."""
+    """Number of training prompts in one measurement of the reward."""
     noisy_steps: int = 90
     """Number of steps after the clean phase, in which some symbols of the completions are wrong."""
     noise: float = 0.2

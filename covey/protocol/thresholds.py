@@ -13,9 +13,8 @@ Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Pooled(BaseModel):
-    """Distribution of one statistic in honest submissions. It gives the limit on its sum over a submission.
-
-    Example: Pooled(mean=0.4, variance=0.01, largest=0.3).
+    """Distribution of one statistic in honest submissions, from which the limit of its sum over a submission is
+    derived.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -199,7 +199,7 @@ def _fill_chunk(seed: np.uint64, position: np.uint32, first: int, count: int, pl
 def _score_tokens(
     logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, tokens: Longs, scores: Floats
 ) -> None:
-    """Write logits / T plus noise of each row's token to `scores`."""
+    """For each row, write its token's score, logit / T plus noise, to `scores`."""
     planes = np.empty((4, philox.BLOCKS), np.uint32)
     for row in range(len(tokens)):
         word = _compute_word(seeds[row], positions[row], tokens[row], planes)

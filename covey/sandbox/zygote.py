@@ -27,6 +27,12 @@ from covey.sandbox.scratch import empty
 from covey.sandbox.zygote_messages import CALL, MAX_MESSAGE_BYTES, STOP, Cause, Ending, Started, ZygoteOrder
 
 Function = Callable[[bytes], bytes]
+TIMER_SHARE = 0.5
+"""Minimum share of its CPU seconds that a call has used when the signal of a timer counts as its limit.
+
+The kernel samples a timer's CPU time at ticks, so on a busy machine a timer of a fraction of a second fires well before
+the exact time is used.
+"""
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
@@ -145,8 +151,9 @@ class Zygote:
             cause, code = stopped or "signal", os.WTERMSIG(status)
         else:
             cause, code = "exit", os.WEXITSTATUS(status)
-        # The call can send itself these signals, so they count as the limit only if it has used nearly that much time.
-        if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal" and seconds > 0.9 * order.limits.cpu_seconds:
+        # The call can send itself these signals, so they count as the limit only if it has used much of its time.
+        least = TIMER_SHARE * order.limits.cpu_seconds
+        if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal" and seconds > least:
             cause = "cpu"
         # A hard limit kills with SIGKILL, and other processes of the call may have used the time.
         if cause in {"exit", "signal"} and seconds > order.limits.cpu_seconds:

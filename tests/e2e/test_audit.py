@@ -114,13 +114,13 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
             "bad_evidence: the data is not": kept.read_bytes()[:-1],
-            "bad_evidence: the bundle is false: its hash of the parameters": rewrite(
+            "bad_evidence: the bundle contains a false value: its hash of the parameters": rewrite(
                 kept.read_bytes(), params_hash="0x" + "12" * 32
             ),
-            "bad_evidence: the bundle is false: its manifest hash": rewrite(
+            "bad_evidence: the bundle contains a false value: its manifest hash": rewrite(
                 kept.read_bytes(), manifest_hash="0x" + "12" * 32
             ),
-            "bad_evidence: the bundle is false: its chain": rewrite(kept.read_bytes(), chain_id=1),
+            "bad_evidence: the bundle contains a false value: its chain": rewrite(kept.read_bytes(), chain_id=1),
             "bad_signature": rewrite(kept.read_bytes(), receipt=receipt | {"units": 1}),
         }.items():
             lie.write_bytes(data)

@@ -232,7 +232,7 @@ class Learner:
         return sums
 
     def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
-        """Return the statistics of all micro-batches of all ranks. Their gradients are already summed."""
+        """Return the statistics summed over all micro-batches and ranks. The gradients have already been summed."""
         names = [each.name for each in fields(TokenSums) if each.name != "mismatch_kl_max"]
         totals = self._build_statistics([sum(getattr(each, name) for each in sums) for name in names])
         highest = self._build_statistics([max((each.mismatch_kl_max for each in sums), default=0.0)])

@@ -38,7 +38,8 @@ class State:
     updates: int
     """Number of optimizer updates so far."""
     report: dict[str, float]
-    """Metrics of the step that led to this checkpoint. They are recorded after the checkpoint is written.
+    """Metrics of the step that led to this checkpoint. They are written to metrics.jsonl once the checkpoint is
+    complete.
 
     Empty for the first step.
     """

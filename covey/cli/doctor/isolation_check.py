@@ -15,7 +15,10 @@ def look_at_isolation(setting: IsolationSetting = "auto") -> IsolationFacts:
 
 
 def check_isolation(seen: Snapshot) -> Check:
-    """Warn about a level that does not shield everything. The role still works, at a risk for the machine's owner."""
+    """Warn about a level that does not shield everything.
+
+    The role still works, but at some risk to the machine's owner.
+    """
     facts = seen.isolation
     if facts is None or isinstance(facts, Trouble):
         return tell("isolation", facts or Trouble(detail="not checked"))

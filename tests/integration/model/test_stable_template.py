@@ -32,8 +32,8 @@ def test_require_stable_template__stable_one__returns(template: str, variables: 
     [
         (DATED, "unstable_template", "line 4 of the chat template: the date"),
         (QUESTION + "{{ ['a', 'b'] | random }}", "unstable_template", "the filter random is used in line 1"),
-        (QUESTION + "{{ dict }}", "unstable_template", "in another process gives a different text"),
-        (QUESTION + "{{ ''.join }}", "unstable_template", "in another process gives a different text"),
+        (QUESTION + "{{ dict }}", "unstable_template", "renders a different text in another process"),
+        (QUESTION + "{{ ''.join }}", "unstable_template", "renders a different text in another process"),
         (QUESTION + "\n{% if %}", "broken_template", "line 2 of the chat template"),
         ("{{ messages[0].role }}", "broken_template", "omits the text 'How much is 2 + 3?'"),
         (QUESTION + "{{ '%0999999999d' % 1 }}", "broken_template", "MemoryError"),

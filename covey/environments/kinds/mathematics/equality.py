@@ -65,10 +65,7 @@ def are_same(truth: Value, answer: Value) -> bool:
 
 
 def _unwrap(value: Value) -> Value:
-    """Return the element of a set that has only one, because the solution set {5} means the solution 5.
-
-    Any other value is returned unchanged.
-    """
+    """Unwrap a set with a single element, because the solution set {5} means the solution 5."""
     is_single = isinstance(value, Group) and value.brackets == "{}" and len(value.items) == 1
     return value.items[0] if isinstance(value, Group) and is_single else value
 

@@ -208,7 +208,8 @@ def _await(process: "subprocess.Popen[bytes]", question: bytes, request: Taskset
                 get_logger().warning("taskset is still loading", taskset=request.taskset, seconds_left=round(left))
                 continue
             process.kill()
-            raise _build_unfit(f"the taskset {request.taskset!r} did not load within {timeout:.0f} s") from error
+            message = f"the taskset {request.taskset!r} did not load within {timeout:.0f} s"
+            raise OperatorError("bad_taskset", message, fix="Choose a taskset that loads faster") from error
         lines = errors.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:500] if lines else f"exit code {process.returncode}"
 
