@@ -33,11 +33,10 @@ def worker_register(
     Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1
     --key-file contributor.key`
     """
-    from covey.chain.wallet import load_key
-    from covey.console.account import make_key
+    from covey.console.account import load_or_make_key
 
     account = options.open_account(deployment, key_file, pool)
-    node = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
+    node = load_or_make_key(node_key_file)
     entry = account.register_node(node)
     show({"node": node.address, "contributor": account.wallet.address, "transaction": entry.transaction_hash}, as_json)
 
@@ -79,13 +78,12 @@ def worker_rotate(
     Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
     contributor.key`
     """
-    from covey.chain.wallet import load_key
-    from covey.console.account import make_key
+    from covey.console.account import load_or_make_key
     from covey.console.addresses import read_address
 
     previous = read_address(node)
     account = options.open_account(deployment, key_file, pool)
-    wallet = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
+    wallet = load_or_make_key(node_key_file)
     entry = account.rotate_node(previous, wallet)
     show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
 

@@ -265,6 +265,11 @@ def make_key(path: Path) -> Wallet:
     return save_key(path, secrets.token_bytes(32))
 
 
+def load_or_make_key(path: Path) -> Wallet:
+    """Return the key in a file, and create the file with a random key if it does not exist."""
+    return load_key(path) if path.exists() else make_key(path)
+
+
 def read_pool_file(
     file: Path, token: Address, *, datasets: Sequence[Path] = (), model: str | Path | None = None
 ) -> tuple[PoolTerms, list[Address], PoolParams]:
