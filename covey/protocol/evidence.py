@@ -62,7 +62,7 @@ class Bundle(Body, strict=True):
     receipt: ReceiptBody
     signature: SignatureText
     """The node's signature on the receipt."""
-    manifest_hash: HashText
+    record_hash: HashText
     """Hash of the manifest of the claimed policy version."""
     full: bool
     """Whether the submission was replayed. If not, only the cheap checks were run."""

@@ -1,7 +1,7 @@
 """Seeds of slots, which determine prompt, target length and sampling noise.
 
 seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), truncated to 63 bits. A
-registered node cannot change it. The beacon is the manifest hash of the policy version. It is unknown until
+registered node cannot change it. The beacon is the record hash of the policy version. It is unknown until
 the policy is published, and repeating the run gives the same one.
 """
 
@@ -22,7 +22,7 @@ class SlotDomain:
     """Seed inputs that all slots of one task share."""
 
     beacon: Hash
-    """Manifest hash of the policy with this version."""
+    """Record hash of the policy with this version."""
     pool: PoolId
     policy_version: Step
     node: Address

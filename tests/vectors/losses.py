@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
+from covey.protocol.policy_record import WEIGHTS_FILE
 from tests.fakes.samples import build_samples
 
 PATH = Path(__file__).resolve().parent / "losses.json"

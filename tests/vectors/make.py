@@ -10,13 +10,14 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from covey.protocol import canonical, eip712, merkle, seeding
+from covey.protocol import eip712, merkle, seeding
 from covey.protocol.eip712 import Domain
 from covey.protocol.epochs import EpochHeader, WorkLeaf
-from covey.protocol.ids import Address, Hash, hash_from_bytes
-from covey.protocol.manifest import File, Manifest, Shard
+from covey.protocol.ids import ZERO_HASH, Address, Hash, hash_from_bytes
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.pieces import compute_digest
+from covey.protocol.policy_record import FileRow, PolicyRecord, TensorRow
 
 HERE = Path(__file__).resolve().parent
 SOLIDITY = HERE.parent / "contracts" / "VectorData.sol"
@@ -122,25 +123,26 @@ def build_seeds() -> dict[str, Any]:
 
 
 def build_policies() -> dict[str, Any]:
-    """Manifests with the SHA-256 that the trainer publishes, and parameters with the keccak256 that a pool keeps."""
-    made = [Manifest(pool=3, step=step, files=_list_policy_files(sizes)) for step, sizes in enumerate(((5,), (7, 0)))]
-    manifests = [{"text": m.to_bytes().decode(), "hash": m.compute_hash()} for m in made]
+    """Records with the hash that the trainer publishes, and parameters with the keccak256 that a pool keeps."""
+    first = _build_record(0, {"embed.weight": 5})
+    second = _build_record(
+        1, {"embed.weight": 5, "norm.weight": 7}, {"config.json": b"{}"}, parent=first.compute_hash()
+    )
+    records = [{"text": each.to_bytes().decode(), "hash": each.compute_hash()} for each in (first, second)]
     environment = EnvironmentParams(kind="reasoning_gym", options={"name": "spell_backward"})
     params = PoolParams(name="vectors", environment=environment)
-    return {"manifests": manifests, "params": [{"text": params.to_text(), "hash": params.compute_hash()}]}
+    return {"records": records, "params": [{"text": params.to_text(), "hash": params.compute_hash()}]}
 
 
-def _list_policy_files(sizes: tuple[int, ...]) -> tuple[File, ...]:
-    contents = [bytes([size]) * size for size in sizes]
-    return tuple(
-        File(
-            name=f"{i}.safetensors",
-            size=len(content),
-            sha256=canonical.sha256(content),
-            shards=(Shard(size=len(content), sha256=canonical.sha256(content)),) if content else (),
-        )
-        for i, content in enumerate(contents)
-    )
+def _build_record(
+    step: int, sizes: dict[str, int], files: dict[str, bytes] | None = None, *, parent: Hash = ZERO_HASH
+) -> PolicyRecord:
+    tensors = [
+        TensorRow(name=name, dtype="U8", shape=(size,), digest=compute_digest(bytes([size]) * size))
+        for name, size in sizes.items()
+    ]
+    rows = [FileRow(name=name, size=len(data), digest=compute_digest(data)) for name, data in (files or {}).items()]
+    return PolicyRecord(pool=3, step=step, parent=parent, tensors=tuple(tensors), files=tuple(rows))
 
 
 def build_files() -> dict[Path, str]:
@@ -195,7 +197,7 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
     for kind in (WorkLeaf, EpochHeader):
         pairs = [(_to_solidity(v), _to_text(v.compute_hash())) for v in _list_values(kind)]
         lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32", pairs)
-    for name in ("manifests", "params"):
+    for name in ("records", "params"):
         lines += ["", f"    function {name}(uint256 i) internal pure returns (string memory, bytes32) {{"]
         lines += [f"        if (i == {i}) return ('{r['text']}', {r['hash']});" for i, r in enumerate(policies[name])]
         lines += ['        revert("no such vector");', "    }"]

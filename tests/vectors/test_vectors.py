@@ -1,15 +1,14 @@
 """The committed vectors are those of the code; the Solidity test Vectors.t.sol holds the contracts to the same."""
 
-import hashlib
 import json
 
 import pytest
 
 from covey.protocol import eip712, messages
 from covey.protocol.ids import hash_to_bytes
-from covey.protocol.manifest import Manifest
 from covey.protocol.merkle import REWARD_LEAF_TYPES, is_in_tree
 from covey.protocol.params import PoolParams
+from covey.protocol.policy_record import PolicyRecord
 from tests.vectors.make import HERE, build_files
 from tests.vectors.npm import build_trees
 
@@ -58,9 +57,9 @@ def test_rewards__read_from_the_file__lie_in_the_tree():
 
 def test_policies__read_from_the_file__have_the_hashes_that_stand_there():
     file = json.loads((HERE / "policies.json").read_text())
-    for row in file["manifests"]:
-        assert "0x" + hashlib.sha256(row["text"].encode()).hexdigest() == row["hash"]
-        assert Manifest.from_bytes(row["text"].encode(), row["hash"]).pool == 3
+    records = [PolicyRecord.from_bytes(row["text"].encode(), row["hash"]) for row in file["records"]]
+    assert [(record.pool, record.step) for record in records] == [(3, 0), (3, 1)]
+    assert records[1].parent == file["records"][0]["hash"]
     for row in file["params"]:
         assert PoolParams.from_text(row["text"], row["hash"]).name == "vectors"
 

@@ -82,8 +82,8 @@ class StepView(Body):
 
     step: Step
     state: str
-    manifest_hash: HashText | None
-    """Manifest hash of the step's policy. None until the policy is on chain. The trainer does not wait for that."""
+    record_hash: HashText | None
+    """Record hash of the step's policy. None until the policy is on chain. The trainer does not wait for that."""
     groups_accepted: int
     """Number of accepted groups that were generated with this step's policy."""
     groups_sampled: int

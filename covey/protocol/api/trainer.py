@@ -18,7 +18,7 @@ class BatchItem(Body):
     node: AddressText
     """Node to which the task was leased. The prompts and seeds of the submission are derived from its address."""
     policy_version: Step
-    manifest_hash: HashText
+    record_hash: HashText
     work_key: HashText
     url: str
     """URL for downloading the submission's file."""

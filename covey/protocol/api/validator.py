@@ -34,7 +34,7 @@ class JudgeOrder(Body):
     signature: SignatureText
     url: str
     """URL for downloading the submission's file."""
-    manifest_hash: HashText
+    record_hash: HashText
     full: bool
     """Whether the submission must be replayed. If not, only the cheap checks are run."""
     seconds_left: float = Field(ge=0, allow_inf_nan=False)

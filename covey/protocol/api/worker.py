@@ -56,7 +56,7 @@ class TaskOrder(Body):
     task: Annotated[TaskId, UINT64_FIELD]
     lease: Annotated[LeaseId, UINT64_FIELD]
     policy_version: Annotated[Step, UINT64_FIELD]
-    manifest_hash: HashText
+    record_hash: HashText
     groups: int = Field(ge=1)
     deadline: float = Field(allow_inf_nan=False)
     """Time in Unix seconds at which the lease expires."""

@@ -29,7 +29,7 @@ def make_bundle(**changes: object) -> Bundle:
         "params_hash": make_hash("params"),
         "receipt": RECEIPT,
         "signature": "0x" + "1b" * 65,
-        "manifest_hash": make_hash("manifest"),
+        "record_hash": make_hash("manifest"),
         "full": True,
         "decision": Decision.REJECT,
         "reason": Reason.PROOF,

@@ -104,9 +104,7 @@ NAMED = f'{{"instance": "{INSTANCE}", '
         (ClaimRequest, NAMED + '"free_slots": 1, "cached_version": -1}'),
         (
             TaskOrder,
-            '{"task": 1, "lease": 1, "policy_version": 0, "groups": 1, "deadline": NaN, "manifest_hash": "'
-            + HASH
-            + '"}',
+            '{"task": 1, "lease": 1, "policy_version": 0, "groups": 1, "deadline": NaN, "record_hash": "' + HASH + '"}',
         ),
         (UploadRequest, f'{{"task": 1, "lease": 1, "work_key": "{HASH}", "size": 0}}'),
         (UploadRequest, f'{{"task": -1, "lease": 1, "work_key": "{HASH}", "size": 1}}'),
