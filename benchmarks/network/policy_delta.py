@@ -2,16 +2,19 @@
 
 A Qwen2 of over 10M parameters learns the copying task. The trainer's learner then continues at four learning rates with
 a new optimizer. "first" is the delta of its first step, "later" that of its ninth, and "jump" that of five steps at
-once. Every tensor is coded on its own, and every delta is decoded and compared bit for bit.
+once. All tensors are coded as one array, as they travel in a delta file. Every delta file is decoded and compared bit
+for bit.
 
 The peers are the codecs' published forms, not their code: XOR (slime), gaps as u16 with values (PULSE), and int32
 indices with values (verl, NeMo-RL), each compressed with zstd at level 1. `over_bound` divides the size by the entropy
 of the changes given the parent's exponent: for each exponent the binary entropy of the changed positions, and the
-entropy of the differences in units of the last place. Speeds are those of the fastest of several runs on the "later"
-delta at 1e-6, repeated to 256 MB, over the speed of a copy of these bytes.
+entropy of the differences in units of the last place. It can be below 1, because blocks differ and have their own
+frequencies. Speeds are those of the fastest of several runs on the "later" delta at 1e-6, repeated to 256 MB, over the
+speed of a copy of these bytes.
 """
 
 import argparse
+import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +26,11 @@ from numpy.typing import NDArray
 from benchmarks import isolated_process
 from benchmarks.harness import OUTPUT, finish
 from benchmarks.measurement import Bar, Measurement, find_misses, set_bars
-from covey.shardcast.delta import tensor_codec
+from covey.protocol.ids import ZERO_HASH
+from covey.protocol.policy_record import PolicyRecord, TensorRow
+from covey.shardcast.delta import image_codec
 from covey.shardcast.delta.class_gaps import get_rank
+from covey.shardcast.delta.image_codec import DeltaFile, ImageBlock
 
 RATES = (3e-7, 1e-6, 3e-6, 1e-5)
 SPANS = {"first": (0, 1), "later": (8, 9), "jump": (8, 13)}
@@ -39,7 +45,6 @@ BARS = {
 }
 
 Bits = NDArray[np.uint16]
-Weights = Mapping[str, Bits]
 
 
 def take_steps(rate: float, folder: str) -> None:
@@ -96,29 +101,48 @@ def compress(*arrays: NDArray[np.generic]) -> int:
     return sum(len(codec.compress(array.tobytes(), asbytes=True)) for array in arrays)
 
 
+def list_blocks(size: int) -> tuple[ImageBlock, ...]:
+    """Return the blocks of an image of `size` bfloat16 values."""
+    row = TensorRow(name="all", dtype="BF16", shape=(size,), digest=ZERO_HASH)
+    return image_codec.list_blocks(PolicyRecord(pool=1, step=0, tensors=(row,), files=()))
+
+
+def encode(parent: Bits, child: Bits) -> bytes:
+    """Return Covey's delta file."""
+    file = io.BytesIO()
+    image_codec.encode_image(parent.view(np.uint8), child.view(np.uint8), blocks=list_blocks(len(parent)), file=file)
+    return file.getvalue()
+
+
+def decode(parent: Bits, data: bytes, child: Bits) -> None:
+    """Write the child of a delta file."""
+    blocks, before, after = list_blocks(len(parent)), parent.view(np.uint8), child.view(np.uint8)
+    delta = DeltaFile(data, blocks)
+    for index, block in enumerate(blocks):
+        delta.apply(index, block.cut(before), block.cut(after))
+
+
 def measure_covey(parent: Bits, child: Bits) -> int:
     """Return the size of Covey's delta, after decoding it. Raises RuntimeError if the child is not restored."""
-    before, after = parent.ravel().view(np.uint8), child.ravel().view(np.uint8)
-    blocks = list(tensor_codec.encode(before, after, is_bfloat16=True))
-    found = np.empty_like(after)
-    tensor_codec.decode(before, blocks, found, is_bfloat16=True)
-    if not np.array_equal(found, after):
-        raise RuntimeError("a decoded tensor differs from the child")
-    return sum(map(len, blocks))
+    data, found = encode(parent, child), np.empty_like(child)
+    decode(parent, data, found)
+    if not np.array_equal(found, child):
+        raise RuntimeError("a decoded image differs from the child")
+    return len(data)
 
 
 def measure_gaps(parent: Bits, child: Bits) -> int:
     """Return the size of u16 gaps, where 65535 continues, and values."""
-    places = np.flatnonzero(parent.ravel() != child.ravel())
+    places = np.flatnonzero(parent != child)
     gaps = np.diff(places, prepend=-1) - 1
     long = np.repeat(np.full(len(gaps), 65535), gaps // 65535)
-    return compress(np.concatenate((long, gaps % 65535)).astype(np.uint16), child.ravel()[places])
+    return compress(np.concatenate((long, gaps % 65535)).astype(np.uint16), child[places])
 
 
 def measure_indices(parent: Bits, child: Bits) -> int:
     """Return the size of int32 indices and values."""
-    places = np.flatnonzero(parent.ravel() != child.ravel())
-    return compress(places.astype(np.int32), child.ravel()[places])
+    places = np.flatnonzero(parent != child)
+    return compress(places.astype(np.int32), child[places])
 
 
 CODECS: dict[str, Callable[[Bits, Bits], int]] = {
@@ -129,9 +153,8 @@ CODECS: dict[str, Callable[[Bits, Bits], int]] = {
 }
 
 
-def compute_bound(parent: Weights, child: Weights) -> float:
+def compute_bound(before: Bits, after: Bits) -> float:
     """Return the bytes of the entropy of all changes, given the exponents of the parent."""
-    before, after = (np.concatenate([weights[name].ravel() for name in parent]) for weights in (parent, child))
     ranks = np.array([int(get_rank(np.int64(bits))) for bits in range(1 << 16)])
     exponents, has_changed, bits = before >> 7 & 255, before != after, 0.0
     for kind in np.unique(exponents[has_changed]):
@@ -144,17 +167,15 @@ def compute_bound(parent: Weights, child: Weights) -> float:
     return bits / 8
 
 
-def measure_speed(parent: Weights, child: Weights, runs: int) -> list[Measurement]:
-    """Measure encoding and decoding of a large tensor against a copy of its bytes, in CPU time of this process."""
-    before, after = (np.concatenate([weights[name].ravel() for name in parent]) for weights in (parent, child))
-    times = -(-SPEED_BYTES // before.nbytes)
-    before, after = (np.tile(bits, times).view(np.uint8) for bits in (before, after))
-    blocks = list(tensor_codec.encode(before, after, is_bfloat16=True))
-    found = np.zeros_like(after)
+def measure_speed(parent: Bits, child: Bits, runs: int) -> list[Measurement]:
+    """Measure encoding and decoding of a large image against a copy of its bytes, in CPU time of this process."""
+    times = -(-SPEED_BYTES // parent.nbytes)
+    before, after = np.tile(parent, times), np.tile(child, times)
+    data, found = encode(before, after), np.zeros_like(after)
     actions: dict[str, Callable[[], object]] = {
         "memcpy": lambda: np.copyto(found, after),
-        "encode": lambda: list(tensor_codec.encode(before, after, is_bfloat16=True)),
-        "decode": lambda: tensor_codec.decode(before, blocks, found, is_bfloat16=True),
+        "encode": lambda: encode(before, after),
+        "decode": lambda: decode(before, data, found),
     }
     best = dict.fromkeys(actions, float("inf"))
     for _ in range(runs):
@@ -172,27 +193,30 @@ def measure_speed(parent: Weights, child: Weights, runs: int) -> list[Measuremen
     ]
 
 
+def load(path: Path) -> Bits:
+    """Return all saved tensors as one array, sorted by name as in a policy record."""
+    saved = np.load(path)
+    return np.concatenate([saved[name].ravel() for name in sorted(saved.files)])
+
+
 def build_measurements(rate: float, folder: Path) -> list[Measurement]:
     """Build the ratios of one learning rate."""
-    saved = {step: dict(np.load(folder / f"{step}.npz")) for step in {i for span in SPANS.values() for i in span}}
     suffix, found = f"lr{rate:.0e}".replace("e-0", "e-"), list[Measurement]()
     for span, (first, last) in SPANS.items():
-        parent, child = saved[first], saved[last]
-        sizes = {name: sum(code(parent[t], child[t]) for t in parent) for name, code in CODECS.items()}
-        full, n = sum(bits.nbytes for bits in parent.values()), sum(bits.size for bits in parent.values())
-        changed = sum(int((parent[t] != child[t]).sum()) for t in parent)
+        parent, child = load(folder / f"{first}.npz"), load(folder / f"{last}.npz")
+        sizes = {name: code(parent, child) for name, code in CODECS.items()}
         values = {
-            "ratio": full / sizes["covey"],
+            "ratio": parent.nbytes / sizes["covey"],
             **{f"ratio_vs_{name}": sizes[name] / sizes["covey"] for name in CODECS if name != "covey"},
             "over_bound": sizes["covey"] / compute_bound(parent, child),
-            "changed": changed / n,
+            "changed": np.count_nonzero(parent != child) / len(parent),
         }
         found += [
             Measurement(
                 name=f"{name}.{span}.{suffix}",
                 value=value,
                 unit="ratio",
-                n=n,
+                n=len(parent),
                 peer=name.removeprefix("ratio_vs_") + " with zstd-1" if "_vs_" in name else "",
             )
             for name, value in values.items()
@@ -208,7 +232,7 @@ def main(arguments: Sequence[str]) -> int:
     for rate in RATES:
         isolated_process.call("benchmarks.network.policy_delta:take_steps", rate, str(folder / f"{rate:.0e}"))
         measurements += build_measurements(rate, folder / f"{rate:.0e}")
-    spans = [dict(np.load(folder / "1e-06" / f"{step}.npz")) for step in SPANS["later"]]
-    measurements += measure_speed(spans[0], spans[1], options.runs)
+    parent, child = (load(folder / "1e-06" / f"{step}.npz") for step in SPANS["later"])
+    measurements += measure_speed(parent, child, options.runs)
     measurements = set_bars(measurements, BARS)
     return finish("delta", measurements, find_misses(measurements), arguments)

@@ -32,7 +32,8 @@ _MAX_HEADER = 1 << 20
 
 def encode(parent: Bits, child: Bits) -> bytes:
     """Return the changes from parent to child, uint16[n] each, with n up to BLOCK_VALUES."""
-    kernels, size = compile_all(), int(np.count_nonzero(parent != child))
+    kernels = compile_all()
+    size = kernels.count_changes(parent, child)
     classes, unsorted = np.empty(size, np.uint8), np.empty((2, size), np.int64)
     kernels.find_changes(parent, child, classes, unsorted[0], unsorted[1])
     counts = np.bincount(classes, minlength=CLASSES).astype(np.int64)
@@ -117,12 +118,18 @@ def _write_header(counts: Numbers, tables: Numbers) -> bytes:
         for half in range(2):
             frequencies = np.trim_zeros(tables[half, context], "b").tolist()
             numbers += [len(frequencies), *frequencies]
-    return b"".join(map(_encode_varint, numbers))
+    return _encode_varints(numbers)
 
 
-def _encode_varint(number: int) -> bytes:
-    low, high = number & 127, number >> 7
-    return bytes([low | 128]) + _encode_varint(high) if high else bytes([low])
+def _encode_varints(numbers: list[int]) -> bytes:
+    data = bytearray()
+    for number in numbers:
+        rest = number
+        while rest > 127:
+            data.append(rest & 127 | 128)
+            rest >>= 7
+        data.append(rest)
+    return bytes(data)
 
 
 def _read_header(header: bytes, length: int) -> tuple[Numbers, Numbers]:

@@ -22,6 +22,14 @@ def get_rank(bits: np.int64) -> np.int64:
     return np.int64(bits + 32768 if bits < 32768 else 65535 - bits)
 
 
+def count_changes(parent: Bits, child: Bits) -> int:
+    """Return the number of values that differ."""
+    count = 0
+    for i in range(len(parent)):
+        count += parent[i] != child[i]
+    return count
+
+
 def find_changes(parent: Bits, child: Bits, classes: NDArray[np.uint8], gaps: Numbers, differences: Numbers) -> int:
     """Write class, gap and difference of each change, in the order of the values. Return the number of changes.
 

@@ -4,6 +4,7 @@ Every kernel processes a whole block in one call and releases the GIL.
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from covey.shardcast.delta import class_gaps, rans
 class Kernels(NamedTuple):
     """The compiled functions. The function of the same name documents each of them."""
 
+    count_changes: Callable[..., int]
     find_changes: Callable[..., int]
     sort_by_class: Callable[..., None]
     apply_changes: Callable[..., int]
@@ -24,9 +26,17 @@ class Kernels(NamedTuple):
     read_bits: Callable[..., bool]
 
 
-@functools.cache
+_LOCK = threading.Lock()
+
+
 def compile_all() -> Kernels:
     """Return the kernels. The first call on a machine compiles them, and later calls load them from disk."""
+    with _LOCK:
+        return _compile()
+
+
+@functools.cache
+def _compile() -> Kernels:
     # Importing numba before vLLM starts crashes vLLM's start, so it is imported at the first delta.
     from numba import njit
     from numba.extending import register_jitable
@@ -35,6 +45,7 @@ def compile_all() -> Kernels:
         register_jitable(error_model="numpy")(function)
     compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
     return Kernels(
+        count_changes=compiler(class_gaps.count_changes),
         find_changes=compiler(class_gaps.find_changes),
         sort_by_class=compiler(class_gaps.sort_by_class),
         apply_changes=compiler(class_gaps.apply_changes),

@@ -1,5 +1,7 @@
 """The benchmark of policy deltas: sizes of the peers' forms, and the bound, worked out by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -36,7 +38,7 @@ def test_measure_indices__two_changes__are_their_places_and_values():
 
 def test_measure_covey__decoder_gives_something_else__is_an_error(monkeypatch: pytest.MonkeyPatch):
     assert measure_covey(*change(1000, 7)) > 0
-    monkeypatch.setattr(policy_delta.tensor_codec, "decode", lambda *_, **__: None)
+    monkeypatch.setattr(policy_delta.DeltaFile, "apply", lambda *_: None)
     with pytest.raises(RuntimeError, match="differs from the child"):
         measure_covey(*change(1000, 7))
 
@@ -44,9 +46,14 @@ def test_measure_covey__decoder_gives_something_else__is_an_error(monkeypatch: p
 def test_compute_bound__half_of_one_class_changes__counts_places_and_differences():
     """Two of four values change: 4 bits for the places, and 1 bit for each of the two different differences."""
     parent, child = np.full(4, ONE, np.uint16), np.array([ONE + 1, ONE, ONE - 1, ONE], np.uint16)
-    assert compute_bound({"a": parent[:3], "b": parent[3:]}, {"a": child[:3], "b": child[3:]}) == (4 + 2) / 8
+    assert compute_bound(parent, child) == (4 + 2) / 8
 
 
 def test_compute_bound__all_values_of_a_class_change_alike__is_zero():
     parent, child = np.full(4, ONE, np.uint16), np.full(4, ONE + 1, np.uint16)
-    assert compute_bound({"a": parent}, {"a": child}) == 0
+    assert compute_bound(parent, child) == 0
+
+
+def test_load__two_tensors__are_one_array_in_the_order_of_their_names(tmp_path: Path):
+    np.savez(tmp_path / "8.npz", b=np.array([[3], [4]], np.uint16), a=np.array([1, 2], np.uint16))
+    assert policy_delta.load(tmp_path / "8.npz").tolist() == [1, 2, 3, 4]

@@ -32,6 +32,12 @@ def test_get_rank__all_patterns__are_distinct():
     assert {int(get_rank(np.int64(bits))) for bits in range(65536)} == set(range(65536))
 
 
+def test_count_changes__nan_and_negative_zero__are_compared_as_bits():
+    parent = np.array([ONE, 0x7FC0, 0x0000, TWO], np.uint16)
+    assert compile_all().count_changes(parent, parent) == 0
+    assert compile_all().count_changes(parent, np.array([TWO, 0x7FC0, 0x8000, TWO], np.uint16)) == 2
+
+
 def test_find_changes__two_classes__gaps_count_unchanged_values_of_the_same_class():
     parent = [ONE, TWO, ONE, ONE, TWO, ONE]
     child = [ONE, TWO + 1, ONE + 2, ONE, TWO, ONE - 1]
