@@ -153,6 +153,10 @@ class RoleSettings(SandboxSettings):
     """File with the private key that this process signs with: the key of the node, the validator or the trainer."""
     coordinator_url: str = "http://127.0.0.1:8000"
     """Base URL of the pool's coordinator."""
+    policies: Path | None = None
+    """Folder for downloaded policies. A worker and a validator on one machine may share it, so that each policy is
+    downloaded once. None: the folder `policies` in `home`.
+    """
     relays: tuple[str, ...] = ()
     """Base URLs of the relays to download policies from. Empty: the relays that the coordinator lists."""
     datasets: tuple[Path, ...] = ()

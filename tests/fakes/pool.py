@@ -101,7 +101,7 @@ class FakePool:
     def publish(self, step: int) -> StepRow:
         with self.database.write() as rows:
             return steps.open_step(
-                rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
+                rows, self.params, number=step, record_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
             )
 
     def open_ahead(self, step: int) -> None:

@@ -56,8 +56,8 @@ class FileChain(Chain):
         self._pumps += 1
         return super().mine(outbox) if self._pumps % PUMPS_A_BLOCK == 0 else 1
 
-    def add(self, manifest_hash: Hash) -> None:
-        super().add(manifest_hash)
+    def add(self, record_hash: Hash) -> None:
+        super().add(record_hash)
         draft = self._path.with_suffix(".draft")
         draft.write_text("".join(f"{each}\n" for each in self.hashes))
         draft.replace(self._path)
@@ -98,7 +98,7 @@ def record_stream(folder: Path, steps: int) -> None:
             (stream / sha256(file)).write_bytes(file)
             item = BatchItem(
                 receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), node=NODE, policy_version=version,
-                manifest_hash=MANIFEST, work_key=sha256(file), url=sha256(file), replayed=i == 0,
+                record_hash=MANIFEST, work_key=sha256(file), url=sha256(file), replayed=i == 0,
             )  # fmt: skip
             items.append(item)
         (stream / f"{step}.json").write_text(BatchOrder(step=Step(step), items=tuple(items)).model_dump_json())

@@ -69,7 +69,7 @@ def make_task(**changes: Any) -> TaskOrder:
         "task": TaskId(7),
         "lease": LeaseId(9),
         "policy_version": Step(0),
-        "manifest_hash": MANIFEST,
+        "record_hash": MANIFEST,
         "groups": 2,
         "deadline": 2000.0,
     }
@@ -211,5 +211,5 @@ def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> CheckTo
     )
 
 
-def build_claim(work: Work, signature: str, *, manifest_hash: Hash = MANIFEST) -> SubmissionClaim:
-    return SubmissionClaim(receipt=work.receipt, signature=signature, manifest_hash=manifest_hash, file=work.file)
+def build_claim(work: Work, signature: str, *, record_hash: Hash = MANIFEST) -> SubmissionClaim:
+    return SubmissionClaim(receipt=work.receipt, signature=signature, record_hash=record_hash, file=work.file)

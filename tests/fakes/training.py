@@ -26,16 +26,16 @@ from covey.network.entry import Network, get_spec, load_environment
 from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
-from covey.protocol.manifest import Manifest, PolicyName
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.submission_file import codec
 from covey.protocol.submission_file.codec import encode
 from covey.protocol.submission_file.rows import Rollout
 from covey.runtime.cycle import Pace
-from covey.shardcast.store import Retention, ShardStore
+from covey.shardcast.origin_store import OriginStore
 from covey.slots import draw_prompts
 from tests.fakes.grading import grade_here
+from tests.fakes.offered_policies import build_offering, read_policy
 from trainer.app import build
 from trainer.config import TrainerConfig
 from trainer.context import Context
@@ -67,17 +67,17 @@ class Chain:
     def policy_of(self, pool: PoolId, step: Step) -> Hash:
         return self.hashes[step]
 
-    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
-        return Call(to=WALLET, data=json.dumps([step, manifest_hash]).encode(), label="publish")
+    def publish(self, pool: PoolId, step: Step, record_hash: Hash) -> Call:
+        return Call(to=WALLET, data=json.dumps([step, record_hash]).encode(), label="publish")
 
-    def add(self, manifest_hash: Hash) -> None:
+    def add(self, record_hash: Hash) -> None:
         """Add a policy, as mining its transaction does."""
-        self.hashes.append(manifest_hash)
+        self.hashes.append(record_hash)
 
     def mine(self, outbox: SqliteOutbox) -> int:
         """Mine at once. Like the real pump, it may die between the effect and its record."""
         for entry in outbox.list_pending():
-            step, manifest_hash = json.loads(entry.intent.call.data)
+            step, record_hash = json.loads(entry.intent.call.data)
             attempt = Attempt(hash=Hash(f"0x{step:064x}"), raw=b"", max_fee=1, priority_fee=1)
             if entry.nonce is None and step != len(self.hashes):
                 outbox.record_reverted(entry.intent.key, "WrongStep", None)
@@ -87,7 +87,7 @@ class Chain:
                 outbox.record_signed(entry.intent.key, step, attempt, offered_at=1)
             self._live("effect", step)
             if step == len(self.hashes):
-                self.add(manifest_hash)
+                self.add(record_hash)
             self._live("record", step)
             place = Place(block_number=1, block_hash=Hash(f"0x{step:064x}"), transaction_hash=attempt.hash)
             outbox.record_mined(entry.intent.key, place)
@@ -99,9 +99,9 @@ class Chain:
             raise Killed
 
 
-def build_domain(manifest_hash: Hash, version: Step, task: TaskId) -> SlotDomain:
+def build_domain(record_hash: Hash, version: Step, task: TaskId) -> SlotDomain:
     """Return the domain of the slots of a task that was leased to the worker."""
-    return SlotDomain(beacon=manifest_hash, pool=POOL, policy_version=version, node=NODE, task=task)
+    return SlotDomain(beacon=record_hash, pool=POOL, policy_version=version, node=NODE, task=task)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Coordinator:
 
     params: PoolParams
     chain: Chain
-    store: ShardStore
+    store: OriginStore
     folder: Path
     tasks: int = 2
     staleness: int = 0
@@ -140,7 +140,7 @@ class Coordinator:
             items.append(
                 BatchItem(
                     receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), node=NODE, policy_version=version,
-                    manifest_hash=self.chain.hashes[version], work_key=sha256(file), url=sha256(file),
+                    record_hash=self.chain.hashes[version], work_key=sha256(file), url=sha256(file),
                     replayed=self.replayed,
                 )
             )  # fmt: skip
@@ -183,14 +183,8 @@ class Coordinator:
         ]  # fmt: skip
 
     def _download(self, version: Step) -> Path:
-        name = PolicyName(pool=POOL, step=version, manifest_hash=self.chain.hashes[version])
-        manifest = Manifest.from_bytes(self.store.get_manifest_path(name).read_bytes(), name.manifest_hash)
-        folder = self.folder / self.chain.hashes[version]
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in manifest.files:
-            pieces = [self.store.get_shard_path(shard.sha256).read_bytes() for shard in file.shards]
-            (folder / file.name).write_bytes(b"".join(pieces))
-        return folder
+        record_hash = self.chain.hashes[version]
+        return read_policy(self.store, POOL, record_hash, self.folder / record_hash)
 
 
 class TrainerHarness:
@@ -212,7 +206,7 @@ class TrainerHarness:
         self.config.home.mkdir(exist_ok=True)
         self.chain = Chain()
         self.coordinator: Any = Coordinator(
-            params=self.params, chain=self.chain, store=ShardStore(root / "origin"), folder=root / "downloads"
+            params=self.params, chain=self.chain, store=OriginStore(root / "origin"), folder=root / "downloads"
         )
         self.grade = grade_here
         self.context: Context | None = None
@@ -232,7 +226,7 @@ class TrainerHarness:
         self._outboxes.append(outbox)
         publisher = Publisher(
             pool=POOL, registry=self.chain, outbox=outbox, pump=lambda: self.chain.mine(outbox),
-            store=ShardStore(self.config.origin_root), retention=Retention(),
+            offering=build_offering(self.config.origin_root, pool=POOL),
         )  # fmt: skip
         return build(
             self.config, cast(Network, network), decode=codec.decode_framed, grade=self.grade,

@@ -60,7 +60,10 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
             policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
         ),
         policies=SimpleNamespace(
-            get_manifest_hash=lambda version: MANIFEST, require=require, list_versions=list_versions
+            get_record_hash=lambda version: MANIFEST,
+            require=require,
+            list_versions=list_versions,
+            get_trained_at=lambda folder: 0.0,
         ),
         receipt_domain=DOMAIN,
         ledger_domain=LEDGER,

@@ -292,12 +292,13 @@ from pathlib import Path
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.log import configure
 from covey.runtime.http import serve_http
-from covey.shardcast.server import build_server
-from covey.shardcast.store import ShardStore
+from covey.shardcast.origin import OriginSource
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.piece_server import PieceServer
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 configure("origin")
-app, limits = build_server(ShardStore(Path(sys.argv[1]))), ConnectionLimits(headers_s=4)
+app, limits = PieceServer(OriginSource(OriginStore(Path(sys.argv[1])))), ConnectionLimits(headers_s=4)
 asyncio.run(serve_http(app, host="127.0.0.1", port=int(sys.argv[2]), stop=asyncio.Event(), on_bound=lambda:
     print("serves", flush=True), limits=limits))
 """

@@ -1,0 +1,327 @@
+"""One download: some jobs, a few threads that do them, and a supervisor that ends requests which are too slow.
+
+Each thread asks one source for one resource at a time. When no job waits, a thread asks a second source for a piece
+that takes twice the median time, and the first right answer counts. Deadlines follow from measured rates.
+"""
+
+import itertools
+import random
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.pieces import PIECE_BYTES
+from covey.runtime.log import get_logger
+from covey.runtime.urls import hide_secrets
+from covey.shardcast.source import Source, choose
+from covey.shardcast.source_connection import Connection, DeliveryError, LackingError, SilentError
+
+ATTEMPTS = 3
+"""Number of times that a source is asked for the same thing before it is given up for it."""
+LIES = 2
+"""The same for a source that sends wrong bytes. The second time it is asked to verify its copy."""
+HEDGE_AFTER = 2.0
+"""Multiple of the median time of a piece after which a second source is asked for it."""
+SLOWER = 8
+"""A request is ended if the fastest source is faster by this factor."""
+_GRACE_S = 0.5
+"""Minimum age in seconds of a request that is ended or doubled because it is slow."""
+_SILENCE_S, _LONE_SILENCE_S = 1.0, 5.0
+"""Seconds without a byte after which a first request is ended, if there are other sources and if there are none. Each
+further attempt may be silent for twice as long, because a relay may have to fetch the piece itself.
+"""
+_DOCUMENT_S = 20.0
+"""Seconds that a document of unknown size may take if there are several sources. Each further attempt may take twice as
+long. A false head names documents that only its own relay has, and that relay could send them for ever.
+"""
+_LEAST_BYTES = 8192
+"""Bytes that count as a sign of life if there are other sources. If there are none, a single byte counts."""
+_CONSIDERED = 8
+"""Number of waiting jobs for which a source is looked for. That of the first one may rest."""
+_LOOK_S = 0.05
+"""Seconds between two looks at the requests."""
+_MEASURED = 64
+_LOG_EVERY_S = 60.0
+
+Keep = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One resource that is to be downloaded."""
+
+    path: str
+    size: int | None
+    """Size in bytes. None if only `limit` is known."""
+    limit: int
+    check: Callable[[memoryview], Keep]
+    """Check a body, in any thread, and return the function that keeps it. That is called at once, at most once per job.
+    Raises ProtocolError if the body is not what was asked for, and LackingError if it shows that the source lacks it.
+    """
+    is_done: bool = False
+    winner: Source | None = None
+    """Source whose answer was right. None while the job is not done."""
+    requests: list["Request"] = field(default_factory=list)
+    """Requests under way."""
+    attempts: dict[Source, int] = field(default_factory=dict)
+    """Number of failed requests by source."""
+    failures: dict[Source, DeliveryError] = field(default_factory=dict)
+    """Last failure by source."""
+    lies: dict[Source, int] = field(default_factory=dict)
+    """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
+
+    @property
+    def given_up(self) -> set[Source]:
+        """Sources that are not asked for it again."""
+        lacking = {source for source, failure in self.failures.items() if isinstance(failure, LackingError)}
+        liars = {source for source, count in self.lies.items() if count >= LIES}
+        return lacking | liars | {source for source, count in self.attempts.items() if count >= ATTEMPTS}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request under way. Times are those of the clock of `Sources`."""
+
+    job: Job
+    source: Source
+    connection: Connection
+    started: float
+    moved_at: float
+    """Time of the last sign of life."""
+    seen: int = 0
+    """Bytes received until then."""
+
+
+class Sources:
+    """The sources of a client, with their idle connections and the time that pieces take."""
+
+    def __init__(
+        self, urls: Sequence[str], *, clock: Callable[[], float] = time.monotonic, seed: int | None = None
+    ) -> None:
+        self.all, self.clock = [Source(url) for url in urls], clock
+        self._rng = random.Random(seed)
+        self._idle: dict[Source, list[Connection]] = {source: [] for source in self.all}
+        self.durations: deque[float] = deque(maxlen=_MEASURED)
+        """Seconds that the last pieces took, each scaled to a full piece."""
+
+    @property
+    def patience(self) -> float:
+        """Age in seconds from which on a request counts as slow."""
+        return max(_GRACE_S, HEDGE_AFTER * statistics.median(self.durations or [0.0]))
+
+    def choose(self, job: Job) -> Source | None:
+        """Draw a source for a job, one that is not asked for it yet. None if all others have been given up for it.
+
+        One that has sent wrong bytes for it is only asked again if there is no other.
+        """
+        asked = {each.source for each in job.requests}
+        sound = choose(self.all, job.given_up | asked | job.lies.keys(), self.clock(), rng=self._rng)
+        return sound if sound or asked else choose(self.all, job.given_up, self.clock(), rng=self._rng)
+
+    def take_connection(self, source: Source) -> Connection:
+        """Return an idle connection to a source, or a new one."""
+        try:
+            return self._idle[source].pop()
+        except IndexError:
+            return Connection(source.url)
+
+    def return_connection(self, source: Source, connection: Connection) -> None:
+        """Keep a connection for later requests."""
+        self._idle[source].append(connection)
+
+    def blame(self, source: Source, why: str) -> None:
+        """Note that a source has sent something that turned out to be wrong later."""
+        get_logger().warning("relay sends wrong information", relay=hide_secrets(source.url), why=why)
+        source.record_lie(self.clock())
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+
+class Download:
+    """Does a list of jobs. `run` is called once."""
+
+    def __init__(self, sources: Sources, jobs: Sequence[Job], *, threads: int, thing: str) -> None:
+        """`threads` is the number of requests under way at a time. `thing` names what is downloaded in errors."""
+        self._sources, self._thing, self._threads = sources, thing, min(threads, len(jobs) + 1)
+        self._waiting, self._remaining = deque(jobs), len(jobs)
+        self._running: list[Request] = []
+        self._change = threading.Condition()
+        self._is_over = False
+
+    def run(self, stop: threading.Event | None = None, on_look: Callable[[], None] = lambda: None) -> None:
+        """Return when all jobs are done.
+
+        `on_look` is called several times a second and may raise an error, which ends the download. Raises
+        TransientError "stopped" if `stop` is set, "not_at_relays" if all sources lack a resource, or "no_relay" if none
+        delivers it. Raises the first error of a job's `Keep`, too.
+        """
+        with ThreadPoolExecutor(self._threads, "download") as executor:
+            workers = [executor.submit(self._work) for _ in range(self._threads)]
+            try:
+                self._supervise(workers, stop or threading.Event(), on_look)
+            finally:
+                self._end(workers)
+
+    def _supervise(self, workers: Sequence[Future[None]], stop: threading.Event, on_look: Callable[[], None]) -> None:
+        """Return when all workers have ended. Raises their first error."""
+        started = logged = self._sources.clock()
+        while wait(workers, _LOOK_S, FIRST_EXCEPTION).not_done:
+            for worker in workers:
+                if worker.done():
+                    worker.result()
+            if stop.is_set():
+                raise TransientError("stopped", f"the download of {self._thing} was stopped")
+            on_look()
+            now = self._sources.clock()
+            if now - logged >= _LOG_EVERY_S:
+                logged = now
+                get_logger().info("downloading", thing=self._thing, seconds=round(now - started), left=self._remaining)
+            with self._change:
+                self._end_slow_requests(now)
+        for worker in workers:
+            worker.result()
+
+    def _end(self, workers: Sequence[Future[None]]) -> None:
+        """End the requests under way and wait for the workers."""
+        with self._change:
+            self._is_over = True
+            self._change.notify_all()
+        is_ended = False
+        while not is_ended:
+            with self._change:
+                for request in self._running:
+                    request.connection.abort()
+            is_ended = not wait(workers, _LOOK_S).not_done  # A request may have begun just now, so it is ended again.
+
+    def _end_slow_requests(self, now: float) -> None:
+        """End what is no longer needed, and what is so slow that asking another source is faster."""
+        patience = self._sources.patience
+        fastest = max((source.bandwidth or 0.0 for source in self._sources.all), default=0.0)
+        for request in self._running:
+            received, age, job = request.connection.received, now - request.started, request.job
+            has_others = len(job.given_up | {request.source}) < len(self._sources.all)
+            if received >= request.seen + (_LEAST_BYTES if has_others else 1):
+                request.seen, request.moved_at = received, now
+            is_slow = age > patience and received < age * fastest / SLOWER and job.size == PIECE_BYTES
+            factor = 2 ** job.attempts.get(request.source, 0)
+            silence = factor * (_SILENCE_S if has_others else _LONE_SILENCE_S)
+            is_late = job.size is None and len(self._sources.all) > 1 and age > factor * _DOCUMENT_S
+            if job.is_done or is_late or now - request.moved_at > silence or (is_slow and has_others):
+                request.connection.abort()
+
+    def _work(self) -> None:
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        while (request := self._start_request()) is not None:
+            self._do(request, buffer)
+
+    def _start_request(self) -> Request | None:
+        """Wait for a job that needs a request, and for its source. None when nothing remains. Raises TransientError."""
+        with self._change:
+            while not self._is_over and self._remaining > 0:
+                now = self._sources.clock()
+                for job in self._list_open_jobs(now):
+                    source = self._sources.choose(job)
+                    if source is None and not job.requests:
+                        raise self._explain(job)
+                    if source is not None and source.rests_until <= now:
+                        return self._begin(job, source, now)
+                self._change.wait(_LOOK_S)
+            return None
+
+    def _list_open_jobs(self, now: float) -> list[Job]:
+        """Return jobs that wait, and jobs for which a second source should be asked because the first one is slow."""
+        patience, jobs = self._sources.patience, list(itertools.islice(self._waiting, _CONSIDERED))
+        for request in self._running:
+            job = request.job
+            if not job.is_done and len(job.requests) == 1 and now - request.started > patience:
+                jobs.append(job)
+        return jobs
+
+    def _begin(self, job: Job, source: Source, now: float) -> Request:
+        if not job.requests:
+            self._waiting.remove(job)
+        connection = self._sources.take_connection(source)
+        connection.received = 0
+        request = Request(job, source, connection, started=now, moved_at=now)
+        job.requests.append(request)
+        self._running.append(request)
+        return request
+
+    def _do(self, request: Request, buffer: memoryview) -> None:
+        job, failure, keep = request.job, None, None
+        path = job.path + ("?verify=1" if request.source in job.lies else "")
+        try:
+            if job.size is None:
+                body = request.connection.get(path, job.limit)
+            else:
+                body = buffer[: job.size]
+                request.connection.get_into(path, body)
+            keep = job.check(body)
+        except (DeliveryError, ProtocolError) as error:
+            failure = error
+        if not self._settle(request, failure):
+            return
+        assert keep is not None
+        keep()
+        with self._change:
+            self._remaining -= 1
+            self._change.notify_all()
+
+    def _settle(self, request: Request, failure: DeliveryError | ProtocolError | None) -> bool:
+        """Note the outcome of a request. Returns whether its body has to be kept."""
+        with self._change:
+            job, source, now = request.job, request.source, self._sources.clock()
+            seconds = now - request.started
+            job.requests.remove(request)
+            self._running.remove(request)
+            self._sources.return_connection(source, request.connection)
+            self._change.notify_all()
+            if failure is None:
+                source.record_delivery(request.connection.received, seconds)
+                if job.size is not None and job.size > PIECE_BYTES // 2:
+                    self._sources.durations.append(seconds * PIECE_BYTES / job.size)
+                if job.is_done:
+                    return False
+                job.is_done, job.winner = True, source
+                return True
+            if self._is_over:
+                return False  # It was ended with the whole download.
+            if job.is_done and not isinstance(failure, ProtocolError):
+                source.record_defeat(request.connection.received, seconds, now)
+                return False
+            self._record_failure(job, source, failure)
+            if not job.requests and not job.is_done and job not in self._waiting:
+                self._waiting.appendleft(job)
+            return False
+
+    def _record_failure(self, job: Job, source: Source, failure: DeliveryError | ProtocolError) -> None:
+        now, log = self._sources.clock(), get_logger()
+        job.attempts[source] = job.attempts.get(source, 0) + 1
+        if isinstance(failure, ProtocolError):
+            source.record_lie(now)
+            job.lies[source] = job.lies.get(source, 0) + 1
+            log.warning("relay sends wrong bytes", relay=hide_secrets(source.url), path=job.path, why=failure.message)
+            failure = DeliveryError(f"sent something else: {failure.message}")
+        elif not isinstance(failure, LackingError):
+            source.record_failure(now)
+            log.info("relay does not deliver", relay=hide_secrets(source.url), path=job.path, why=str(failure))
+        job.failures[source] = failure
+
+    def _explain(self, job: Job) -> TransientError:
+        """Return the error of a job that every source has failed."""
+        reasons = "; ".join(f"{hide_secrets(source.url)} {failure}" for source, failure in job.failures.items())
+        if all(isinstance(failure, SilentError) for failure in job.failures.values()):
+            fix = "Start a relay, or correct relays in the settings"
+            return TransientError("no_relay", f"no relay delivers {self._thing}: {reasons}. {fix}")
+        is_nowhere = all(isinstance(failure, LackingError) for failure in job.failures.values())
+        code = "not_at_relays" if is_nowhere else "no_relay"
+        return TransientError(code, f"no relay has {self._thing}: {reasons}")

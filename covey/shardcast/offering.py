@@ -1,0 +1,175 @@
+"""Offers a trainer's policies at its origin: the record, the delta from the previous policy, and anchors now and then.
+
+A repeated offer changes nothing, except that it replaces what the origin's disk has damaged.
+"""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.errors import ProtocolError
+from covey.protocol.eip712 import Domain, Signer
+from covey.protocol.head import Head, ServedPolicy, Way, build_head
+from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
+from covey.protocol.policy_record import WEIGHTS_FILE, PolicyRecord
+from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
+from covey.runtime.log import get_logger
+from covey.shardcast.delta.image_codec import encode_image, list_blocks
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.policy_export import build_anchor, build_delta, build_record, is_undamaged
+from covey.shardcast.policy_folder import map_weights
+from covey.shardcast.reachability import PolicyRetention, find_route
+
+ANCHOR_EVERY = 10
+"""Number of steps from one anchor to the next by default. A client without any policy downloads an anchor and then the
+delta from it to the newest policy.
+"""
+_WORTHWHILE = 0.5
+_SMALL_BYTES = 4096
+"""A delta is worth a manifest if it has at most this share of a policy's bytes and this many more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A policy in a folder of the trainer, with its record."""
+
+    folder: Path
+    record: PolicyRecord
+
+    @property
+    def trained_at(self) -> float:
+        """Unix time at which the export began: that of the first file that is written."""
+        return min(path.stat().st_mtime for path in self.folder.iterdir())
+
+
+class Offering:
+    """The policies of one pool at an origin. One thread of one process uses it."""
+
+    def __init__(
+        self,
+        store: OriginStore,
+        *,
+        pool: PoolId,
+        domain: Domain,
+        signer: Signer,
+        retention: PolicyRetention,
+        anchor_every: int = ANCHOR_EVERY,
+        threads: int = 1,
+    ) -> None:
+        """`domain` contains the address of PolicyRegistry, and `signer` is the key of the pool's trainer.
+
+        `threads` encode deltas.
+        """
+        self.store = store
+        self._pool, self._domain, self._signer = pool, domain, signer
+        self._retention, self._anchor_every, self._threads = retention, anchor_every, threads
+
+    def describe(self, folder: Path, step: Step, parent: Hash) -> PolicyRecord:
+        """Return the record of an exported policy. `parent` is the hash of the record of the previous step."""
+        return build_record(folder, pool=self._pool, step=step, parent=parent)
+
+    def find_record_hash(self, step: int) -> Hash | None:
+        """Return the hash of the record that the origin offers for a step, or None."""
+        return next((each.record for each in self._read_head().policies if each.step == step), None)
+
+    def offer(self, export: Export, base_folder: Path | None) -> None:
+        """Add a policy to the origin. Policies that are no longer needed are removed first.
+
+        `base_folder` is the export of the previous step, from which a delta is made. None makes an anchor.
+        """
+        started, record = time.monotonic(), export.record
+        self.store.prune(self._pool, self._retention)
+        self.store.add_record(record)
+        base = self._read_record(record.parent)
+        if base is not None and base_folder is not None and base.has_same_layout(record):
+            if is_undamaged(base_folder, threads=self._threads):
+                self._add_delta(export, base, base_folder / WEIGHTS_FILE)
+            else:  # A delta from it would lead clients elsewhere.
+                get_logger().warning("no delta is made: the previous policy is damaged", folder=str(base_folder))
+        head, record_hash = self._read_head(), record.compute_hash()
+        is_reachable = find_route(head, record_hash) is not None
+        is_due = not is_reachable or record.step - _find_last_anchor(head).step >= self._anchor_every
+        if is_due or any(each.record == record_hash and _has_anchor(each) for each in head.policies):
+            self._add_anchor(export)  # Again if it is there, because the disk may have damaged it.
+        seconds = round(time.monotonic() - started, 3)
+        get_logger().info("policy offered", step=record.step, bytes=record.size, seconds=seconds)
+
+    def add_jump(self, export: Export) -> None:
+        """Add a delta from the last anchor to a policy that was offered, for clients that begin with the anchor.
+
+        Does nothing if there is such a delta or if the policy itself is an anchor.
+        """
+        head, record = self._read_head(), export.record
+        anchor = _find_last_anchor(head)
+        bases = {way.base for each in head.policies if each.record == record.compute_hash() for way in each.ways}
+        if bases & {ZERO_HASH, anchor.record}:
+            return
+        base = self._read_record(anchor.record)
+        address = next(way.manifest for way in anchor.ways if way.base == ZERO_HASH)
+        folder = self.store.find_objects(address)
+        is_sound = folder is not None and self.store.is_sound(address, WEIGHTS)
+        if base is not None and folder is not None and is_sound and base.has_same_layout(record):
+            self._add_delta(export, base, folder / WEIGHTS)
+
+    def _add_anchor(self, export: Export) -> None:
+        manifest = build_anchor(export.folder, export.record).sign(self._domain, self._signer)
+        files = {each.name: export.folder / each.name for each in manifest.objects[1:]}
+        self.store.add_manifest(manifest, {WEIGHTS: export.folder / WEIGHTS_FILE, **files})
+        self._add_to_head(export, manifest)
+
+    def _add_delta(self, export: Export, base: PolicyRecord, base_weights: Path) -> None:
+        """Add a delta, unless it is so large that an anchor serves as well."""
+        record = export.record
+        with tempfile.TemporaryDirectory(dir=self.store.root, prefix=".delta-") as scratch:
+            path = Path(scratch) / DELTA
+            with path.open("wb") as file:
+                size = encode_image(
+                    map_weights(base_weights, base.tensors),
+                    map_weights(export.folder / WEIGHTS_FILE, record.tensors),
+                    blocks=list_blocks(record),
+                    file=file,
+                    threads=self._threads,
+                )
+            if size > _WORTHWHILE * record.size + _SMALL_BYTES:
+                return
+            manifest = build_delta(path, export.folder, record=record, base=base)
+            manifest = manifest.sign(self._domain, self._signer)
+            files = {each.name: export.folder / each.name for each in manifest.objects[1:]}
+            self.store.add_manifest(manifest, {DELTA: path, **files})
+        self._add_to_head(export, manifest)
+
+    def _add_to_head(self, export: Export, manifest: TransportManifest) -> None:
+        """Add a manifest to the head. It replaces an older one with the same base."""
+        head, step, record_hash = self._read_head(), export.record.step, export.record.compute_hash()
+        ways = {way.base: way for each in head.policies if each.record == record_hash for way in each.ways}
+        ways[manifest.base] = Way(manifest=manifest.address, base=manifest.base, size=manifest.size)
+        served = ServedPolicy(step=step, record=record_hash, trained_at=export.trained_at, ways=tuple(ways.values()))
+        policies = [*(each for each in head.policies if each.step != step), served]
+        head = build_head(self._pool, policies)
+        if len(head.policies) < len(policies):
+            dropped = len(policies) - len(head.policies)
+            fix = "Lower keep_policies, or create a pool with shorter windows"
+            get_logger().warning("oldest policies are no longer offered: the head is full", dropped=dropped, fix=fix)
+        self.store.write_head(self._pool, head)
+
+    def _read_head(self) -> Head:
+        try:
+            head = self.store.read_head(self._pool)
+        except ProtocolError as error:
+            get_logger().warning("the head of the origin is damaged and is written anew", why=error.message)
+            head = None
+        return head or Head(pool=self._pool, policies=())
+
+    def _read_record(self, record_hash: Hash) -> PolicyRecord | None:
+        data = self.store.find_record(record_hash)
+        return None if data is None else PolicyRecord.from_bytes(data, record_hash)
+
+
+def _find_last_anchor(head: Head) -> ServedPolicy:
+    """Return the newest policy of a head that has an anchor. There is one if any policy can be reached."""
+    return next(each for each in head.policies if _has_anchor(each))
+
+
+def _has_anchor(policy: ServedPolicy) -> bool:
+    return any(way.base == ZERO_HASH for way in policy.ways)

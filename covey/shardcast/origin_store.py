@@ -1,0 +1,338 @@
+"""The folder that a trainer writes and an origin serves.
+
+    heads/<pool>.json               the policies of a pool
+    records/<hash>.json             policy records
+    manifests/<address>             transport manifests and manifests of data sets
+    objects/<address>/<object>      the bytes of a manifest's objects, as they are or with a file header before them
+
+Objects are hard links to the trainer's files where possible. A manifest is written after its objects, and a head after
+the manifests that it names. Whatever is removed is first removed from the head.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol.head import Head
+from covey.protocol.ids import Hash, is_hash
+from covey.protocol.policy_record import PolicyRecord
+from covey.protocol.transport import TransportManifest
+from covey.runtime.files import sync, write_atomically
+from covey.runtime.log import get_logger
+from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PiecePlace, read_contents
+from covey.shardcast.piece_files import FileStamp, Location, PieceChecks, get_stamp
+from covey.shardcast.reachability import PolicyRetention, retain, select_kept
+
+_ORPHAN_S = 3600.0
+"""Seconds after which a record, manifest or object that no head names is removed: its trainer did not finish."""
+
+
+class OriginStore:
+    """Example: `OriginStore(Path("origin")).add_manifest(manifest, {"weights": Path("export/model.safetensors")})`.
+
+    One process per pool writes, and any number of processes read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._heads, self._records = root / "heads", root / "records"
+        self._manifests, self._objects = root / "manifests", root / "objects"
+        for folder in (self._heads, self._records, self._manifests, self._objects):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._index = ManifestIndex(self._manifests, self._objects)
+        self._checks = PieceChecks()
+        self._documents: dict[Path, FileStamp] = {}
+        """Stamps of the records and manifests whose hash was checked."""
+        self._pools: dict[str, int] = {}
+        """Pools of the records that this process has read, by the names of their files."""
+
+    def add_record(self, record: PolicyRecord) -> None:
+        """Write a record, unless it is here with its hash. The file's time tells when the policy was stored."""
+        address = record.compute_hash()
+        if self.find_record(address, verify=True) is None:
+            write_atomically(self._records / f"{address}.json", record.to_bytes())
+
+    def add_manifest(self, manifest: TransportManifest, files: Mapping[str, Path]) -> None:
+        """Add a transport manifest with the files of its objects. Replace damaged objects that are here already.
+
+        A file ends with the bytes of its object.
+        Raises OperatorError("damaged_object") if an object here is damaged and the offered file does not replace it.
+        """
+        contents = tuple(ObjectContents(each.name, each.pieces) for each in manifest.objects)
+        self.add_contents(manifest.address, manifest.to_bytes(), contents, files=files)
+
+    def add_contents(
+        self, address: Hash, data: bytes, contents: tuple[ObjectContents, ...], *, files: Mapping[str, Path]
+    ) -> None:
+        """Add a manifest of any kind, as `add_manifest` does. `data` contains its bytes."""
+        folder = self._objects / address
+        is_new = not folder.exists()
+        folder.mkdir(exist_ok=True)
+        for each in contents:
+            path = folder / each.name
+            if is_new or not self._is_sound(path, each):
+                if not is_new and path.exists():
+                    get_logger().warning("damaged object is replaced", path=str(path))
+                self._link(files.get(each.name), path, each)
+                if not is_new and not self._is_sound(path, each):
+                    raise _build_damaged(path)
+        sync(folder)
+        target = self._manifests / address
+        if not target.exists() or target.read_bytes() != data:
+            write_atomically(target, data)
+
+    def find_objects(self, address: Hash) -> Path | None:
+        """Return the folder with the objects of a manifest, or None if it is not here."""
+        folder = self._objects / address
+        return folder if folder.is_dir() else None
+
+    def is_sound(self, address: Hash, name: str) -> bool:
+        """Return whether an object of a manifest here has all its pieces. Hashes those that were not checked yet."""
+        data = self.find_manifest(address)
+        contents = () if data is None else read_contents(data, address)
+        return any(each.name == name and self._is_sound(self._objects / address / name, each) for each in contents)
+
+    def write_head(self, pool: int, head: Head) -> None:
+        """Replace the head of a pool."""
+        if head.pool != pool:
+            raise ValueError(f"the head belongs to pool {head.pool}, not {pool}")
+        write_atomically(self._heads / f"{pool}.json", head.to_bytes())
+
+    def read_head(self, pool: int) -> Head | None:
+        """Return the head of a pool, or None if there is none. Raises ProtocolError("bad_head") if it is damaged."""
+        data = self.find_head(pool)
+        return None if data is None else Head.from_bytes(data)
+
+    def find_head(self, pool: int) -> bytes | None:
+        """Return the bytes of a pool's head, or None if there is none."""
+        return _read(self._heads / f"{pool}.json")
+
+    def find_record(self, record: Hash, *, verify: bool = False) -> bytes | None:
+        """Return the bytes of a record, or None if it is absent or damaged.
+
+        Checks the hash if `verify` is True, or if that has not been done since the file last changed.
+        """
+        return self._find_document(self._records / f"{record}.json", record, PolicyRecord.from_bytes, verify=verify)
+
+    def find_manifest(self, address: Hash, *, verify: bool = False) -> bytes | None:
+        """Return the bytes of a manifest, or None if it is absent or damaged. Checks the hash like `find_record`."""
+        return self._find_document(self._manifests / address, address, read_contents, verify=verify)
+
+    def has_document(self, address: Hash) -> bool:
+        """Return whether there is a file for a record or manifest with this hash, sound or not."""
+        return (self._records / f"{address}.json").exists() or (self._manifests / address).exists()
+
+    def find_checked_piece(self, digest: Hash) -> Location | None:
+        """Return where a piece is, if it is known to have its hash. Reads no data, so an event loop can call it."""
+        for place in self._index.find(digest):
+            location = _locate(place)
+            if location is not None and self._checks.get_result(digest, location):
+                return location
+        return None
+
+    def find_piece(self, digest: Hash, *, verify: bool = False) -> Location | None:
+        """Return where a piece is, or None if it is absent or damaged.
+
+        Hashes the piece if `verify` is True, or if that has not been done since its file last changed.
+        """
+        found = self._find_sound(digest, verify=verify)
+        if found is None:
+            self._refresh()
+            found = self._find_sound(digest, verify=verify)
+        return found
+
+    def is_listed(self, digest: Hash) -> bool:
+        """Return whether a manifest here lists the piece, sound or not."""
+        return bool(self._index.find(digest))
+
+    def describe(self) -> dict[str, object]:
+        """Return values for operators: the number of known pieces, the size of all objects and the newest steps."""
+        pools: dict[str, int | None] = {}
+        for path in self._heads.glob("*.json"):
+            try:
+                policies = Head.from_bytes(path.read_bytes()).policies
+            except ProtocolError:
+                policies = ()
+            pools[path.stem] = max((policy.step for policy in policies), default=None)
+        size = sum(path.stat().st_size for path in self._objects.glob("*/*"))
+        return {"pieces": len(self._index), "bytes_on_disk": size, "newest_steps": pools}
+
+    def verify_all(self) -> int:
+        """Hash every piece of every object, and return the number of damaged ones. They are not served from then on."""
+        self._refresh()
+        damaged = 0
+        for digest, place in self._index.iterate():
+            location = _locate(place)
+            if location is not None and not self._has_hash(digest, location, verify=False):
+                damaged += 1
+        return damaged
+
+    def prune(self, pool: int, retention: PolicyRetention, now: float | None = None) -> None:
+        """Remove the policies of a pool that `retention` does not keep, and whatever only they needed.
+
+        `now` is the Unix time, None for the current one. Does nothing if the pool's head is missing or damaged.
+        """
+        now = time.time() if now is None else now
+        try:
+            head = self.read_head(pool)
+        except ProtocolError as error:
+            fix = "The trainer replaces it with its next policy"
+            get_logger().warning("nothing is pruned", pool=pool, reason=error.message, fix=fix)
+            return
+        if head is None:
+            return
+        kept = select_kept(head, retention, stored_at=self._list_times(head), now=now)
+        smaller = retain(head, kept)
+        if smaller != head:
+            self.write_head(pool, smaller)
+        self._remove(_list_names(head) - _list_names(smaller))
+        self._remove(self._list_orphans(pool, _list_names(smaller), now))
+
+    def _refresh(self) -> None:
+        for folder in self._index.refresh():
+            self._checks.forget_folder(folder)
+
+    def _find_sound(self, digest: Hash, *, verify: bool) -> Location | None:
+        for place in self._index.find(digest):
+            location = _locate(place)
+            if location is not None and self._has_hash(digest, location, verify=verify):
+                return location
+        return None
+
+    def _find_document(
+        self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool
+    ) -> bytes | None:
+        try:
+            stamp = get_stamp(path)
+            data = path.read_bytes()
+            if verify or self._documents.get(path) != stamp:
+                parse(data, address)
+                self._documents[path] = stamp
+        except FileNotFoundError:
+            return None
+        except ProtocolError as error:
+            self._documents.pop(path, None)
+            _warn_of_damage(path, error.message)
+            return None
+        return data
+
+    def _list_times(self, head: Head) -> dict[Hash, float]:
+        times = {}
+        for policy in head.policies:
+            path = self._records / f"{policy.record}.json"
+            if path.exists():
+                times[policy.record] = path.stat().st_mtime
+        return times
+
+    def _list_orphans(self, pool: int, named: set[Hash], now: float) -> set[Hash]:
+        """Return records of the pool, and their transport manifests and objects, that its head does not name and that
+        are older than _ORPHAN_S.
+        """
+        old = {path for path in self._records.iterdir() if now - path.stat().st_mtime > _ORPHAN_S}
+        records = {Hash(path.stem) for path in old if is_hash(path.stem) and self._get_pool(path) == pool}
+        found = records - named
+        for path in self._manifests.iterdir():
+            if not is_hash(path.name) or path.name in named or now - path.stat().st_mtime <= _ORPHAN_S:
+                continue
+            try:
+                manifest = TransportManifest.from_bytes(path.read_bytes(), Hash(path.name))
+            except ProtocolError:
+                continue  # It is the manifest of a data set, or damaged.
+            if manifest.record in records:
+                found.add(manifest.address)
+        unfinished = (p for p in self._objects.iterdir() if not (self._manifests / p.name).exists())
+        return found | {Hash(path.name) for path in unfinished if now - path.stat().st_mtime > _ORPHAN_S}
+
+    def _get_pool(self, path: Path) -> int | None:
+        if path.name not in self._pools:
+            data = self.find_record(Hash(path.stem))
+            if data is None:
+                return None
+            self._pools[path.name] = PolicyRecord.from_bytes(data, Hash(path.stem)).pool
+        return self._pools[path.name]
+
+    def _remove(self, names: set[Hash]) -> None:
+        """Remove records and manifests with these addresses, manifests before their objects."""
+        for name in names:
+            (self._records / f"{name}.json").unlink(missing_ok=True)
+            (self._manifests / name).unlink(missing_ok=True)
+            self._documents.pop(self._records / f"{name}.json", None)
+            self._documents.pop(self._manifests / name, None)
+            shutil.rmtree(self._objects / name, ignore_errors=True)
+
+    def _has_hash(self, digest: Hash, location: Location, *, verify: bool) -> bool:
+        result = None if verify else self._checks.get_result(digest, location)
+        if result is None:
+            result = self._checks.check(digest, location)
+            if not result:
+                _warn_of_damage(location.path, f"{location.size} bytes from {location.offset} on are not {digest}")
+        return result
+
+    def _is_sound(self, path: Path, contents: ObjectContents) -> bool:
+        """Hash a whole object, and return whether it has all its pieces."""
+        to_end = contents.size
+        if to_end == 0:
+            return path.exists()
+        for piece in contents.pieces:
+            location = _locate(PiecePlace(path, to_end, piece.size))
+            if location is None or not self._checks.check(piece.digest, location):
+                return False
+            to_end -= piece.size
+        return True
+
+    def _link(self, source: Path | None, target: Path, contents: ObjectContents) -> None:
+        """Make `target` a hard link to `source`, or a copy on another file system."""
+        if source is None:
+            raise _build_damaged(target)
+        if source.stat().st_size < contents.size:
+            raise ValueError(f"{source} has {source.stat().st_size} bytes, but the object has {contents.size}")
+        draft = target.with_name(f".{target.name}.draft")
+        draft.unlink(missing_ok=True)
+        try:
+            os.link(source.resolve(), draft)
+        except OSError as error:
+            get_logger().info("object is copied, since it cannot be linked", path=str(source), reason=error.strerror)
+            shutil.copyfile(source, draft)
+            sync(draft)
+        draft.replace(target)
+        draft.unlink(missing_ok=True)  # A rename between two links to the same file does nothing.
+        self._checks.forget(target)
+
+
+def _locate(place: PiecePlace) -> Location | None:
+    """Return where a place is in its file now, or None if there is no such file or it is too short."""
+    try:
+        stamp = get_stamp(place.path)
+    except FileNotFoundError:
+        return None
+    offset = stamp.size - place.to_end
+    return None if offset < 0 else Location(place.path, offset, place.size, stamp)
+
+
+def _list_names(head: Head) -> set[Hash]:
+    """Return the records and manifests that a head names."""
+    records = {policy.record for policy in head.policies}
+    return records | {way.manifest for policy in head.policies for way in policy.ways}
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _warn_of_damage(path: Path, reason: str) -> None:
+    fix = "Restart the trainer, which offers its policies and data sets again and replaces damaged files"
+    get_logger().warning("damaged file is not served", path=str(path), reason=reason, fix=fix)
+
+
+def _build_damaged(path: Path) -> OperatorError:
+    return OperatorError(
+        "damaged_object",
+        f"{path} does not have the hashes in its manifest",
+        fix="Export the policy again, or remove it",
+    )

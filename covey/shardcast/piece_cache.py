@@ -1,0 +1,264 @@
+"""The folder of a relay. All of it can be deleted, and everything but heads is named by its hash.
+
+    pieces/<first two digits>/<hash>    pieces
+    manifests/<hash>, records/<hash>    manifests and policy records
+    heads/<pool>.json                   the last head of each pool
+
+A file appears by one rename, after its bytes were verified. The paths are those of the URLs, except for the digits, so
+a server of static files can serve the folder as well.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from covey.errors import ProtocolError
+from covey.protocol.head import Head
+from covey.protocol.ids import Hash, is_hash
+from covey.protocol.pieces import Octets
+from covey.protocol.policy_record import PolicyRecord
+from covey.runtime.log import get_logger
+from covey.shardcast.manifest_index import is_transport, read_contents
+from covey.shardcast.piece_files import FileStamp, Location, PieceChecks, get_stamp
+from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain, select_kept
+
+KEPT_DATASETS = 16
+"""Number of data sets that a relay keeps by default: those that it fetched last."""
+SPARE_BYTES = 4 << 30
+"""Default size in bytes of pieces that stay although no kept manifest lists them: those that came last."""
+
+
+class PieceCache:
+    """Example: `PieceCache(Path("relay")).add_piece(digest, data)`. Methods can be called by several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._pieces, self._heads = root / "pieces", root / "heads"
+        self._manifests, self._records = root / "manifests", root / "records"
+        for folder in (self._heads, self._manifests, self._records):
+            folder.mkdir(parents=True, exist_ok=True)
+        for number in range(256):
+            (self._pieces / f"{number:02x}").mkdir(parents=True, exist_ok=True)
+        self._checks = PieceChecks()
+        self._documents: dict[Path, FileStamp] = {}
+        """Stamps of the records and manifests whose hash was checked."""
+        self._listed: dict[Hash, dict[Hash, None]] = {}
+        """Pieces, in order, of the manifests that `list_pieces` was asked for and that were not pruned since."""
+        self._sizes: dict[Hash, int] = {digest: path.stat().st_size for digest, path in self._iterate_pieces()}
+        """Size of each piece here."""
+        self._pruning = threading.Lock()
+
+    def has_piece(self, digest: Hash) -> bool:
+        """Return whether there is a file for the piece, verified or not."""
+        return digest in self._sizes
+
+    def find_checked_piece(self, digest: Hash) -> Location | None:
+        """Return where a piece is, if it is known to have its hash. Reads no data, so an event loop can call it."""
+        if digest not in self._sizes:
+            return None
+        location = self._locate(digest)
+        return location if location is not None and self._checks.get_result(digest, location) else None
+
+    def find_piece(self, digest: Hash, *, verify: bool = False) -> Location | None:
+        """Return where a piece is, or None if it is absent. Removes it if it is damaged.
+
+        Hashes the piece if `verify` is True, or if that has not been done since its file last changed.
+        """
+        location = self._locate(digest)
+        if location is None:
+            self._sizes.pop(digest, None)
+            return None
+        result = None if verify else self._checks.get_result(digest, location)
+        if result is None:
+            result = self._checks.check(digest, location)
+        if not result:
+            get_logger().warning("damaged piece is removed and will be fetched again", path=str(location.path))
+            self._remove_piece(digest)
+            return None
+        return location
+
+    def add_piece(self, digest: Hash, data: Octets) -> Location:
+        """Store bytes that were verified, and return where they are. Raises OSError if that fails."""
+        path = self._get_piece_path(digest)
+        _write(path, data)
+        location = Location(path, 0, len(data), get_stamp(path))
+        self._checks.record(digest, location, is_sound=True)
+        self._sizes[digest] = len(data)
+        return location
+
+    def find_record(self, record: Hash, *, verify: bool = False) -> bytes | None:
+        """Return the bytes of a record, or None. Checks its hash like `find_piece`."""
+        return self._find_document(self._records / record, record, PolicyRecord.from_bytes, verify=verify)
+
+    def add_record(self, record: Hash, data: bytes) -> None:
+        """Store a record that was verified. Raises OSError if that fails."""
+        _write(self._records / record, data)
+
+    def find_manifest(self, address: Hash, *, verify: bool = False) -> bytes | None:
+        """Return the bytes of a manifest, or None. Checks its hash like `find_piece`."""
+        return self._find_document(self._manifests / address, address, read_contents, verify=verify)
+
+    def add_manifest(self, address: Hash, data: bytes) -> None:
+        """Store a manifest that was verified. Raises OSError if that fails."""
+        _write(self._manifests / address, data)
+
+    def list_pieces(self, address: Hash) -> Collection[Hash] | None:
+        """Return the distinct pieces of a manifest in order, or None if it is not here."""
+        if address not in self._listed:
+            data = self.find_manifest(address)
+            if data is None:
+                return None
+            contents = read_contents(data, address)
+            self._listed[address] = dict.fromkeys(piece.digest for each in contents for piece in each.pieces)
+        return self._listed[address]
+
+    def is_listed(self, digest: Hash) -> bool:
+        """Return whether a manifest that is kept here lists the piece."""
+        return any(digest in pieces for pieces in tuple(self._listed.values()))
+
+    def find_head(self, pool: int) -> bytes | None:
+        """Return the bytes of the last head of a pool, or None if there is none or it is damaged."""
+        try:
+            data = (self._heads / f"{pool}.json").read_bytes()
+            Head.from_bytes(data)
+        except (FileNotFoundError, ProtocolError):
+            return None
+        return data
+
+    def add_head(self, pool: int, data: bytes) -> None:
+        """Store the head of a pool. Raises OSError if that fails."""
+        _write(self._heads / f"{pool}.json", data)
+
+    def list_pools(self) -> list[int]:
+        """Return the pools of which there is a head."""
+        return sorted(int(path.stem) for path in self._heads.glob("*.json") if path.stem.isdecimal())
+
+    def prune(
+        self, *, keep: int = KEPT_POLICIES, keep_datasets: int = KEPT_DATASETS, spare_bytes: int = SPARE_BYTES
+    ) -> None:
+        """Remove what the newest `keep` policies of each pool and the last `keep_datasets` data sets do not need.
+
+        Pieces that no kept manifest lists stay up to a total of `spare_bytes`, the newest first.
+        """
+        with self._pruning:
+            present = [*self._records.iterdir(), *self._manifests.iterdir()]  # Others may come meanwhile, and stay.
+            records, manifests = self._select_kept(keep)
+            manifests |= self._select_datasets(keep_datasets)
+            kept = records | manifests
+            for path in present:
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
+                    self._documents.pop(path, None)
+            reachable: set[Hash] = set()
+            for address in manifests:
+                reachable.update(self.list_pieces(address) or ())
+            for address in self._listed.keys() - manifests:
+                self._listed.pop(address, None)
+            self._prune_pieces(reachable, spare_bytes)
+
+    def verify_all(self) -> int:
+        """Hash every piece, manifest and record, remove the damaged ones, and return the number of damaged pieces."""
+        digests = list(self._sizes)
+        damaged = sum(self.find_piece(digest) is None and not self.has_piece(digest) for digest in digests)
+        for path in self._manifests.iterdir():
+            self.find_manifest(Hash(path.name))
+        for path in self._records.iterdir():
+            self.find_record(Hash(path.name))
+        return damaged
+
+    def describe(self) -> dict[str, object]:
+        """Return values for operators: the number and total size of the pieces."""
+        sizes = tuple(self._sizes.values())
+        return {"pieces": len(sizes), "bytes_on_disk": sum(sizes)}
+
+    def _select_kept(self, keep: int) -> tuple[set[Hash], set[Hash]]:
+        """Return the records and manifests that the newest policies of all pools need."""
+        records: set[Hash] = set()
+        manifests: set[Hash] = set()
+        for pool in self.list_pools():
+            data = self.find_head(pool)
+            if data is not None:
+                head = select_mirrored(Head.from_bytes(data), keep)
+                records |= {policy.record for policy in head.policies}
+                manifests |= {way.manifest for policy in head.policies for way in policy.ways}
+        return records, manifests
+
+    def _select_datasets(self, keep: int) -> set[Hash]:
+        """Return the manifests of the data sets that were fetched last."""
+        paths = sorted(self._manifests.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        datasets = [Hash(path.name) for path in paths if is_hash(path.name) and not is_transport(path)]
+        return set(datasets[:keep])
+
+    def _prune_pieces(self, reachable: Collection[Hash], spare_bytes: int) -> None:
+        others = []
+        for digest in set(self._sizes).difference(reachable):
+            location = self._locate(digest)
+            if location is not None:
+                others.append((location.stamp.changed_ns, digest, location.size))
+        for _, digest, size in sorted(others, reverse=True):
+            spare_bytes -= size
+            if spare_bytes < 0:
+                self._remove_piece(digest)
+
+    def _remove_piece(self, digest: Hash) -> None:
+        path = self._get_piece_path(digest)
+        self._sizes.pop(digest, None)
+        self._checks.forget(path)
+        path.unlink(missing_ok=True)
+
+    def _find_document(
+        self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool
+    ) -> bytes | None:
+        try:
+            stamp = get_stamp(path)
+            data = path.read_bytes()
+            if verify or self._documents.get(path) != stamp:
+                parse(data, address)
+                self._documents[path] = stamp
+        except FileNotFoundError:
+            return None
+        except ProtocolError:
+            get_logger().warning("damaged file is removed and will be fetched again", path=str(path))
+            self._documents.pop(path, None)
+            path.unlink(missing_ok=True)
+            return None
+        return data
+
+    def _locate(self, digest: Hash) -> Location | None:
+        path = self._get_piece_path(digest)
+        try:
+            stamp = get_stamp(path)
+        except FileNotFoundError:
+            return None
+        return Location(path, 0, stamp.size, stamp)
+
+    def _get_piece_path(self, digest: Hash) -> Path:
+        return self._pieces / digest[2:4] / digest
+
+    def _iterate_pieces(self) -> Iterator[tuple[Hash, Path]]:
+        """Yield all pieces, and remove what a killed process left."""
+        for path in self._pieces.glob("*/*"):
+            if is_hash(path.name):
+                yield Hash(path.name), path
+            else:
+                path.unlink(missing_ok=True)
+
+
+def select_mirrored(head: Head, keep: int) -> Head:
+    """Return the part of a head that a relay fetches ahead: the newest `keep` policies and what they need."""
+    return retain(head, select_kept(head, PolicyRetention(keep=keep), stored_at={}, now=0.0))
+
+
+def _write(path: Path, data: Octets) -> None:
+    """Write a file by one rename. It is not synced: after a crash the next start verifies what is there."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

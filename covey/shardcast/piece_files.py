@@ -1,0 +1,122 @@
+"""Pieces in files: where they are, whether they still have their hash, and how they are read without a copy.
+
+A file is identified by its `FileStamp`. `PieceChecks` remembers which pieces of which stamp had their hash, so each
+piece is hashed once, and again after its file was replaced or written to.
+"""
+
+import mmap
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from covey.protocol.ids import Hash
+from covey.protocol.pieces import compute_blake3
+
+
+class FileStamp(NamedTuple):
+    """Identity of a file's content, as far as the file system reports it."""
+
+    inode: int
+    size: int
+    """Size in bytes."""
+    changed_ns: int
+    """Unix time of the last write in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Bytes in a file. Example: Location(Path("objects/0x5f.../weights"), 4096, 4194304, stamp)."""
+
+    path: Path
+    offset: int
+    """Position of the first byte in the file."""
+    size: int
+    """Size in bytes."""
+    stamp: FileStamp
+    """Identity of the file when the location was looked up."""
+
+
+def get_stamp(path: Path) -> FileStamp:
+    """Return the identity of a file's content. Raises FileNotFoundError if there is no such file."""
+    return _to_stamp(os.stat(path))
+
+
+def _to_stamp(state: os.stat_result) -> FileStamp:
+    return FileStamp(state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+def map_piece(location: Location) -> memoryview | None:
+    """Return the bytes of a piece as a view of its file, or None if the file is gone or has changed.
+
+    The mapping ends with the last reference to the view. Nothing in this process should read the view except system
+    calls: these fail with an error where a direct access to a damaged disk would end the process.
+    """
+    try:
+        descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _to_stamp(os.fstat(descriptor)) != location.stamp:
+            return None
+        start = location.offset - location.offset % mmap.ALLOCATIONGRANULARITY
+        lead = location.offset - start
+        mapped = mmap.mmap(descriptor, lead + location.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start)
+    finally:
+        os.close(descriptor)
+    mapped.madvise(mmap.MADV_WILLNEED)
+    return memoryview(mapped)[lead:]
+
+
+class PieceChecks:
+    """Results of hashing pieces in files. All methods can be called by several threads."""
+
+    def __init__(self) -> None:
+        self._results: dict[Path, tuple[FileStamp, dict[Hash, bool]]] = {}
+        self._lock = threading.Lock()
+
+    def get_result(self, digest: Hash, location: Location) -> bool | None:
+        """Return whether the piece had its hash, or None if it was not hashed since its file last changed."""
+        stamp, results = self._results.get(location.path, (None, {}))
+        return results.get(digest) if stamp == location.stamp else None
+
+    def check(self, digest: Hash, location: Location) -> bool:
+        """Hash the piece, remember the result, and return whether it has its hash."""
+        is_sound = _read_hash(location) == digest
+        self.record(digest, location, is_sound=is_sound)
+        return is_sound
+
+    def record(self, digest: Hash, location: Location, *, is_sound: bool) -> None:
+        """Remember whether a piece has its hash."""
+        with self._lock:
+            stamp, results = self._results.get(location.path, (None, {}))
+            if stamp != location.stamp:
+                results = {}
+                self._results[location.path] = (location.stamp, results)
+            results[digest] = is_sound
+
+    def forget(self, path: Path) -> None:
+        """Forget all results of a file."""
+        with self._lock:
+            self._results.pop(path, None)
+
+    def forget_folder(self, folder: Path) -> None:
+        """Forget all results of the files in a folder."""
+        with self._lock:
+            for path in [path for path in self._results if path.parent == folder]:
+                del self._results[path]
+
+
+def _read_hash(location: Location) -> Hash | None:
+    """Return the hash of the bytes at a location, or None if its file is gone or has changed."""
+    try:
+        descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        data = os.pread(descriptor, location.size, location.offset)
+        is_same = _to_stamp(os.fstat(descriptor)) == location.stamp
+    finally:
+        os.close(descriptor)
+    return compute_blake3(data) if is_same else None

@@ -1,0 +1,199 @@
+"""The HTTP application of origins and relays: immutable pieces, manifests and records by hash, and heads by pool.
+
+    GET /pieces/<hash>      bytes of a piece; with ?verify=1 they are hashed again before they are sent
+    GET /manifests/<hash>   transport manifest, or manifest of a data set
+    GET /records/<hash>     policy record
+    GET /heads/<pool>.json  head, with an ETag
+    GET /health, /status    for operators
+
+A piece goes from a mapped file to the socket without a copy in this process. Errors are JSON with `code` and `message`.
+"""
+
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.ids import Hash, is_hash
+from covey.protocol.pieces import compute_blake3
+from covey.runtime.log import get_logger
+from covey.shardcast.piece_files import Location, map_piece
+from covey.shardcast.rate_limit import ClientLimiter, RateLimits
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_CHUNK = 1 << 20
+"""Bytes that are passed to the socket at once."""
+_VERIFY_COST = 20.0
+"""Number of requests that a request with ?verify=1 counts as, because the server hashes the piece again."""
+_HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
+_BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
+_FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_NO_CACHE = (b"cache-control", b"no-cache")
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class PieceSource(Protocol):
+    """What a server serves. Methods raise ProtocolError with the status to answer, or TransientError for status 503."""
+
+    async def get_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
+        """Return a verified piece, in a file or in memory. `verify` asks for its bytes to be hashed again."""
+
+    async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
+        """Return the bytes of a manifest."""
+
+    async def get_record(self, record: Hash, *, verify: bool) -> bytes:
+        """Return the bytes of a policy record."""
+
+    async def get_head(self, pool: int) -> bytes:
+        """Return the bytes of a pool's head."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Return values for operators that can be encoded as JSON."""
+
+
+@dataclass(slots=True)
+class ServerMetrics:
+    """What a server has done since it started."""
+
+    started_at: float = field(default_factory=time.time)
+    """Unix time."""
+    requests: int = 0
+    refused: int = 0
+    """Number of requests that exceeded the rate limits."""
+    pieces: int = 0
+    """Number of pieces sent."""
+    bytes_sent: int = 0
+    """Bytes of the bodies of all successful responses."""
+
+
+class PieceServer:
+    """ASGI application over a `PieceSource`."""
+
+    def __init__(
+        self, source: PieceSource, limits: RateLimits | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source, self._clock = source, clock
+        self._limiter = ClientLimiter(limits or RateLimits())
+        self.metrics = ServerMetrics()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self.metrics.requests += 1
+        try:
+            await self._answer(scope, send)
+        except ProtocolError as error:
+            await _send_error(send, error.status, error.code, error.message)
+        except TransientError as error:
+            # The message may name an upstream, which is the operator's business only.
+            get_logger().info("cannot serve now", path=scope["path"], code=error.code, reason=error.message)
+            await _send_error(send, 503, error.code, "not available now; repeat the request")
+        except OSError as error:
+            get_logger().warning("cannot serve", path=scope["path"], reason=str(error))
+            await _send_error(send, 503, "unavailable", f"the server cannot read it now: {error.strerror}")
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        client = scope.get("client") or ("", 0)
+        if scope["method"] != "GET":
+            await _send_error(send, 405, "bad_method", "only GET is allowed", [(b"allow", b"GET")])
+            return
+        verify = scope["query_string"] == b"verify=1"
+        wait_s = self._limiter.take_request(client[0], _VERIFY_COST if verify else 1.0, now=self._clock())
+        if wait_s:
+            await self._refuse(send, wait_s)
+            return
+        path: str = scope["path"]
+        folder, _, name = path[1:].partition("/")
+        if folder == "pieces" and is_hash(name):
+            await self._send_piece(Hash(name), client[0], send, verify=verify)
+        elif folder == "manifests" and is_hash(name):
+            manifest = await self._source.get_manifest(Hash(name), verify=verify)
+            await self._send(send, manifest, [_BINARY, _FOREVER])
+        elif folder == "records" and is_hash(name):
+            record = await self._source.get_record(Hash(name), verify=verify)
+            await self._send(send, record, [_JSON, _FOREVER])
+        elif match := _HEAD_PATH.fullmatch(path):
+            await self._send_head(int(match[1]), scope, send)
+        elif path in ("/health", "/status"):
+            body = {"status": "ok"} if path == "/health" else self._describe()
+            await self._send(send, json.dumps(body).encode(), [_JSON, _NO_STORE])
+        else:
+            raise ProtocolError("not_found", "the server has no such path", status=404)
+
+    async def _send_piece(self, digest: Hash, client: str, send: Send, *, verify: bool) -> None:
+        view = await self._open_piece(digest, verify=verify) or await self._open_piece(digest, verify=False)
+        if view is None:
+            raise TransientError("changed", f"the file of the piece {digest} is being replaced. Request it again")
+        wait_s = self._limiter.take_bytes(client, len(view), now=self._clock())
+        if wait_s:
+            await self._refuse(send, wait_s)
+            return
+        await _start(send, 200, [_BINARY, _FOREVER, _length(len(view))])
+        last = len(view) - _CHUNK
+        for start in range(0, len(view), _CHUNK):
+            body = view[start : start + _CHUNK]
+            await send({"type": "http.response.body", "body": body, "more_body": start < last})
+        self.metrics.pieces += 1
+        self.metrics.bytes_sent += len(view)
+
+    async def _open_piece(self, digest: Hash, *, verify: bool) -> memoryview | None:
+        """Return the bytes of a piece, or None if its file was replaced or removed after it was looked up."""
+        piece = await self._source.get_piece(digest, verify=verify)
+        return map_piece(piece) if isinstance(piece, Location) else piece
+
+    async def _send_head(self, pool: int, scope: Scope, send: Send) -> None:
+        data = await self._source.get_head(pool)
+        tag = (b"etag", compute_etag(data).encode())
+        if (b"if-none-match", tag[1]) in scope["headers"]:
+            await _start(send, 304, [tag, _NO_CACHE])
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await self._send(send, data, [_JSON, _NO_CACHE, tag])
+
+    async def _send(self, send: Send, data: bytes, headers: Headers) -> None:
+        await _start(send, 200, [*headers, _length(len(data))])
+        await send({"type": "http.response.body", "body": data})
+        self.metrics.bytes_sent += len(data)
+
+    async def _refuse(self, send: Send, wait_s: float) -> None:
+        self.metrics.refused += 1
+        retry = (b"retry-after", str(int(wait_s) + 1).encode())
+        message = f"this address sends too many requests. Wait {wait_s:.1f} seconds"
+        await _send_error(send, 429, "rate_limited", message, [retry])
+
+    def _describe(self) -> dict[str, object]:
+        metrics = self.metrics
+        return {
+            **self._source.describe(),
+            "uptime_s": round(time.time() - metrics.started_at, 1),
+            "requests": metrics.requests,
+            "refused": metrics.refused,
+            "pieces_sent": metrics.pieces,
+            "bytes_sent": metrics.bytes_sent,
+        }
+
+
+def compute_etag(data: bytes) -> str:
+    """Return the ETag of a head, with its quotes."""
+    return f'"{compute_blake3(data)[2:34]}"'
+
+
+def _length(size: int) -> tuple[bytes, bytes]:
+    return b"content-length", str(size).encode()
+
+
+async def _start(send: Send, status: int, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_error(send: Send, status: int, code: str, message: str, headers: Headers | None = None) -> None:
+    body = json.dumps({"code": code, "message": message}).encode()
+    await _start(send, status, [_JSON, _NO_STORE, _length(len(body)), *(headers or [])])
+    await send({"type": "http.response.body", "body": body})

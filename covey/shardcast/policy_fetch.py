@@ -1,0 +1,245 @@
+"""One fetch of one policy, from the route to the finished folder. Runs under the lock of the store."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.ids import Hash, Step
+from covey.protocol.pieces import Piece
+from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE, PolicyRecord, TensorRow
+from covey.protocol.transport import DELTA, TransportManifest, TransportObject, list_runs
+from covey.shardcast.delta.image_codec import compute_max_bytes, list_blocks
+from covey.shardcast.partial_file import PartialFile
+from covey.shardcast.policy_folder import find_wrong_tensor, map_weights, write_child
+from covey.shardcast.policy_source import Claim, PolicySource, Route
+from covey.shardcast.policy_store import PolicyStore
+
+ROUTES = 4
+"""Number of routes that are tried. A route that proves false is not tried again."""
+_MARGIN = 1.02
+"""Free space that is required, as a multiple of the bytes that will be written."""
+_LOOK_EVERY_S = 5.0
+"""Seconds between two questions whether the policy is obsolete."""
+
+
+@dataclass(kw_only=True)
+class FetchProgress:
+    """What has become of one fetch so far. A progress bar may read it at any time."""
+
+    size: int = 0
+    """Bytes of the route that is followed now."""
+    received: int = 0
+    """Bytes of it that are on this machine, including those of an earlier attempt."""
+    ways: list[str] = field(default_factory=list)
+    """Its manifests in order: "anchor" or "delta"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One way of a route, with what was learned about it."""
+
+    claim: Claim
+    manifest: TransportManifest
+    record: PolicyRecord
+    base: PolicyRecord | None
+    """Record of the base. None for an anchor."""
+
+
+class PolicyFetch:
+    """Builds the folder of one policy."""
+
+    def __init__(
+        self,
+        source: PolicySource,
+        store: PolicyStore,
+        *,
+        stop: threading.Event,
+        is_obsolete: Callable[[int], bool],
+        progress: FetchProgress,
+    ) -> None:
+        self._source, self._store = source, store
+        self._stop, self._is_obsolete, self._progress = stop, is_obsolete, progress
+        self._looked_at, self._trained_at = time.monotonic(), 0.0
+        self._suspects: Sequence[Claim] = ()
+        """Claims of which at least one is false if what is being done now fails."""
+        self._avoided: set[Claim] = set()
+        """Claims that no relay could back by what it delivers."""
+
+    def run(self, step: Step, record_hash: Hash) -> None:
+        """Add a policy to the store. Raises the errors of `PolicyClient.fetch`."""
+        record = self._source.fetch_record(record_hash, stop=self._stop)
+        if record.step != step:
+            raise ProtocolError("bad_record", f"the record {record_hash} is that of step {record.step}, not {step}")
+        failure: TransientError | None = None
+        for _ in range(ROUTES):
+            try:
+                route = self._find_route(record_hash)
+            except TransientError as error:
+                if failure is None or error.code == "stopped":
+                    raise
+                raise failure from error
+            self._trained_at = route.trained_at
+            try:
+                if self._follow(self._load(route)):
+                    return
+            except OSError as error:
+                message = f"{self._store.root} could not be written: {error.strerror}"
+                raise TransientError("disk_full", f"{message}. Free space there; the download then goes on") from error
+            except ProtocolError as error:
+                message = f"no route leads to policy {step} with the record {record_hash}: {error.message}"
+                failure = TransientError("no_relay", message)
+                self._source.refuse(self._suspects, route.source, error.message)
+            except TransientError as error:
+                if error.code not in ("no_relay", "not_at_relays"):
+                    raise
+                failure = error
+                self._avoided.update(self._suspects)
+        raise failure or TransientError("no_relay", f"all bases of policy {step} on this machine are damaged")
+
+    def _find_route(self, record_hash: Hash) -> Route:
+        held = self._store.list_folders().keys()
+        return self._source.find_route(record_hash, held, avoided=self._avoided, stop=self._stop)
+
+    def _load(self, route: Route) -> list[Leg]:
+        """Fetch and check the manifests and records of a route. Raises ProtocolError if one of them is false."""
+        legs: list[Leg] = []
+        for claim in route.claims:
+            self._suspects = [claim]
+            manifest = self._source.fetch_manifest(claim, stop=self._stop)
+            record = self._source.fetch_record(claim.record, stop=self._stop)
+            base = None if manifest.is_anchor else self._source.fetch_record(manifest.base, stop=self._stop)
+            manifest.require_reaches(record, base)
+            delta = manifest.find(DELTA)
+            if delta is not None and delta.size > compute_max_bytes(list_blocks(record)):
+                raise ProtocolError("bad_manifest", f"the delta has {delta.size} bytes, more than its policy")
+            legs.append(Leg(claim, manifest, record, base))
+        return legs
+
+    def _follow(self, legs: Sequence[Leg]) -> bool:
+        """Build the policy. Returns False if the base turned out to be damaged, so that another route is needed."""
+        self._progress.ways = ["anchor" if leg.base is None else "delta" for leg in legs]
+        self._progress.size = sum(leg.manifest.size for leg in legs)
+        self._progress.received = 0
+        if legs[0].base is None:
+            self._suspects = [legs[0].claim]
+            self._fetch_anchor(legs[0])
+            legs = legs[1:]
+        self._suspects = [leg.claim for leg in legs]
+        return not legs or self._fetch_deltas(legs)
+
+    def _fetch_anchor(self, leg: Leg) -> None:
+        """Add the policy of an anchor to the store."""
+        record, draft = leg.record, self._open_draft(leg.record, leg.manifest.size)
+        parts = [PartialFile(draft / WEIGHTS_FILE, leg.manifest.objects[0].pieces, start=len(record.header))]
+        parts += [_open_object(draft, each) for each in leg.manifest.objects[1:]]
+        parts[0].write_start(record.header)
+        self._download(parts)
+        shared = [row for run in list_runs(record.tensors) if len(run.rows) > 1 for row in run.rows]
+        self._require_digests(shared, draft, record=record)  # All others follow from the hashes of their pieces.
+        self._finish(draft, record)
+
+    def _fetch_deltas(self, legs: Sequence[Leg]) -> bool:
+        """Add the policy that follows from a base on this machine. Returns False if the base was damaged."""
+        record, base = legs[-1].record, legs[0].base
+        assert base is not None
+        base_hash = legs[0].manifest.base
+        base_folder = self._store.get_folder(base.step, base_hash)
+        if not self._store.hold_if_sound(base_folder):
+            return False
+        try:
+            draft = self._open_draft(record, record.size + sum(leg.manifest.size for leg in legs))
+            deltas = [draft / f"{leg.manifest.address}.delta" for leg in legs]
+            parts = [PartialFile(path, leg.manifest.objects[0].pieces) for path, leg in zip(deltas, legs, strict=True)]
+            parts += self._take_files(draft, legs, base_folder)
+            self._download(parts)
+            image = map_weights(base_folder / WEIGHTS_FILE, base.tensors)
+            write_child(image, deltas, draft / WEIGHTS_FILE, record=record, threads=self._store.threads)
+            self._require_digests(record.tensors, draft, record=record)
+            self._finish(draft, record)
+            return True
+        finally:
+            self._store.release(base_folder)
+
+    def _take_files(self, draft: Path, legs: Sequence[Leg], base_folder: Path) -> list[PartialFile]:
+        """Copy the files that the base has, too, and return the others, which are to be downloaded."""
+        parts, base = [], legs[0].base
+        assert base is not None
+        for row in legs[-1].record.files:
+            if row in base.files:
+                shutil.copyfile(base_folder / row.name, draft / row.name)
+                continue
+            newest = next(each for leg in reversed(legs) if (each := leg.manifest.find(row.name)) is not None)
+            parts.append(_open_object(draft, newest))
+        return parts
+
+    def _open_draft(self, record: PolicyRecord, needed: int) -> Path:
+        """Make room for a policy and return the folder in which it is built."""
+        draft = self._store.get_draft(record.compute_hash())
+        self._store.remove_drafts(besides=draft)
+        draft.mkdir(exist_ok=True)
+        here = sum(path.stat().st_blocks * 512 for path in draft.iterdir())
+        self._store.make_room(max(0, int(needed * _MARGIN) - here))
+        return draft
+
+    def _download(self, parts: Sequence[PartialFile]) -> None:
+        """Fill the files with the pieces that they lack."""
+        try:
+            places: list[tuple[Piece, tuple[PartialFile, int]]] = []
+            for part in parts:
+                missing = part.list_missing()
+                places += [(part.pieces[index], (part, index)) for index in missing]
+                self._progress.received += sum(piece.size for piece in part.pieces)
+            self._progress.received -= sum(piece.size for piece, _ in places)
+
+            def keep(piece: Piece, place: tuple[PartialFile, int], data: memoryview) -> None:
+                part, index = place
+                part.write(index, data)
+                self._progress.received += piece.size
+
+            self._source.downloader.fetch_pieces(
+                places, keep, thing="the policy's pieces", stop=self._stop, on_look=self._look
+            )
+        finally:
+            for part in parts:
+                part.close()
+
+    def _look(self) -> None:
+        """Ask now and then whether the policy is obsolete."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        if self._is_obsolete(self._progress.size - self._progress.received):
+            raise TransientError("obsolete", "a newer policy is out and needs fewer bytes than the rest of this one")
+
+    def _require_digests(self, rows: Sequence[TensorRow], draft: Path, *, record: PolicyRecord) -> None:
+        """Raise ProtocolError("bad_manifest") unless the tensors have the digests in the record."""
+        image = map_weights(draft / WEIGHTS_FILE, record.tensors)
+        wrong = find_wrong_tensor(rows, image, record=record, threads=self._store.threads)
+        if wrong is not None:
+            message = f"the route leads to another tensor {wrong.name} than the one in the record"
+            raise ProtocolError("bad_manifest", message, status=502)
+
+    def _finish(self, draft: Path, record: PolicyRecord) -> None:
+        """Give the complete draft its name.
+
+        Only now the journals are removed, because a crash in between must not cost what was downloaded, and with them
+        what another route has left.
+        """
+        kept = {WEIGHTS_FILE, *(row.name for row in record.files)}
+        for path in draft.iterdir():
+            if path.name not in kept:
+                path.unlink()
+        (draft / RECORD_FILE).write_bytes(record.to_bytes())
+        if self._trained_at:
+            os.utime(draft / RECORD_FILE, (self._trained_at, self._trained_at))
+        self._store.add(draft, record)
+
+
+def _open_object(draft: Path, each: TransportObject) -> PartialFile:
+    return PartialFile(draft / each.name, each.pieces)

@@ -1,0 +1,153 @@
+"""What relays say about a pool's policies: routes, records and manifests, each checked as far as it can be."""
+
+import threading
+from collections.abc import Collection, Set
+from dataclasses import dataclass
+
+from covey.errors import ProtocolError
+from covey.protocol.eip712 import Domain
+from covey.protocol.head import MAX_HEAD_BYTES, Head, Way, get_head_path, get_manifest_path, get_record_path
+from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
+from covey.protocol.transport import MAX_MANIFEST_BYTES, TransportManifest
+from covey.shardcast.downloader import Downloader
+from covey.shardcast.reachability import find_route
+from covey.shardcast.source import Source
+from covey.shardcast.source_connection import LackingError
+
+_REMEMBERED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement of a head: that a way leads to the policy of a record."""
+
+    record: Hash
+    way: Way
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The ways to a policy in the order of their use, and the relay that named them."""
+
+    claims: tuple[Claim, ...]
+    trained_at: float
+    """Unix time at which the trainer says that the policy was complete. 0 if unknown."""
+    source: Source
+
+
+class PolicySource:
+    """The relays of one pool. One thread at a time may use it."""
+
+    def __init__(self, downloader: Downloader, *, pool: PoolId, domain: Domain, trainer: Address) -> None:
+        """`domain` contains the address of PolicyRegistry, and `trainer` signs the manifests."""
+        self.downloader = downloader
+        self._pool, self._domain, self._trainer = pool, domain, trainer
+        self._records: dict[Hash, PolicyRecord] = {}
+        self._refused: set[Claim] = set()
+        """Claims that proved false. Other claims about the same manifests may be true."""
+
+    def find_route(
+        self,
+        record_hash: Hash,
+        held: Set[Hash],
+        *,
+        avoided: Set[Claim] = frozenset(),
+        stop: threading.Event | None = None,
+    ) -> Route:
+        """Return the route to a policy with the fewest bytes that a relay knows. `held` are records on this machine.
+
+        Claims in `avoided` are left out, and so are those that proved false. Raises TransientError "not_at_relays" or
+        "no_relay".
+        """
+
+        false = self._refused | avoided
+        return _fetch_route(self.downloader, self._pool, record_hash, held=held, false=false, stop=stop)
+
+    def fetch_record(self, record_hash: Hash, *, stop: threading.Event | None = None) -> PolicyRecord:
+        """Return a policy record. Raises the errors of `Downloader.fetch`."""
+        if record_hash not in self._records:
+            record = _fetch_record(self.downloader, record_hash, stop=stop)
+            while len(self._records) >= _REMEMBERED:
+                del self._records[next(iter(self._records))]
+            self._records[record_hash] = record
+        return self._records[record_hash]
+
+    def fetch_manifest(self, claim: Claim, *, stop: threading.Event | None = None) -> TransportManifest:
+        """Return the manifest of a claim.
+
+        Raises ProtocolError("bad_manifest") or ProtocolError("bad_signature") if it is not what the claim says, or if
+        the trainer did not sign it. Raises the errors of `Downloader.fetch`, too.
+        """
+        way = claim.way
+        manifest, _ = self.downloader.fetch(
+            get_manifest_path(way.manifest),
+            limit=MAX_MANIFEST_BYTES,
+            check=lambda data: TransportManifest.from_bytes(data, way.manifest),
+            thing=f"the manifest {way.manifest}",
+            stop=stop,
+        )
+        manifest.require_signer(self._domain, self._trainer)
+        if (manifest.record, manifest.base, manifest.size) != (claim.record, way.base, way.size):
+            raise ProtocolError("bad_manifest", f"the manifest {way.manifest} is not the one in the head", status=502)
+        return manifest
+
+    def refuse(self, claims: Collection[Claim], source: Source, why: str) -> None:
+        """Remember that a claim, at least one of those given, is false. The source named them."""
+        self.downloader.blame(source, why)
+        self._refused.update(claims)
+
+
+def look_at_relay(url: str, *, pool: PoolId, record_hash: Hash) -> PolicyRecord:
+    """Return a policy's record from one relay, which also has to know a route to it from an anchor.
+
+    Raises the errors of `Downloader.fetch`.
+    """
+    downloader = Downloader([url])
+    try:
+        _fetch_route(downloader, pool, record_hash)
+        return _fetch_record(downloader, record_hash)
+    finally:
+        downloader.close()
+
+
+def _fetch_route(
+    downloader: Downloader,
+    pool: PoolId,
+    record_hash: Hash,
+    *,
+    held: Set[Hash] = frozenset(),
+    false: Set[Claim] = frozenset(),
+    stop: threading.Event | None = None,
+) -> Route:
+    def check(data: bytes) -> tuple[tuple[Way, ...], float]:
+        head = Head.from_bytes(data)
+        if head.pool != pool:
+            raise ProtocolError("bad_head", f"the head is that of pool {head.pool}", status=502)
+        ways = find_route(_leave_out(head, false), record_hash, held)
+        if ways is None:
+            raise LackingError("knows no route to it")
+        return ways, max((each.trained_at for each in head.policies if each.record == record_hash), default=0.0)
+
+    path, thing = get_head_path(pool), f"a route to a policy of pool {pool}"
+    (ways, trained_at), source = downloader.fetch(path, limit=MAX_HEAD_BYTES, check=check, thing=thing, stop=stop)
+    targets = [*(way.base for way in ways[1:]), record_hash][: len(ways)]
+    return Route(tuple(map(Claim, targets, ways)), trained_at, source)
+
+
+def _fetch_record(downloader: Downloader, record_hash: Hash, *, stop: threading.Event | None = None) -> PolicyRecord:
+    def check(data: bytes) -> PolicyRecord:
+        return PolicyRecord.from_bytes(data, record_hash)
+
+    path, thing = get_record_path(record_hash), f"the record {record_hash}"
+    return downloader.fetch(path, limit=MAX_RECORD_BYTES, check=check, thing=thing, stop=stop)[0]
+
+
+def _leave_out(head: Head, claims: Set[Claim]) -> Head:
+    if not claims:
+        return head
+    policies = (
+        policy.model_copy(update={"ways": tuple(way for way in policy.ways if Claim(policy.record, way) not in claims)})
+        for policy in head.policies
+    )
+    return head.model_copy(update={"policies": tuple(policies)})

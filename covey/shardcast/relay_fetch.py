@@ -1,0 +1,168 @@
+"""Fetches one verified thing at a time from a relay's upstreams, in threads, and stores it in the relay's cache."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.head import MAX_HEAD_BYTES, Head, get_head_path, get_manifest_path, get_piece_path, get_record_path
+from covey.protocol.ids import Hash
+from covey.protocol.pieces import PIECE_BYTES, compute_blake3
+from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
+from covey.protocol.transport import MAX_MANIFEST_BYTES
+from covey.runtime.log import get_logger
+from covey.shardcast.manifest_index import read_contents
+from covey.shardcast.piece_cache import PieceCache
+from covey.shardcast.piece_files import Location
+from covey.shardcast.upstream import Upstream
+
+_WARN_EVERY_S = 60.0
+Stored = TypeVar("Stored")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedHead:
+    """The head of a pool as an upstream sent it. Example: FetchedHead(b"{...}", '"5f..."', "http://10.0.0.1:9001")."""
+
+    data: bytes
+    etag: str | None
+    source: str
+    """URL of the upstream."""
+
+
+class RelayFetcher:
+    """Blocking methods for a relay's threads. All raise ProtocolError("not_found") if no upstream has the thing, and
+    TransientError if none sent it.
+    """
+
+    def __init__(
+        self,
+        cache: PieceCache,
+        upstreams: Sequence[Upstream],
+        *,
+        make_room: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`make_room` is called when the disk is full."""
+        self.cache, self.upstreams = cache, tuple(upstreams)
+        self._make_room, self._clock = make_room, clock
+        self._warned_at = float("-inf")
+        self._local = threading.local()
+        """Buffer of each thread for a piece."""
+        self.is_full = False
+        """Whether the last thing could not be stored, because the disk is full."""
+
+    def fetch_piece(self, digest: Hash) -> Location | memoryview:
+        """Return where the piece is now, or its bytes if the disk is full."""
+
+        def verify(data: memoryview) -> None:
+            if compute_blake3(data) != digest:
+                raise ProtocolError("bad_piece", f"its bytes do not have the hash {digest}", status=502)
+
+        if not hasattr(self._local, "buffer"):
+            self._local.buffer = memoryview(bytearray(PIECE_BYTES))
+        data = self._fetch(get_piece_path(digest), self._local.buffer, verify)
+        stored = self._store(lambda: self.cache.add_piece(digest, data))
+        return memoryview(bytes(data)) if stored is None else stored
+
+    def fetch_manifest(self, address: Hash) -> bytes:
+        """Return the bytes of a manifest."""
+        path, buffer = get_manifest_path(address), memoryview(bytearray(MAX_MANIFEST_BYTES))
+        data = bytes(self._fetch(path, buffer, lambda data: read_contents(bytes(data), address)))
+        self._store(lambda: self.cache.add_manifest(address, data))
+        self.cache.list_pieces(address)  # From now on they count as listed.
+        return data
+
+    def fetch_record(self, record: Hash) -> bytes:
+        """Return the bytes of a policy record."""
+        path, buffer = get_record_path(record), memoryview(bytearray(MAX_RECORD_BYTES))
+        data = bytes(self._fetch(path, buffer, lambda data: PolicyRecord.from_bytes(bytes(data), record)))
+        self._store(lambda: self.cache.add_record(record, data))
+        return data
+
+    def fetch_head(self, pool: int, known: FetchedHead | None) -> FetchedHead:
+        """Return the pool's head. It is `known` if that is still the same at its upstream."""
+        failure: TransientError | None = None
+        for upstream in self._order():
+            etag = known.etag if known is not None and known.source == upstream.url else None
+            try:
+                reply = upstream.request(get_head_path(pool), memoryview(bytearray(MAX_HEAD_BYTES)), etag=etag)
+                if reply.status == 304 and known is not None:
+                    return known
+                if reply.status != 404:
+                    data = bytes(self._require_ok(upstream, reply.status, reply.body))
+                    if Head.from_bytes(data).pool != pool:
+                        raise ProtocolError("bad_head", "the head belongs to another pool", status=502)
+                    self._store(lambda data=data: self.cache.add_head(pool, data))  # type: ignore[misc]
+                    return FetchedHead(data, reply.etag, upstream.url)
+            except TransientError as error:
+                failure = error
+            except ProtocolError as error:
+                failure = self._blame(upstream, get_head_path(pool), error)
+        raise failure or ProtocolError("not_found", f"no upstream has a head of pool {pool}", status=404)
+
+    def _fetch(self, path: str, buffer: memoryview, verify: Callable[[memoryview], object]) -> memoryview:
+        """Return verified bytes from the first upstream that sends them, as a part of the buffer.
+
+        Wrong bytes are requested once more.
+        """
+        failure: TransientError | None = None
+        for upstream in self._order():
+            for query in ("", "?verify=1"):
+                try:
+                    reply = upstream.request(path + query, buffer)
+                    if reply.status == 404:
+                        break
+                    body = self._require_ok(upstream, reply.status, reply.body)
+                    verify(body)
+                    return body
+                except TransientError as error:
+                    failure = error
+                    break
+                except ProtocolError as error:
+                    failure = self._blame(upstream, path, error)
+        raise failure or ProtocolError("not_found", f"no upstream has {path}", status=404)
+
+    def _require_ok(self, upstream: Upstream, status: int, body: memoryview) -> memoryview:
+        if status != 200:
+            upstream.fail()
+            raise TransientError("upstream_failed", f"{upstream.url} answered with status {status}")
+        return body
+
+    def _blame(self, upstream: Upstream, path: str, error: ProtocolError) -> TransientError:
+        upstream.fail()
+        get_logger().warning("upstream sent wrong bytes", upstream=upstream.url, path=path, reason=error.message)
+        return TransientError("bad_upstream", f"{upstream.url}{path}: {error.message}")
+
+    def _order(self) -> list[Upstream]:
+        """Return the upstreams with the fewest recent failures first, otherwise in the order of the settings."""
+        usable = [upstream for upstream in self.upstreams if not upstream.is_paused]
+        if not usable:
+            raise TransientError("upstream_unreachable", "no upstream answers. Try again in a second")
+        return sorted(usable, key=lambda upstream: upstream.failures)
+
+    def _store(self, store: Callable[[], Stored]) -> Stored | None:
+        """Store something, after making room if need be. Returns None if the disk is full."""
+        try:
+            stored = store()
+        except OSError:
+            self._make_room()
+            try:
+                stored = store()
+            except OSError as error:
+                self._warn(error)
+                return None
+        self.is_full = False
+        return stored
+
+    def _warn(self, error: OSError) -> None:
+        self.is_full = True
+        now = self._clock()
+        if now - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = now
+            fix = "Free space there, or keep fewer policies with --keep-policies"
+            get_logger().warning(
+                "cannot store, serves from memory", reason=str(error), root=str(self.cache.root), fix=fix
+            )

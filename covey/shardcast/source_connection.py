@@ -1,0 +1,170 @@
+"""One HTTP connection to a relay, for one thread. Bodies are read straight into the caller's memory.
+
+A download moves gigabytes per second, so the standard library's blocking client is used: it adds no copy, and a thread
+that waits for the network costs nothing. Another thread may end a request with `abort`.
+"""
+
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+CONNECT_S = 3.0
+"""Timeout in seconds of a connection attempt."""
+_SILENCE_S = 30.0
+"""Timeout in seconds without any byte. The downloader's own deadlines are usually far shorter."""
+_CHUNK = 1 << 18
+"""Maximum number of bytes that are received at once."""
+_BROKEN = (OSError, http.client.HTTPException, ValueError)
+"""Errors of a connection that breaks or of a peer that does not speak HTTP."""
+
+
+class DeliveryError(Exception):
+    """A source did not deliver what it was asked for. The text says what it did instead."""
+
+
+class LackingError(DeliveryError):
+    """The source answered that it does not have it."""
+
+
+class SilentError(DeliveryError):
+    """The source could not be reached, did not answer or stopped in the middle."""
+
+
+class Connection:
+    """A connection that is opened by the first request and again after a failure. It does not follow redirects."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is the base URL of a source, as checked by `is_source_url`."""
+        parts = urlsplit(url)
+        is_secure = parts.scheme == "https"
+        self._context = ssl.create_default_context() if is_secure else None
+        self._address = (parts.hostname or "", parts.port or (443 if is_secure else 80))
+        self._http = http.client.HTTPConnection(*self._address)
+        self._prefix = parts.path.rstrip("/")
+        self.received = 0
+        """Bytes of the current body that have arrived."""
+        self._is_aborted = False
+
+    def get(self, path: str, limit: int) -> memoryview:
+        """Return the body of a resource of at most `limit` bytes. Raises DeliveryError otherwise."""
+        with self._request(path) as response:
+            if (response.length or 0) > limit:
+                raise DeliveryError(f"offers {response.length} bytes, and at most {limit} are allowed")
+            data, buffer = bytearray(), memoryview(bytearray(min(_CHUNK, limit + 1)))
+            while size := _receive(response, buffer[: limit + 1 - len(data)]):
+                data += buffer[:size]
+                self.received = len(data)
+                if len(data) > limit:
+                    raise DeliveryError(f"sends more than {limit} bytes")
+            return memoryview(data)
+
+    def get_into(self, path: str, target: memoryview) -> None:
+        """Fill `target` with the body of a resource of exactly this size. Raises DeliveryError otherwise."""
+        with self._request(path) as response:
+            if response.length not in (None, len(target)):
+                raise DeliveryError(f"offers {response.length} bytes instead of {len(target)}")
+            while self.received < len(target):
+                size = _receive(response, target[self.received : self.received + _CHUNK])
+                if not size:
+                    raise ConnectionError(f"the end came after {self.received} of {len(target)} bytes")
+                self.received += size
+            if _receive(response, memoryview(bytearray(1))):
+                raise DeliveryError(f"sends more than {len(target)} bytes")
+
+    def abort(self) -> None:
+        """End the current request from another thread. It raises SilentError."""
+        self._is_aborted = True
+        if (sock := self._http.sock) is not None:
+            with suppress(OSError):  # It may have ended by itself.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # That of TLS would make the reader read ciphertext.
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    @contextmanager
+    def _request(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and yield the response, of which the body follows. Raises DeliveryError if there is none.
+
+        The connection is closed unless the caller reads the whole body.
+        """
+        self.received, self._is_aborted = 0, False
+        response, is_complete = None, False
+        try:
+            response = self._send_twice(path)
+            if response.status == 404:
+                raise LackingError("does not have it")
+            if response.status != 200:
+                raise DeliveryError(f"answered with status {response.status}")
+            yield response
+            is_complete = True
+        except _BROKEN as error:
+            reason = "was too slow" if self._is_aborted else f"broke off: {type(error).__name__}: {error}"
+            raise SilentError(reason) from error
+        finally:
+            if response is not None:
+                response.close()  # It has a file of its own on the socket.
+            if not is_complete:
+                self.close()
+
+    def _send_twice(self, path: str) -> http.client.HTTPResponse:
+        """Send a request, a second time if the server has closed a kept connection meanwhile."""
+        was_open = self._http.sock is not None
+        try:
+            return self._send(path)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._http.close()
+            if not was_open or self._is_aborted:
+                raise
+        return self._send(path)
+
+    def _send(self, path: str) -> http.client.HTTPResponse:
+        if self._http.sock is None:
+            self._connect()
+        self._http.request("GET", self._prefix + path, headers={"accept-encoding": "identity"})
+        return self._http.getresponse()
+
+    def _connect(self) -> None:
+        """Open the connection. Unlike `HTTPConnection.connect`, this ends at once when it is aborted."""
+        failure = OSError("the host has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
+            self._http.sock = sock = socket.socket(family, kind, protocol)
+            sock.settimeout(CONNECT_S)
+            try:
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                failure = error
+                self._http.close()
+            if self._is_aborted:
+                raise TimeoutError("the connection was ended while it was opened")
+            if self._http.sock is not None:
+                break
+        else:
+            raise failure
+        if self._context is not None:
+            sock = self._context.wrap_socket(sock, server_hostname=self._address[0], do_handshake_on_connect=False)
+            self._http.sock = sock  # Before the handshake, so that `abort` can end it.
+            sock.do_handshake()
+        sock.settimeout(_SILENCE_S)
+
+
+def _receive(response: http.client.HTTPResponse, target: memoryview) -> int:
+    """Read what has arrived of a body, at least one byte, into `target`, and return its size. 0 means the end.
+
+    It does not wait until `target` is full, because a slow source would then look like a silent one.
+    """
+    if response.length is None:
+        part = response.read1(len(target))
+        target[: len(part)] = part
+        return len(part)
+    if not response.length:
+        return 0
+    size = response.fp.readinto1(target[: response.length])
+    if not size:
+        raise ConnectionError(f"the end came {response.length} bytes too early")
+    response.length -= size
+    return size

@@ -1,0 +1,34 @@
+"""Calls an ASGI application without a server."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Answered:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def ask(app, path, *, headers=(), method="GET", client="10.0.0.1"):
+    """Send one request, and return the response. `path` may contain a query."""
+    path, _, query = path.partition("?")
+    messages = []
+
+    async def send(message):
+        messages.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in headers],
+        "client": (client, 1),
+    }
+    await app(scope, None, send)
+    start, *parts = messages
+    assert start["type"] == "http.response.start"
+    assert [part.get("more_body", False) for part in parts] == [True] * (len(parts) - 1) + [False]
+    found = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Answered(start["status"], found, b"".join(bytes(part.get("body", b"")) for part in parts))

@@ -1,0 +1,58 @@
+"""Policies at an origin's folder as a trainer offers them, and as a client without a network would read them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from eth_account import Account
+
+from covey.protocol.eip712 import Domain
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId
+from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE, PolicyRecord
+from covey.protocol.transport import DELTA, WEIGHTS
+from covey.shardcast.offering import Offering
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.policy_export import build_row, write_weights
+from covey.shardcast.policy_folder import map_weights, write_child
+from covey.shardcast.reachability import PolicyRetention, find_route
+
+TRAINER = Account.from_key("0x" + "07" * 32)
+DOMAIN = Domain(chain_id=31337, contract=Address(Account.from_key("0x" + "08" * 32).address))
+"""EIP-712 domain of the manifests that `build_offering` signs."""
+
+
+def build_offering(root: Path, *, pool: PoolId, keep: int = 5, **settings) -> Offering:
+    """Return an offering whose manifests TRAINER signs for DOMAIN."""
+    retention = PolicyRetention(keep=keep)
+    return Offering(OriginStore(root), pool=pool, domain=DOMAIN, signer=TRAINER, retention=retention, **settings)
+
+
+def write_export(folder: Path, tensors: dict[str, np.ndarray], *, config: str = "{}", dtype: str = "BF16") -> Path:
+    """Write tensors, given as uint16[n] bits for BF16, as a trainer exports them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config)
+    rows = [build_row(name, dtype, values.shape) for name, values in tensors.items()]
+    write_weights(folder, rows, lambda row: tensors[row.name].reshape(-1).view(np.uint8).data, threads=2)
+    return folder
+
+
+def read_policy(store: OriginStore, pool: int, record_hash: Hash, folder: Path) -> Path:
+    """Build the folder of a policy from an origin's own files, over the cheapest route."""
+    head = store.read_head(pool)
+    ways = find_route(head, record_hash) if head is not None else None
+    assert ways, f"the origin knows no route to {record_hash}"
+    record = PolicyRecord.from_bytes(store.find_record(record_hash), record_hash)
+    folder.mkdir(parents=True, exist_ok=True)
+    objects = [store.find_objects(way.manifest) for way in ways]
+    assert ways[0].base == ZERO_HASH
+    base = map_weights(objects[0] / WEIGHTS, record.tensors)
+    deltas = [path / DELTA for path in objects[1:]]
+    if deltas:
+        write_child(base, deltas, folder / WEIGHTS_FILE, record=record, threads=2)
+    else:
+        shutil.copyfile(objects[0] / WEIGHTS, folder / WEIGHTS_FILE)
+    for row in record.files:
+        newest = next(path for each in reversed(objects) if (path := each / row.name).exists())
+        shutil.copyfile(newest, folder / row.name)
+    (folder / RECORD_FILE).write_bytes(record.to_bytes())
+    return folder

@@ -1,0 +1,402 @@
+"""A relay between an upstream in memory and its clients."""
+
+import asyncio
+import errno
+import json
+import os
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+
+from covey.errors import TransientError
+from covey.protocol.head import Head
+from covey.protocol.pieces import compute_blake3
+from covey.shardcast import piece_cache
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.piece_cache import PieceCache
+from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_server import PieceServer, compute_etag
+from covey.shardcast.relay import Relay, RelaySettings
+from covey.shardcast.upstream import UpstreamReply
+from tests.fakes.asgi import ask
+from tests.fakes.served_policies import Publisher, flip
+
+pytestmark = pytest.mark.unit
+QUICK = {"poll_s": 0.02, "fresh_s": 0.0}
+
+
+class FakeUpstream:
+    """Answers from an origin's folder. `alter` may replace the body of an answer, or raise."""
+
+    def __init__(self, store, name="http://origin"):
+        self.store, self.url, self.requests = store, name, Counter()
+        self.failures, self.rate, self.is_paused = 0, 1.0, False
+        self.alter = lambda path, body: body
+
+    def request(self, path, buffer, *, etag=None):
+        self.requests[path] += 1
+        _, kind, name = path.partition("?")[0].split("/")
+        if kind == "heads":
+            body = self.store.find_head(int(name.removesuffix(".json")))
+        elif kind == "pieces":
+            location = self.store.find_piece(name)
+            body = None if location is None else bytes(map_piece(location))
+        else:
+            body = self.store.find_manifest(name) if kind == "manifests" else self.store.find_record(name)
+        body = self.alter(path, body)
+        if body is None:
+            return UpstreamReply(404, memoryview(b""), None)
+        tag = compute_etag(body)
+        if etag == tag:
+            return UpstreamReply(304, memoryview(b""), tag)
+        buffer[: len(body)] = body
+        return UpstreamReply(200, buffer[: len(body)], tag)
+
+    def fail(self):
+        self.failures += 1
+
+    def abort_overdue(self):
+        pass
+
+    def close(self):
+        pass
+
+    def count(self, kind):
+        return sum(count for path, count in self.requests.items() if path.startswith(f"/{kind}/"))
+
+
+@pytest.fixture
+def publisher(tmp_path):
+    return Publisher(OriginStore(tmp_path / "origin"), tmp_path)
+
+
+@pytest.fixture
+def upstream(publisher):
+    return FakeUpstream(OriginStore(publisher.store.root))
+
+
+@pytest.fixture
+async def start(tmp_path, upstream):
+    """Return a function that starts a relay, and returns it and its application."""
+    async with AsyncExitStack() as stack:
+
+        def start_relay(*upstreams, is_following=True, **settings):
+            relay = Relay(PieceCache(tmp_path / "relay"), upstreams or (upstream,), RelaySettings(**QUICK | settings))
+            stack.push_async_callback(relay.close)
+            if is_following:
+                relay.start()
+            return relay, PieceServer(relay)
+
+        yield start_relay
+
+
+async def wait_for(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def is_mirrored(relay, step):
+    pool = relay.describe()["pools"].get("1", {})
+    return pool.get("newest_step") == step and pool["is_mirrored"]
+
+
+async def get_pieces(app, manifest):
+    """Return the statuses of all pieces, and check the bytes of those that are served."""
+    statuses = []
+    for piece in manifest.pieces:
+        answered = await ask(app, f"/pieces/{piece.digest}")
+        statuses.append(answered.status)
+        assert answered.status != 200 or compute_blake3(answered.body) == piece.digest
+    return statuses
+
+
+async def test_known_pool__is_fetched_ahead(publisher, upstream, start):
+    made = publisher.add_anchor(1, sizes=(5 << 20, 1000))
+    publisher.add_delta(2, 1)
+    relay, app = start(pools=(1,))
+    await wait_for(lambda: is_mirrored(relay, 2))
+    assert upstream.count("pieces") == 5
+    assert await get_pieces(app, made.anchor) == [200] * 4
+    assert (await ask(app, f"/records/{publisher.get_record(2)}")).status == 200
+    assert upstream.count("pieces") == 5
+    delta = publisher.add_delta(3, 2)
+    await wait_for(lambda: is_mirrored(relay, 3))
+    assert upstream.count("pieces") == 6
+    assert await get_pieces(app, delta) == [200]
+
+
+async def test_unknown_pool__is_followed_after_the_first_request(publisher, start):
+    publisher.add_anchor(1)
+    relay, app = start()
+    assert (await ask(app, "/heads/1.json")).body == publisher.store.find_head(1)
+    await wait_for(lambda: is_mirrored(relay, 1))
+
+
+async def test_head__is_fetched_once_for_many_clients(publisher, upstream, start):
+    publisher.add_anchor(1)
+    _, app = start(is_following=False, fresh_s=60.0)
+    answers = await asyncio.gather(*(ask(app, "/heads/1.json") for _ in range(50)))
+    assert {answered.status for answered in answers} == {200}
+    assert upstream.requests["/heads/1.json"] == 1
+
+
+async def test_head__unchanged__is_confirmed_with_its_etag(publisher, upstream, start):
+    publisher.add_anchor(1)
+    _, app = start(is_following=False)
+    bodies = [(await ask(app, "/heads/1.json")).body for _ in range(3)]
+    assert set(bodies) == {publisher.store.find_head(1)}
+    assert upstream.requests["/heads/1.json"] == 3
+
+
+async def test_head__wrong_at_first__is_replaced_with_the_next_poll(publisher, upstream, start):
+    publisher.add_anchor(1)
+    wrong = Head(pool=1, policies=()).to_bytes()
+    upstream.alter = lambda path, body: wrong if path.startswith("/heads") else body
+    relay, app = start(pools=(1,))
+    await wait_for(lambda: upstream.count("heads"))
+    upstream.alter = lambda path, body: body
+    await wait_for(lambda: is_mirrored(relay, 1))
+    assert (await ask(app, "/heads/1.json")).body == publisher.store.find_head(1)
+
+
+async def test_head__invalid_or_unreachable__last_one_is_served(publisher, upstream, start):
+    def fail(path, body):
+        raise TransientError("upstream_unreachable", "x")
+
+    publisher.add_anchor(1)
+    _, app = start(is_following=False)
+    good = (await ask(app, "/heads/1.json")).body
+    for alter in (lambda path, body: b"{", fail):
+        upstream.alter = alter
+        assert (await ask(app, "/heads/1.json")).body == good
+    assert upstream.failures >= 1
+
+
+async def test_head__relay_restarts_without_upstream__last_one_is_served(publisher, upstream, start):
+    def fail(path, body):
+        raise TransientError("upstream_unreachable", "x")
+
+    publisher.add_anchor(1)
+    _, app = start(is_following=False)
+    good = (await ask(app, "/heads/1.json")).body
+    upstream.alter = fail
+    _, app = start(is_following=False)
+    assert (await ask(app, "/heads/1.json")).body == good
+
+
+async def test_hundred_requests_for_an_unknown_piece__reach_the_upstream_once(upstream, start):
+    _, app = start(is_following=False)
+    path = "/pieces/0x" + "ab" * 32
+    answers = await asyncio.gather(*(ask(app, path) for _ in range(50)))
+    answers += [await ask(app, path) for _ in range(50)]
+    assert {answered.status for answered in answers} == {404}
+    assert upstream.count("pieces") == 1
+
+
+async def test_many_different_unknown_pieces__reach_the_upstream_a_bounded_number_of_times(publisher, upstream, start):
+    made = publisher.add_anchor(1)
+    relay, app = start(pools=(1,))
+    await wait_for(lambda: is_mirrored(relay, 1))
+    before = upstream.count("pieces")
+    statuses = Counter([(await ask(app, f"/pieces/0x{number:064x}")).status for number in range(300)])
+    assert upstream.count("pieces") - before == statuses[404] < 80
+    assert statuses[503] == 300 - statuses[404]
+    flip(piece_path(relay, made), 3)
+    assert await get_pieces(app, made.anchor) == [200, 200]  # Listed pieces are fetched nevertheless.
+
+
+async def test_flood_of_unknown_pieces__those_of_a_data_set_are_still_fetched(publisher, start):
+    made = publisher.add_dataset(1)
+    _, app = start(is_following=False)
+    assert (await ask(app, f"/manifests/{made.digest}")).body == made.to_bytes()
+    statuses = {(await ask(app, f"/pieces/0x{number:064x}")).status for number in range(300)}
+    assert statuses == {404, 503}
+    assert await get_pieces(app, made.files[0]) == [200]
+
+
+async def test_data_set__is_fetched_on_request_and_piece_by_piece(publisher, upstream, start):
+    made = publisher.add_dataset(1, size=(3 << 20) + 7)
+    relay, app = start()
+    assert (await ask(app, f"/manifests/{made.digest}")).body == made.to_bytes()
+    assert upstream.count("pieces") == 0
+    path = f"/pieces/{made.files[0].hashes[1]}"
+    answers = await asyncio.gather(*(ask(app, path) for _ in range(20)))
+    assert {answered.status for answered in answers} == {200}
+    assert upstream.count("pieces") == upstream.count("manifests") == 1
+    assert await get_pieces(app, made.files[0]) == [200] * 4
+    assert upstream.count("pieces") == 4
+    relay._cache.prune(keep=1, keep_datasets=1, spare_bytes=0)
+    assert await get_pieces(app, made.files[0]) == [200] * 4
+    assert upstream.count("pieces") == 4
+
+
+def piece_path(relay, made):
+    digest = made.anchor.objects[0].pieces[0].digest
+    return relay._cache.root / "pieces" / digest[2:4] / digest
+
+
+async def test_byte_flipped_on_disk__is_fetched_again(publisher, upstream, start):
+    made = publisher.add_anchor(1)
+    relay, app = start(pools=(1,))
+    await wait_for(lambda: is_mirrored(relay, 1))
+    before = upstream.count("pieces")
+    flip(piece_path(relay, made))
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    assert upstream.count("pieces") == before + 1
+
+
+async def test_wrong_bytes_once__are_requested_again_with_verification(publisher, upstream, start):
+    made = publisher.add_anchor(1)
+    upstream.alter = lambda path, body: b"wrong" if path.startswith("/pieces") and "verify" not in path else body
+    _, app = start(is_following=False)
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    digest = made.anchor.objects[0].pieces[0].digest
+    assert upstream.requests[f"/pieces/{digest}?verify=1"] == 1
+
+
+@pytest.mark.parametrize(
+    "alter", [lambda body: b"", lambda body: body[:-1], lambda body: body + b"x"], ids=["empty", "short", "long"]
+)
+@pytest.mark.parametrize("kind", ["pieces", "manifests"])
+async def test_wrong_size_from_the_upstream__is_neither_kept_nor_served(publisher, upstream, start, kind, alter):
+    policy, data_set = publisher.add_anchor(1), publisher.add_dataset(1)
+    names = {
+        "pieces": [policy.anchor.objects[0].pieces[0].digest, data_set.files[0].hashes[0]],
+        "manifests": [policy.anchor.address, data_set.digest],
+    }
+    upstream.alter = lambda path, body: alter(body)
+    relay, app = start(is_following=False)
+    for name in names[kind]:
+        answered = await ask(app, f"/{kind}/{name}")
+        assert (answered.status, json.loads(answered.body)["code"]) == (503, "bad_upstream")
+    assert not [path for path in relay._cache.root.rglob("*") if path.is_file()]
+    upstream.alter = lambda path, body: body
+    assert [(await ask(app, f"/{kind}/{name}")).status for name in names[kind]] == [200, 200]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 10_000, b"\xff", b"CVT1", b'{"files":[]}', b'{"version":1}'])
+async def test_manifest_that_is_none__is_neither_kept_nor_served(upstream, start, data):
+    upstream.alter = lambda path, body: data
+    relay, app = start(is_following=False)
+    for address in (compute_blake3(data), "0x" + "ab" * 32):
+        answered = await ask(app, f"/manifests/{address}")
+        assert (answered.status, json.loads(answered.body)["code"]) == (503, "bad_upstream")
+    assert not list((relay._cache.root / "manifests").iterdir())
+
+
+async def test_manifest_damaged_on_disk__is_fetched_again(publisher, upstream, start):
+    made = publisher.add_dataset(1)
+    relay, app = start(is_following=False)
+    path = f"/manifests/{made.digest}"
+    assert (await ask(app, path)).status == 200
+    flip(relay._cache.root / "manifests" / made.digest)
+    os.utime(relay._cache.root / "manifests" / made.digest, ns=(0, 0))
+    assert (await ask(app, path)).body == made.to_bytes()
+    assert upstream.count("manifests") == 2
+
+
+async def test_manifest_that_cannot_be_read__is_answered_with_503(publisher, start):
+    made = publisher.add_dataset(1)
+    relay, app = start(is_following=False)
+    (relay._cache.root / "manifests" / made.digest).mkdir()
+    answered = await ask(app, f"/manifests/{made.digest}")
+    assert (answered.status, json.loads(answered.body)["code"]) == (503, "unavailable")
+
+
+@pytest.mark.parametrize("kind", ["pieces", "manifests", "records"])
+async def test_one_flipped_bit_from_the_upstream__is_never_served(publisher, upstream, start, kind):
+    made = publisher.add_anchor(1)
+    names = {
+        "pieces": made.anchor.objects[0].pieces[0].digest,
+        "manifests": made.anchor.address,
+        "records": made.record.compute_hash(),
+    }
+
+    def flip_one(path, body):
+        return body[:40] + bytes([body[40] ^ 1]) + body[41:]
+
+    upstream.alter = flip_one
+    relay, app = start(is_following=False)
+    answered = await ask(app, f"/{kind}/{names[kind]}")
+    assert (answered.status, json.loads(answered.body)["code"]) == (503, "bad_upstream")
+    assert upstream.count(kind) == 2
+    upstream.alter = lambda path, body: body
+    assert (await ask(app, f"/{kind}/{names[kind]}")).status == 200
+    assert relay.describe()["upstreams"][0]["failures"] == 2
+
+
+async def test_second_upstream__is_used_if_the_first_lies_or_lacks_it(publisher, upstream, start):
+    made, liar = publisher.add_anchor(1), FakeUpstream(OriginStore(publisher.store.root), "http://liar")
+    liar.alter = lambda path, body: b"wrong"
+    empty = FakeUpstream(OriginStore(publisher.scratch / "empty"), "http://empty")
+    _, app = start(empty, liar, upstream, is_following=False)
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    assert liar.count("pieces") == 2  # Afterwards the liar has failures, so the others are asked first.
+
+
+async def test_full_disk__is_served_from_memory_and_recovers(publisher, upstream, start, monkeypatch):
+    made, write = publisher.add_anchor(1), piece_cache._write
+
+    def fail(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(piece_cache, "_write", fail)
+    _, app = start(is_following=False)
+    assert (await ask(app, "/heads/1.json")).status == 200
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    assert (await ask(app, f"/manifests/{made.anchor.address}")).status == 200
+    status = json.loads((await ask(app, "/status")).body)
+    assert (status["is_full"], status["pieces"]) == (True, 0)
+    monkeypatch.setattr(piece_cache, "_write", write)
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    status = json.loads((await ask(app, "/status")).body)
+    assert (status["is_full"], status["pieces"]) == (False, 2)
+
+
+async def test_full_disk__fetching_ahead_goes_on_with_the_next_head(publisher, upstream, start, monkeypatch):
+    publisher.add_anchor(1)
+    write = piece_cache._write
+
+    def fail_for_pieces(path, data):
+        if "pieces" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(piece_cache, "_write", fail_for_pieces)
+    relay, _ = start(pools=(1,))
+    await wait_for(lambda: relay.describe()["is_full"])
+    assert not is_mirrored(relay, 1)
+    monkeypatch.setattr(piece_cache, "_write", write)
+    publisher.add_delta(2, 1)
+    await wait_for(lambda: is_mirrored(relay, 2))
+
+
+async def test_full_disk__spare_pieces_make_room(publisher, upstream, start, monkeypatch, tmp_path):
+    made, write = publisher.add_anchor(1), piece_cache._write
+    relay, app = start(is_following=False)
+    spare = compute_blake3(b"spare")
+    relay._cache.add_piece(spare, b"spare")
+
+    def fail_while_spare(path, data):
+        if relay._cache.has_piece(spare):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(piece_cache, "_write", fail_while_spare)
+    assert await get_pieces(app, made.anchor) == [200, 200]
+    assert not relay._cache.has_piece(spare)
+    assert relay._cache.describe()["pieces"] == 2
+
+
+async def test_old_policies__are_pruned_when_newer_ones_are_here__and_come_back_on_request(publisher, start):
+    first = publisher.add_anchor(1)
+    relay, app = start(pools=(1,), keep=2, spare_bytes=0)
+    for step in (2, 3, 4):
+        publisher.add_anchor(step)
+        await wait_for(lambda step=step: is_mirrored(relay, step))
+    await wait_for(lambda: relay._cache.describe()["pieces"] == 3)
+    assert relay._cache.find_manifest(first.anchor.address) is None
+    assert (await ask(app, f"/manifests/{first.anchor.address}")).status == 200
+    assert await get_pieces(app, first.anchor) == [200, 200]
