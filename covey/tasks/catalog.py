@@ -10,7 +10,7 @@ from covey.environments.base import EnvironmentSpec
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash, is_hash
 from covey.tasks.dataset import DataSet, open_folder
-from covey.tasks.remote import ShardFetcher, open_remote
+from covey.tasks.remote import RemoteFiles
 from covey.tasks.writing import MANIFEST_FILE
 
 
@@ -23,12 +23,12 @@ class DataSetCatalog:
     def __init__(self, folders: Sequence[Path], *, relays: Sequence[str] = (), cache: Path | None = None) -> None:
         """Open the data sets in `folders`, each of which is a data set or a folder of data sets.
 
-        `cache` is the folder with one folder per remote data set. Raises OperatorError("no_dataset") or
+        `cache` is the folder with copies of data sets at relays. Raises OperatorError("no_dataset") or
         OperatorError("bad_dataset") if a folder is not a data set.
         """
         self._opened = {data_set.digest: data_set for data_set in map(open_folder, list_folders(folders))}
         self._relays, self._cache = tuple(relays), cache
-        self._fetcher: ShardFetcher | None = None
+        self._remote: RemoteFiles | None = None
         self._lock = threading.Lock()
 
     @property
@@ -43,15 +43,19 @@ class DataSetCatalog:
         TransientError while no relay delivers it.
         """
         with self._lock:
-            if digest not in self._opened:
-                self._opened[digest] = self._open_remote(digest)
-            return self._opened[digest]
+            if digest in self._opened:
+                return self._opened[digest]
+            remote = self._require_remote(digest)
+        data_set = remote.open(digest)  # Without the lock, so that `close` can end it.
+        with self._lock:
+            return self._opened.setdefault(digest, data_set)
 
     def close(self) -> None:
-        """End the thread that fetches shards."""
+        """End all calls that wait for a relay."""
         with self._lock:
-            if self._fetcher is not None:
-                self._fetcher.close()
+            remote = self._remote
+        if remote is not None:
+            remote.close()
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +63,12 @@ class DataSetCatalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_remote(self, digest: Hash) -> DataSet:
+    def _require_remote(self, digest: Hash) -> RemoteFiles:
         if not self._relays or self._cache is None:
             raise build_absent(digest)
-        if self._fetcher is None:
-            self._fetcher = ShardFetcher(self._relays)
-        return open_remote(digest, fetcher=self._fetcher, folder=self._cache / digest)
+        if self._remote is None:
+            self._remote = RemoteFiles(self._relays, self._cache)
+        return self._remote
 
 
 def build_absent(digest: Hash) -> OperatorError:

@@ -89,8 +89,8 @@ def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: N
     data_set = open_folder(folder)
     content = Folder(folder)
     for file in data_set.manifest.files:
-        for number in range(len(file.shards)):
-            advance(len(content.read_shard(file, number)))
+        for number in range(len(file.pieces)):
+            advance(len(content.read_piece(file, number)))
     return _check_rows(data_set, advance)
 
 

@@ -11,9 +11,14 @@ from typing import Protocol
 
 from covey.environments.base import Split
 from covey.errors import OperatorError, ProtocolError
-from covey.protocol import canonical
+from covey.protocol.dataset_manifest import (
+    DATA_PIECE_BYTES,
+    MAX_DATASET_MANIFEST_BYTES,
+    DatasetFile,
+    DatasetManifest,
+)
 from covey.protocol.ids import Hash
-from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File
+from covey.protocol.pieces import compute_blake3
 from covey.tasks.dataset_row import MAX_ROW_BYTES, TaskRecord
 from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
@@ -21,7 +26,7 @@ from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 class Bytes(Protocol):
     """Reads ranges of bytes from a data set's files."""
 
-    def read(self, file: File, offset: int, size: int) -> bytes:
+    def read(self, file: DatasetFile, offset: int, size: int) -> bytes:
         """Return `size` bytes of a file, starting at `offset`. The caller checks that they are inside the file.
 
         Raises TransientError if they cannot be fetched now, and OperatorError("bad_dataset") if they are damaged.
@@ -113,35 +118,36 @@ class DataSet:
 class Folder:
     """Reads the files in a data set's folder. It is thread-safe.
 
-    A shard is hashed when it is first read, because a prompt from a damaged copy would cost a worker its stake.
+    A piece is hashed when it is first read, because a prompt from a damaged copy would cost a worker its stake.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._hashed: set[Hash] = set()
+        self._hashed: set[tuple[str, int]] = set()
+        """Files and numbers of the pieces that had their hashes."""
 
-    def read(self, file: File, offset: int, size: int) -> bytes:
-        """Return a range of a file. Raises OperatorError("bad_dataset") if its shards do not match the manifest."""
-        for number in range(offset // DATA_SHARD_BYTES, -(-(offset + size) // DATA_SHARD_BYTES)):
-            if file.shards[number].sha256 not in self._hashed:
-                self.read_shard(file, number)
+    def read(self, file: DatasetFile, offset: int, size: int) -> bytes:
+        """Return a range of a file. Raises OperatorError("bad_dataset") if its pieces do not match the manifest."""
+        for number in range(offset // DATA_PIECE_BYTES, -(-(offset + size) // DATA_PIECE_BYTES)):
+            if (file.name, number) not in self._hashed:
+                self.read_piece(file, number)
         return self._read(file, offset, size)
 
-    def read_shard(self, file: File, number: int) -> bytes:
-        """Read a whole shard and hash it, even if it has been hashed before.
+    def read_piece(self, file: DatasetFile, number: int) -> bytes:
+        """Read a whole piece and hash it, even if it has been hashed before.
 
         Raises OperatorError("bad_dataset") if the hash differs from the manifest's.
         """
-        shard, start = file.shards[number], number * DATA_SHARD_BYTES
-        data = self._read(file, start, shard.size)
-        if canonical.sha256(data) != shard.sha256:
+        piece, start = file.pieces[number], number * DATA_PIECE_BYTES
+        data = self._read(file, start, piece.size)
+        if compute_blake3(data) != piece.digest:
             raise build_damaged(
-                f"shard {number} of {self.folder / file.name}, which starts at byte {start}, does not match its hash"
+                f"piece {number} of {self.folder / file.name}, which starts at byte {start}, does not match its hash"
             )
-        self._hashed.add(shard.sha256)
+        self._hashed.add((file.name, number))
         return data
 
-    def _read(self, file: File, offset: int, size: int) -> bytes:
+    def _read(self, file: DatasetFile, offset: int, size: int) -> bytes:
         path = self.folder / file.name
         try:
             with path.open("rb", buffering=0) as opened:
@@ -160,7 +166,7 @@ def open_folder(folder: Path) -> DataSet:
     is malformed or contradicts the sizes of the files.
     """
     data = read_manifest_bytes(folder)
-    digest = canonical.sha256(data)
+    digest = compute_blake3(data)
     try:
         manifest = DatasetManifest.from_bytes(data, digest)
     except ProtocolError as error:
@@ -178,7 +184,7 @@ def read_manifest_bytes(folder: Path) -> bytes:
     """Return the bytes of a folder's manifest. Raises OperatorError("no_dataset") if it cannot be read."""
     try:
         with (folder / MANIFEST_FILE).open("rb") as file:
-            return file.read(MAX_MANIFEST_BYTES + 1)
+            return file.read(MAX_DATASET_MANIFEST_BYTES + 1)
     except OSError as error:
         raise OperatorError(
             "no_dataset",

@@ -1,27 +1,28 @@
-"""Data sets of a trainer: published as shards at its origin, and compared with those in its pool's parameters."""
+"""Data sets of a trainer: offered at its origin, and compared with those in its pool's parameters."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Hash
-from covey.shardcast.store import ShardStore
+from covey.shardcast.manifest_index import read_contents
+from covey.shardcast.origin_store import OriginStore
 from covey.tasks.catalog import DataSetCatalog, list_folders
 from covey.tasks.dataset import Folder, open_folder
 
 
-def add_data_set(store: ShardStore, folder: Path) -> Hash:
-    """Copy the shards of a data set into a store, then its manifest, and return its digest.
+def add_data_set(store: OriginStore, folder: Path) -> Hash:
+    """Link the files of a data set into an origin's folder, add its manifest, and return its digest.
 
-    Shards that are already in the store are not written again. Raises OperatorError("bad_dataset") if the hash of a
-    file differs from the manifest's.
+    Reads and hashes all files. Raises OperatorError("bad_dataset") if a piece does not have its hash.
     """
     data_set = open_folder(folder)
-    content = Folder(folder)
-    for file in data_set.manifest.files:
-        for number, shard in enumerate(file.shards):
-            store.add_shard(shard.sha256, content.read_shard(file, number))
-    store.add_manifest(data_set.manifest)
+    content, manifest = Folder(folder), data_set.manifest
+    for file in manifest.files:
+        for number in range(len(file.pieces)):
+            content.read_piece(file, number)
+    data, files = manifest.to_bytes(), {file.name: folder / file.name for file in manifest.files}
+    store.add_contents(data_set.digest, data, read_contents(data, data_set.digest), files=files)
     return data_set.digest
 
 

@@ -3,10 +3,10 @@
     rows.jsonl                               one canonical JSON row per line
     train.TYPE.index, held_out.TYPE.index    12 bytes per row of that split and task type: offset (u64) and length (u32)
                                              in rows.jsonl, little endian, without the newline
-    manifest.json                            sizes and hashes of all files and their shards; its SHA-256 is the digest
+    manifest.json                            names and sizes of all files, and the hashes of their pieces
 
-Equal rows in the same order produce the same digest. The finished folder is moved into place by one rename,
-so an incomplete data set is never visible.
+The BLAKE3 hash of the manifest is the digest of the data set. Equal rows in the same order produce the same digest. The
+finished folder is moved into place by one rename, so an incomplete data set is never visible.
 """
 
 import hashlib
@@ -17,11 +17,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from blake3 import blake3
+
 from covey.environments.base import Split
 from covey.errors import OperatorError
 from covey.protocol import canonical
+from covey.protocol.dataset_manifest import (
+    DATA_PIECE_BYTES,
+    MAX_DATASET_MANIFEST_BYTES,
+    DatasetFile,
+    DatasetManifest,
+)
 from covey.protocol.ids import Hash, hash_from_bytes
-from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File, Shard
 from covey.runtime.files import sync, write_atomically
 from covey.tasks.dataset_row import TaskRecord
 
@@ -36,44 +43,42 @@ def get_index_name(split: Split, task_type: str) -> str:
 
 
 class HashedFile:
-    """A file that is split into shards and hashed while it is written."""
+    """A file whose pieces are hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
         """Number of bytes written so far."""
         self._path = path
         self._file: BinaryIO = path.open("xb")
-        self._whole, self._part, self._part_size = hashlib.sha256(), hashlib.sha256(), 0
-        self._shards: list[Shard] = []
+        self._piece, self._piece_size = blake3(), 0
+        self._hashes: list[Hash] = []
 
     def write(self, data: bytes) -> None:
         self._file.write(data)
-        self._whole.update(data)
         self.size += len(data)
         view = memoryview(data)
         while view:
-            piece = view[: DATA_SHARD_BYTES - self._part_size]
-            self._part.update(piece)
-            self._part_size += len(piece)
-            view = view[len(piece) :]
-            if self._part_size == DATA_SHARD_BYTES:
+            part = view[: DATA_PIECE_BYTES - self._piece_size]
+            self._piece.update(part)
+            self._piece_size += len(part)
+            view = view[len(part) :]
+            if self._piece_size == DATA_PIECE_BYTES:
                 self._cut()
 
-    def finish(self) -> File:
+    def finish(self) -> DatasetFile:
         """Close the file, flush it to disk and describe it."""
         self.close()
         sync(self._path)
-        if self._part_size:
+        if self._piece_size:
             self._cut()
-        whole = hash_from_bytes(self._whole.digest())
-        return File(name=self._path.name, size=self.size, sha256=whole, shards=tuple(self._shards))
+        return DatasetFile(name=self._path.name, size=self.size, hashes=tuple(self._hashes))
 
     def close(self) -> None:
         self._file.close()
 
     def _cut(self) -> None:
-        self._shards.append(Shard(size=self._part_size, sha256=hash_from_bytes(self._part.digest())))
-        self._part, self._part_size = hashlib.sha256(), 0
+        self._hashes.append(hash_from_bytes(self._piece.digest()))
+        self._piece, self._piece_size = blake3(), 0
 
 
 class DataSetWriter:
@@ -147,11 +152,12 @@ class DataSetWriter:
             )
         files = sorted((file.finish() for file in (self._rows, *self._indexes.values())), key=lambda file: file.name)
         manifest = DatasetManifest(files=tuple(files))
-        data, digest = manifest.to_bytes(), manifest.compute_hash()
-        if len(data) > MAX_MANIFEST_BYTES:
+        data, digest = manifest.to_bytes(), manifest.digest
+        if len(data) > MAX_DATASET_MANIFEST_BYTES:
             raise OperatorError(
                 "dataset_too_large",
-                f"the manifest of the data set has {len(data)} bytes, but at most {MAX_MANIFEST_BYTES} are allowed",
+                f"the manifest of the data set has {len(data)} bytes, but at most {MAX_DATASET_MANIFEST_BYTES} are "
+                "allowed",
                 fix="Split the rows into several data sets, and combine them in a mixture",
             )
         write_atomically(self._draft / MANIFEST_FILE, data)

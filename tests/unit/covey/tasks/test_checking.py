@@ -81,13 +81,13 @@ def test_check__counts__worked_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "train.math.index"])
-def test_check__one_flipped_bit__names_its_shard(tmp_path, name):
+def test_check__one_flipped_bit__names_its_piece(tmp_path, name):
     make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
     path = tmp_path / "tasks" / name
     data = bytearray(path.read_bytes())
     data[7] ^= 1
     path.write_bytes(data)
-    with pytest.raises(OperatorError, match=f"bad_dataset: shard 0 of .*{name}"):
+    with pytest.raises(OperatorError, match=f"bad_dataset: piece 0 of .*{name}"):
         check_data_set(tmp_path / "tasks")
 
 

@@ -8,8 +8,9 @@ from covey.environments.registry import compute_fingerprint, load
 from covey.environments.task_draws import draw_below, is_held_out
 from covey.errors import OperatorError
 from covey.protocol import canonical
-from covey.protocol.manifest import DatasetManifest, File, Shard
-from covey.tasks.dataset import open_folder
+from covey.protocol.dataset_manifest import DATA_PIECE_BYTES, DatasetFile, DatasetManifest
+from covey.protocol.pieces import build_pieces, compute_blake3
+from covey.tasks.dataset import Folder, open_folder
 from tests.fakes.tasks import make_data_set, make_row
 
 pytestmark = pytest.mark.unit
@@ -28,10 +29,9 @@ def seal(folder):
     files = []
     for path in sorted(folder.iterdir()):
         if path.name != "manifest.json":
-            data = path.read_bytes()
-            sha256 = canonical.sha256(data)
-            shards = (Shard(size=len(data), sha256=sha256),)
-            files.append(File(name=path.name, size=len(data), sha256=sha256, shards=shards))
+            pieces = build_pieces(memoryview(path.read_bytes()), DATA_PIECE_BYTES)
+            hashes = tuple(piece.digest for piece in pieces)
+            files.append(DatasetFile(name=path.name, size=path.stat().st_size, hashes=hashes))
     (folder / "manifest.json").write_bytes(DatasetManifest(files=tuple(files)).to_bytes())
     return open_folder(folder)
 
@@ -136,8 +136,28 @@ def test_read__bytes_that_changed_in_the_folder__bad_dataset_until_an_import_rep
     rows.write_bytes(rows.read_bytes().replace(b"What", b"That"))
     damaged = open_folder(tmp_path / "tasks")
     for _ in range(2):
-        with pytest.raises(OperatorError, match=r"bad_dataset: shard 0 of .*rows\.jsonl"):
+        with pytest.raises(OperatorError, match=r"bad_dataset: piece 0 of .*rows\.jsonl"):
             damaged.read("train", "math", 0)
     assert make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)]).digest == data_set.digest
     assert open_folder(tmp_path / "tasks").read("train", "math", 0).prompt.startswith("What")
     assert [path.name for path in tmp_path.iterdir()] == ["tasks"]
+
+
+def test_read__equal_pieces_in_two_files__are_hashed_in_both(tmp_path):
+    files = (DatasetFile(name=name, size=3, hashes=(build_pieces(memoryview(b"abc"))[0].digest,)) for name in "ab")
+    first, second = files
+    (tmp_path / "a").write_bytes(b"abc")
+    (tmp_path / "b").write_bytes(b"xyz")
+    folder = Folder(tmp_path)
+    assert folder.read(first, 1, 2) == b"bc"
+    with pytest.raises(OperatorError, match="bad_dataset: piece 0 of"):
+        folder.read(second, 1, 2)
+
+
+def test_manifest__written_by_an_import__has_the_hashes_of_the_pieces(tmp_path):
+    made = make_data_set(tmp_path / "tasks", [make_row(n, prompt=f"{n} " + "x" * 700_000) for n in range(5)])
+    assert [len(file.pieces) for file in made.manifest.files] == [1, 4, 1]
+    for file in made.manifest.files:
+        data = memoryview((tmp_path / "tasks" / file.name).read_bytes())
+        assert file.pieces == build_pieces(data, 1 << 20)
+    assert made.digest == compute_blake3((tmp_path / "tasks" / "manifest.json").read_bytes())

@@ -1,9 +1,15 @@
+import errno
+import os
+
 import pytest
 
 from covey.errors import OperatorError
-from covey.shardcast.store import ShardStore
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.piece_files import map_piece
+from covey.shardcast.reachability import PolicyRetention
 from covey.tasks.catalog import DataSetCatalog
 from covey.tasks.publishing import add_data_set, require_data_sets, require_named
+from tests.fakes.served_policies import Publisher, flip
 from tests.fakes.tasks import make_data_set, make_row
 
 pytestmark = pytest.mark.unit
@@ -11,16 +17,67 @@ pytestmark = pytest.mark.unit
 OTHER = "0x" + "ab" * 32
 
 
-def test_add_data_set__twice__the_store_has_each_shard_once(tmp_path):
-    data_set = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
-    store = ShardStore(tmp_path / "origin")
-    assert add_data_set(store, tmp_path / "tasks") == add_data_set(store, tmp_path / "tasks") == data_set.digest
-    assert store.find_manifest(data_set.manifest.compute_name()) == data_set.manifest.to_bytes()
-    shards = {shard.sha256 for shard in data_set.manifest.shards}
-    assert {path.name for path in (tmp_path / "origin" / "shards").iterdir()} == shards
-    assert len(shards) == 3
-    rows = b"".join(store.get_shard_path(shard.sha256).read_bytes() for shard in data_set.manifest.files[1].shards)
-    assert rows == (tmp_path / "tasks" / "rows.jsonl").read_bytes()
+@pytest.fixture
+def store(tmp_path):
+    return OriginStore(tmp_path / "origin")
+
+
+def read_piece(store, piece):
+    location = OriginStore(store.root).find_piece(piece.digest)
+    return None if location is None else bytes(map_piece(location))
+
+
+def test_add_data_set__twice__links_its_files_and_serves_every_piece(tmp_path, store):
+    made = make_data_set(tmp_path / "tasks", [make_row(n, prompt=f"{n} " + "x" * 700_000) for n in range(5)])
+    assert add_data_set(store, tmp_path / "tasks") == add_data_set(store, tmp_path / "tasks") == made.digest
+    assert store.find_manifest(made.digest) == (tmp_path / "tasks" / "manifest.json").read_bytes()
+    for file in made.manifest.files:
+        source = tmp_path / "tasks" / file.name
+        assert (store.root / "objects" / made.digest / file.name).samefile(source)
+        assert b"".join(read_piece(store, piece) for piece in file.pieces) == source.read_bytes()
+
+
+def test_add_data_set__other_file_system__copies_and_repairs_the_copy(tmp_path, store, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    made = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
+    add_data_set(store, tmp_path / "tasks")
+    (piece,) = made.manifest.find_file("rows.jsonl").pieces
+    flip(store.root / "objects" / made.digest / "rows.jsonl")
+    assert read_piece(store, piece) is None
+    add_data_set(store, tmp_path / "tasks")
+    assert read_piece(store, piece) == (tmp_path / "tasks" / "rows.jsonl").read_bytes()
+
+
+def test_add_data_set__damaged_folder__is_not_served_until_an_import_repairs_it(tmp_path, store):
+    rows = [make_row(n) for n in range(9)]
+    made = make_data_set(tmp_path / "tasks", rows)
+    path = tmp_path / "tasks" / "rows.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"What", b"That"))
+    with pytest.raises(OperatorError, match=r"bad_dataset: piece 0 of .*rows\.jsonl"):
+        add_data_set(store, tmp_path / "tasks")
+    assert store.find_manifest(made.digest) is None
+    make_data_set(tmp_path / "tasks", rows)
+    add_data_set(store, tmp_path / "tasks")
+    (piece,) = made.manifest.find_file("rows.jsonl").pieces
+    flip(path)  # The same file, since it is linked.
+    assert read_piece(store, piece) is None
+    make_data_set(tmp_path / "tasks", rows)
+    add_data_set(store, tmp_path / "tasks")
+    assert read_piece(store, piece) == path.read_bytes()
+
+
+def test_add_data_set__pruning_of_policies__spares_it_even_if_its_manifest_is_damaged(tmp_path, store):
+    made = make_data_set(tmp_path / "tasks", [make_row(1)])
+    add_data_set(store, tmp_path / "tasks")
+    Publisher(store, tmp_path).add_anchor(1)
+    for _ in range(2):
+        store.prune(1, PolicyRetention(keep=0), now=1e12)
+        assert (store.root / "objects" / made.digest / "rows.jsonl").exists()
+        assert (store.root / "manifests" / made.digest).exists()
+        flip(store.root / "manifests" / made.digest)
 
 
 def test_require_data_sets__missing_data_set_of_a_pool__wrong_dataset(tmp_path):
