@@ -89,6 +89,10 @@ class Engine(Protocol):
         """Version of the loaded policy. None before the first `load_policy`."""
 
     @property
+    def load_pause(self) -> float:
+        """Seconds for which the last `load_policy` kept the engine from generating. 0 before the first one."""
+
+    @property
     def hidden_size(self) -> int:
         """Width of the last hidden state."""
 
@@ -108,7 +112,7 @@ class Engine(Protocol):
         """Tokenizer of the policy."""
 
     def load_policy(self, folder: Path, version: int) -> None:
-        """Replace the weights with those in `folder`/model.safetensors.
+        """Replace the weights with those in `folder`/model.safetensors. Tensors that are equal may be left as they are.
 
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the weights do not fit the model.
         """

@@ -1,6 +1,6 @@
 """Models and their weights on disk. Engines load policies with this module, and the trainer saves them.
 
-Weights are safetensors only, so loading runs no code. Equal weights have equal bytes, so the manifest hash of a
+Weights are safetensors only, so loading runs no code. Equal weights have equal bytes, so the record hash of a
 policy is reproducible.
 """
 
@@ -30,8 +30,8 @@ from transformers.utils import logging
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.configs import CONFIG_FILE, require_attention, require_layers, require_one_meaning, require_windows
 from covey.model.generation_config import read_end_tokens, save_generation
+from covey.protocol.policy_record import PIECES_FILE, RECORD_FILE, WEIGHTS_FILE
 
-WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
 """Tokenizer settings that describe how the tokenizer was loaded."""
@@ -62,18 +62,19 @@ class _WeightsFile(Protocol):
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
-def save_policy(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    dtype: str,
-    weights: Mapping[str, torch.Tensor] | None = None,
-) -> None:
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str) -> None:
     """Write the files that `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
 
-    A generation configuration is written if the model was loaded with one. Files with the same names in `folder` are
-    overwritten, and the folder is created if it is missing. `weights` replaces the result of `get_weights` if the model
-    itself has only shards of the weights.
+    Files with the same names in `folder` are overwritten, and the folder is created if it is missing.
+    """
+    save_configuration(model, tokenizer, folder, dtype)
+    _save(get_weights(model), folder / WEIGHTS_FILE, dtype)
+
+
+def save_configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str) -> None:
+    """Write the files of a policy except its weights, which are stored in `dtype`: config and tokenizer files.
+
+    A generation configuration is written if the model was loaded with one.
     """
     config = copy.deepcopy(model.config)
     config.dtype = _get_dtype(dtype)
@@ -83,7 +84,6 @@ def save_policy(
     tokenizer.save_pretrained(folder)
     _drop_origin(folder / "tokenizer_config.json")
     save_generation(model, folder)
-    _save(get_weights(model) if weights is None else weights, folder / WEIGHTS_FILE, dtype)
 
 
 def get_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -178,8 +178,26 @@ def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int],
         )
 
 
-def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> None:
-    """Replace the model's weights in place with those in a safetensors file.
+def read_digests(folder: Path) -> Mapping[str, str]:
+    """Return the digests of a downloaded policy's tensors, by name. Empty if the folder has no record."""
+    try:
+        rows = json.loads((folder / RECORD_FILE).read_bytes())["tensors"]
+        return {str(row["name"]): str(row["digest"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # Without digests all tensors count as changed.
+
+
+def find_changed(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the names of the tensors whose digests differ. None means all, if either policy has no digests."""
+    if not before or before.keys() != after.keys():
+        return None
+    return frozenset(name for name, digest in after.items() if before[name] != digest)
+
+
+def load_weights(
+    model: PreTrainedModel, path: Path, dtype: str | None = None, *, names: Set[str] | None = None
+) -> None:
+    """Replace the model's weights in place with those in a safetensors file, or only those in `names`.
 
     Names and shapes must be exactly the model's. All tensors must have one floating-point dtype (`dtype` if it is
     given), and all values must be finite. They are converted to the model's own dtype. The conversion from bfloat16 to
@@ -190,32 +208,36 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
     """
     weights = get_weights(model)
     with torch.no_grad():
-        for name, tensor in read_weights(model, path, dtype):
+        for name, tensor in read_weights(model, path, dtype, names=names):
             weights[name].copy_(tensor)
 
 
-def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a safetensors file by name. Only one is in memory at a time.
+def read_weights(
+    model: PreTrainedModel, path: Path, dtype: str | None = None, *, names: Set[str] | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a safetensors file by name, or only those in `names`. Only one is in memory at a time.
 
     The file is checked first, with the same errors as in `load_weights`.
     """
     weights, is_checked = get_weights(model), False
     try:
         with safe_open(path, framework="pt") as file:
-            _require_match(cast(_WeightsFile, file), weights, dtype)
+            _require_match(cast(_WeightsFile, file), weights, dtype, names=names)
             is_checked = True
             for name in weights:
-                yield name, file.get_tensor(name)
+                if names is None or name in names:
+                    yield name, file.get_tensor(name)
     except (OSError, SafetensorError) as error:
         if is_checked:
             raise TransientError("disk_failed", f"{path} could not be read a second time: {error}") from error
         raise _unreadable(path) from error
 
 
-def require_policy(folder: Path) -> None:
+def require_policy(folder: Path, *, names: Set[str] | None = None) -> None:
     """Check that the weights in `folder` fit the model that its config describes, for every engine.
 
-    No model is loaded, and one tensor is in memory at a time. Raises ProtocolError("policy_mismatch") if they do not
+    No model is loaded, and one tensor is in memory at a time. Only the values of the tensors in `names` are read, if it
+    is given. Raises ProtocolError("policy_mismatch") if they do not
     fit, and OperatorError("model_unavailable") if the config does not describe a model.
     """
     try:
@@ -230,17 +252,19 @@ def require_policy(folder: Path) -> None:
     path = folder / WEIGHTS_FILE
     try:
         with safe_open(path, framework="pt") as file:
-            _require_match(cast(_WeightsFile, file), get_weights(model), None)
+            _require_match(cast(_WeightsFile, file), get_weights(model), None, names=names)
     except (OSError, SafetensorError) as error:
         raise _unreadable(path) from error
 
 
 def describe_policy(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file of a policy except the weights, by relative path.
+    """Return the SHA-256 of every file that configures a policy, by relative path.
 
-    If one of these files changes, the weights alone cannot be reloaded.
+    If one of these files changes, the weights alone cannot be reloaded. The files that describe the weights do not
+    count: the record and the hashes of pieces.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
+    left_out = {WEIGHTS_FILE, RECORD_FILE, PIECES_FILE}
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in left_out)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -258,10 +282,12 @@ def _drop_origin(path: Path) -> None:
     path.write_text(json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtype: str | None) -> None:
-    names = set(file.keys())
-    if names != set(weights):
-        missing, surplus = sorted(set(weights) - names), sorted(names - set(weights))
+def _require_match(
+    file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtype: str | None, *, names: Set[str] | None
+) -> None:
+    found = set(file.keys())
+    if found != set(weights):
+        missing, surplus = sorted(set(weights) - found), sorted(found - set(weights))
         raise ProtocolError(
             "policy_mismatch",
             f"{len(missing)} weights are missing, for example {missing[:3]}, and {len(surplus)} "
@@ -283,7 +309,8 @@ def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtyp
                 f"the tensor {name} has the data type {entry.get_dtype()} instead of "
                 f"{required or 'a floating-point type'}",
             )
-        if not bool(torch.isfinite(file.get_tensor(name)).all()):
+        is_read = names is None or name in names
+        if is_read and not bool(torch.isfinite(file.get_tensor(name)).all()):
             # With such weights honest work cannot be distinguished from false work.
             raise ProtocolError("policy_mismatch", f'tensor "{name}" contains NaN or Inf')
 

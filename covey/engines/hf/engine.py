@@ -4,6 +4,7 @@ Its float32 results for different batches agree within a pool's default limits. 
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +23,17 @@ from covey.engines.process_memory import explain_memory
 from covey.errors import OperatorError, ProtocolError
 from covey.model.generation_config import get_end_tokens
 from covey.model.policy_files import (
-    WEIGHTS_FILE,
     describe_policy,
+    find_changed,
     get_head,
     load_end_tokens,
     load_model,
     load_tokenizer,
     load_weights,
+    read_digests,
     require_vocabulary,
 )
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.sampling.sampler import load_kernels, sample, score
 from covey.toploc.topk import Capture
 from covey.toploc.topk_torch import find_tops
@@ -70,6 +73,9 @@ class HuggingFaceEngine:
         """Digests of the files, except the weights, from which model and tokenizer were built. None if they were not
         built from a policy's folder.
         """
+        self._digests: Mapping[str, str] = {}
+        """Digests of the loaded tensors. Empty if they are unknown."""
+        self._pause = 0.0
 
     @classmethod
     def from_model(
@@ -86,6 +92,11 @@ class HuggingFaceEngine:
     def policy_version(self) -> int | None:
         """Version of the loaded policy. None before the first one."""
         return self._version
+
+    @property
+    def load_pause(self) -> float:
+        """Seconds for which the last `load_policy` kept this engine from computing."""
+        return self._pause
 
     @property
     def hidden_size(self) -> int:
@@ -113,22 +124,27 @@ class HuggingFaceEngine:
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place. The first call also builds the model, from `base` or from `folder`.
 
-        Without a base, model and tokenizer are built again if the other files of `folder` have changed. Otherwise the
+        Only tensors that differ from the loaded policy are read, if the records of both policies are known. Without a
+        base, model and tokenizer are built again if the other files of `folder` have changed. Otherwise the
         results of a policy would depend on which policy this process loaded first.
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the new one does not fit. If reading fails
         after weights were changed, no policy is loaded.
         """
         described = describe_policy(folder) if self._base is None else None
+        digests = read_digests(folder)
         with self._turn:
+            started = time.monotonic()
+            changed = find_changed(self._digests, digests)
             if self._model is None:
                 self._model, self._tokenizer, self._end_tokens = self._build(self._base or folder, folder)
                 self._described = described
             elif self._described is None or self._described == described:
-                previous, self._version = self._version, None  # a half-loaded policy must not be used
+                # A half-loaded policy must not be used.
+                previous, self._version, self._digests = (self._version, self._digests), None, {}
                 try:
-                    load_weights(self._model, folder / WEIGHTS_FILE)
+                    load_weights(self._model, folder / WEIGHTS_FILE, names=changed)
                 except ProtocolError:  # raised before any weight was changed
-                    self._version = previous
+                    self._version, self._digests = previous
                     raise
             else:
                 try:
@@ -136,7 +152,8 @@ class HuggingFaceEngine:
                 except OperatorError as error:  # another policy did load, so this policy is wrong and not the machine
                     raise ProtocolError("policy_mismatch", error.message) from error
                 (self._model, self._tokenizer, self._end_tokens), self._described = built, described
-            self._version = version
+            self._version, self._digests = version, digests
+            self._pause = time.monotonic() - started
 
     def _build(
         self, source: str | Path, folder: Path

@@ -7,7 +7,8 @@ last policy.
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -77,6 +78,9 @@ class VllmEngine:
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._end_tokens = frozenset[int]()
         self._version: int | None = None
+        self._digests: Mapping[str, str] = {}
+        """Digests of the loaded tensors. Empty if they are unknown."""
+        self._pause = 0.0
         self._sizes: tuple[int, ...] = (0, 0, 0)
         """Width of the hidden states, size of the vocabulary, and maximum sequence length."""
         self.preemptions = 0
@@ -89,6 +93,11 @@ class VllmEngine:
     def policy_version(self) -> int | None:
         """Version of the loaded policy. None before the first one."""
         return self._version
+
+    @property
+    def load_pause(self) -> float:
+        """Seconds for which the last `load_policy` kept the engine from generating, or in which it started."""
+        return self._pause
 
     @property
     def process_id(self) -> int | None:
@@ -123,10 +132,12 @@ class VllmEngine:
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place, or start a new process if other files of the folder have changed.
 
-        The files are read and checked while generations run. Running generations finish before anything changes. Raises
-        ProtocolError("policy_mismatch") and keeps the old policy if the folder does not contain a model. Also raises it
-        if the model does not run here but the previous one did. Raises TransientError if the process died during the
-        load. Raises OperatorError if the first policy cannot be loaded.
+        Only tensors that differ from the loaded policy are read, if the records of both policies are known. The files
+        are read and checked while generations run. Running generations finish before anything changes.
+
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder does not contain a model, or if
+        the model does not run here but the previous one did. Raises TransientError if the process died during the load.
+        Raises OperatorError if the first policy cannot be loaded.
         """
         try:
             self._load(folder, version)
@@ -139,23 +150,28 @@ class VllmEngine:
     def _load(self, folder: Path, version: int) -> None:
         import torch
 
-        from covey.model.policy_files import describe_policy, load_end_tokens, load_tokenizer, require_policy
+        from covey.model import policy_files
 
         torch.set_num_threads(self._threads)  # this process must leave the other cores to the subprocess
-        require_policy(folder)  # checked here, because the subprocess generates nothing while it answers
+        digests = policy_files.read_digests(folder)
+        changed = policy_files.find_changed(self._digests, digests)
+        # Checked here, because the subprocess generates nothing while it answers.
+        policy_files.require_policy(folder, names=changed)
         with self._turn:
-            described = describe_policy(folder)
+            described, started = policy_files.describe_policy(folder), time.monotonic()
             if self.process_id is not None and described == self._described:
+                self._digests = {}  # If the reload fails, the loaded tensors are unknown.
                 self._ask(Frame("reload", {"folder": str(folder), "version": version}))
             else:
-                tokenizer = load_tokenizer(folder)
-                end_tokens = load_end_tokens(folder, tokenizer)
+                tokenizer = policy_files.load_tokenizer(folder)
+                end_tokens = policy_files.load_end_tokens(folder, tokenizer)
                 if self.process_id is not None:
                     self._ask(Frame("wait"))
                 # A model of which only the weights changed still fits on a machine that ran it.
                 start = self._start_again if described == self._described else self._start
                 start(folder, version, tokenizer, end_tokens)
-            self._folder, self._version, self._described = folder, version, described
+            self._folder, self._version, self._described, self._digests = folder, version, described, digests
+            self._pause = time.monotonic() - started
 
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None

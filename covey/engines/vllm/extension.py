@@ -4,8 +4,9 @@ vLLM adds the class as a base of its own worker class. The class therefore has n
 `covey_install`.
 """
 
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from vllm.platforms import current_platform
 
 from covey.engines.cpu_tuning import disable_amx_tiles
 from covey.engines.vllm.recorder import Recorder, ReplayClaim
-from covey.model.policy_files import WEIGHTS_FILE
+from covey.model.policy_files import find_changed, read_digests
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.toploc.topk import Capture
+
+_LAYER = re.compile(r"(.*\.)?layers\.[0-9]+\.")
 
 if current_platform.is_cpu():
     disable_amx_tiles()  # each worker's process imports this module before vLLM builds the worker
@@ -30,11 +34,14 @@ class CoveyWorker:
 
     model_runner: Any
     covey_recorder: Recorder
+    covey_digests: Mapping[str, str]
+    """Digests of the loaded tensors by name. Empty if they are unknown."""
 
     def covey_install(self) -> None:
         """Prepare the worker. Called once after its start."""
         for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, but the parent finishes its work first
             signal.signal(number, signal.SIG_IGN)
+        self.covey_digests = {}
         self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
 
     def covey_begin(
@@ -60,8 +67,16 @@ class CoveyWorker:
         return self.covey_recorder.take_missed()
 
     def covey_reload(self, folder: str) -> None:
-        """Replace the weights in place. The parent has checked that they fit."""
-        self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE))
+        """Replace the weights in place. The parent has checked that they fit.
+
+        After the first call only the blocks in which a tensor has changed are loaded, if the policies have records.
+        """
+        digests = read_digests(Path(folder))
+        changed = find_changed(self.covey_digests, digests)
+        self.covey_digests = {}  # If the reload fails, the loaded tensors are unknown.
+        blocks = None if changed is None else {_get_block(name) for name in changed}
+        self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE, blocks))
+        self.covey_digests = digests
         for module in self.model_runner.get_model().modules():
             # On a CPU the head has a packed copy of its weights. A reload packs only the weights that it loads. A head
             # that is tied to the embedding is not loaded, so without this it would keep the old policy.
@@ -69,7 +84,19 @@ class CoveyWorker:
                 module.quant_method.process_weights_after_loading(module)
 
 
-def _read_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def _get_block(name: str) -> str:
+    """Return the part of the model that has to be loaded as a whole if the tensor `name` has changed.
+
+    vLLM fuses tensors of one decoder layer, such as the projections of queries, keys and values, and a partly loaded
+    fused tensor would contain garbage. Example: "model.layers.3." for "model.layers.3.mlp.up_proj.weight".
+    """
+    found = _LAYER.match(name)
+    return found[0] if found else name.rpartition(".")[0]
+
+
+def _read_weights(path: Path, blocks: Set[str] | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a file, or those of some blocks."""
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # the file is not a mapping
-            yield name, file.get_tensor(name)
+            if blocks is None or _get_block(name) in blocks:
+                yield name, file.get_tensor(name)

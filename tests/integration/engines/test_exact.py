@@ -29,8 +29,8 @@ from covey.engines.factory import require_engine
 from covey.engines.installation import describe_build, describe_hardware
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
-from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.params import PoolParams
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
 from covey.sandbox import CallLimits, Sandbox
 from covey.toploc.topk import Capture

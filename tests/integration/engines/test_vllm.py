@@ -24,8 +24,8 @@ from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequ
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.params import VerificationParams
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import TOP_K, WINDOW

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Llama
 
 from covey.errors import OperatorError, ProtocolError
 from covey.model.configs import require_layers
-from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer, require_policy, save_policy
+from covey.model.policy_files import load_model, load_tokenizer, require_policy, save_policy
 from covey.model.tiny import build_model, build_tokenizer
+from covey.protocol.policy_record import WEIGHTS_FILE
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError, ProtocolError
 from covey.model.policy_files import (
-    WEIGHTS_FILE,
     describe_policy,
     get_head,
     get_weights,
@@ -22,6 +21,7 @@ from covey.model.policy_files import (
     save_policy,
 )
 from covey.model.tiny import build_model, build_tokenizer
+from covey.protocol.policy_record import WEIGHTS_FILE
 from tests.fakes.weights import save_weights
 
 pytestmark = pytest.mark.unit

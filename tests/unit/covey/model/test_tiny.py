@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.model.policy_files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer
+from covey.model.policy_files import get_weights, load_model, load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.recipe import WarmStart
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder, warm_start
+from covey.protocol.policy_record import WEIGHTS_FILE
 from tests.fakes.weights import save_weights
 
 pytestmark = pytest.mark.unit

@@ -16,10 +16,11 @@ from covey.engines.base import Completion, GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
-from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import build_model, tiny_folder
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.sampling.noise import gumbel
 from covey.toploc.topk import EVERYTHING, join
 from tests.fakes.weights import save_weights
