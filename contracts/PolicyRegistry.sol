@@ -11,34 +11,34 @@ contract PolicyRegistry is IPolicyRegistry {
     /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
 
-    /// @dev Manifest hashes of each pool, indexed by step.
-    mapping(uint256 pool => bytes32[]) private _manifests;
+    /// @dev Record hashes of each pool, indexed by step.
+    mapping(uint256 pool => bytes32[]) private _records;
 
     constructor(IPoolRegistry pools) {
         POOLS = pools;
     }
 
     /// @inheritdoc IPolicyRegistry
-    function publish(uint256 pool, uint64 step, bytes32 manifestHash) external {
+    function publish(uint256 pool, uint64 step, bytes32 recordHash) external {
         if (POOLS.stateOf(pool) != PoolState.Active) revert PoolNotActive(pool);
         if (!POOLS.isOpen(pool)) revert PoolNotActive(pool);
         if (msg.sender != POOLS.getTerms(pool).trainer) revert NotTrainer(pool, msg.sender);
-        if (step != _manifests[pool].length) revert WrongStep(_manifests[pool].length, step);
-        if (manifestHash == bytes32(0)) revert ZeroHash();
+        if (step != _records[pool].length) revert WrongStep(_records[pool].length, step);
+        if (recordHash == bytes32(0)) revert ZeroHash();
 
-        _manifests[pool].push(manifestHash);
+        _records[pool].push(recordHash);
 
-        emit PolicyPublished(pool, step, manifestHash);
+        emit PolicyPublished(pool, step, recordHash);
     }
 
     /// @inheritdoc IPolicyRegistry
     function policyOf(uint256 pool, uint64 step) external view returns (bytes32) {
-        if (step >= _manifests[pool].length) revert UnknownStep(pool, step);
-        return _manifests[pool][step];
+        if (step >= _records[pool].length) revert UnknownStep(pool, step);
+        return _records[pool][step];
     }
 
     /// @inheritdoc IPolicyRegistry
     function stepsOf(uint256 pool) external view returns (uint64) {
-        return uint64(_manifests[pool].length);
+        return uint64(_records[pool].length);
     }
 }

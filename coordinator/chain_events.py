@@ -71,7 +71,7 @@ def on_policy_published(ctx: Context, repository: Repository, event: events.Poli
         repository,
         ctx.params,
         number=event.step,
-        manifest_hash=event.manifest_hash,
+        record_hash=event.record_hash,
         block=event.block_number,
         now=ctx.clock(),
     )

@@ -2,14 +2,14 @@
 pragma solidity ^0.8.28;
 
 /// @title IPolicyRegistry
-/// @notice Registers the policy of a pool at each step: the hash of its manifest, which is published once and never
+/// @notice Registers the policy of a pool at each step: the hash of its record, which is published once and never
 /// changes.
 interface IPolicyRegistry {
     /// @notice The trainer published a policy.
     /// @param pool Id of the pool.
     /// @param step Step of the policy.
-    /// @param manifestHash SHA-256 of the policy's manifest.
-    event PolicyPublished(uint256 indexed pool, uint64 indexed step, bytes32 manifestHash);
+    /// @param recordHash Hash of the policy's record (a Merkle root).
+    event PolicyPublished(uint256 indexed pool, uint64 indexed step, bytes32 recordHash);
 
     /// @notice The caller is not the trainer of the pool.
     /// @param pool Id of the pool.
@@ -25,7 +25,7 @@ interface IPolicyRegistry {
     /// @param actual Step that was given.
     error WrongStep(uint256 expected, uint256 actual);
 
-    /// @notice The manifest hash is zero.
+    /// @notice The record hash is zero.
     error ZeroHash();
 
     /// @notice No policy has been published for this step.
@@ -37,14 +37,14 @@ interface IPolicyRegistry {
     /// @dev Trainer only, while the pool is active and PoolRegistry is not paused.
     /// @param pool Id of the pool.
     /// @param step The next step.
-    /// @param manifestHash SHA-256 of the policy's manifest.
-    function publish(uint256 pool, uint64 step, bytes32 manifestHash) external;
+    /// @param recordHash Hash of the policy's record (a Merkle root).
+    function publish(uint256 pool, uint64 step, bytes32 recordHash) external;
 
-    /// @notice Returns the manifest hash of a published step.
+    /// @notice Returns the record hash of a published step.
     /// @dev Reverts with UnknownStep for any other step.
     /// @param pool Id of the pool.
     /// @param step Step of the policy.
-    /// @return SHA-256 of the policy's manifest.
+    /// @return Hash of the policy's record (a Merkle root).
     function policyOf(uint256 pool, uint64 step) external view returns (bytes32);
 
     /// @notice Returns the number of published steps.

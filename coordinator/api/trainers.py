@@ -41,14 +41,14 @@ def find_batch(ctx: Context, step: int) -> BatchOrder | None:
         row = repository.get_step(step)
         if row is None or row.state is StepState.OPEN:
             return None
-        manifests = {s.number: Hash(s.manifest_hash) for s in repository.list_steps() if s.manifest_hash}
+        manifests = {s.number: Hash(s.record_hash) for s in repository.list_steps() if s.record_hash}
         items = tuple(
             BatchItem(
                 receipt_hash=Hash(s.receipt_hash),
                 task=TaskId(s.task),
                 node=Address(s.node),
                 policy_version=Step(s.policy_version),
-                manifest_hash=manifests[s.policy_version],
+                record_hash=manifests[s.policy_version],
                 work_key=Hash(s.work_key),
                 url=sign_download(ctx, s),
                 replayed=s.is_replayed,

@@ -134,7 +134,7 @@ def take_turn(ctx: Context, caller: ValidatorCaller, body: TurnRequest) -> Valid
                 receipt=ReceiptBody.of(to_receipt(row, ctx.config.pool)),
                 signature=row.signature,
                 url=sign_download(ctx, row),
-                manifest_hash=Hash(step.manifest_hash),
+                record_hash=Hash(step.record_hash),
                 full=judgement.full,
                 seconds_left=max(0.0, judgement.deadline - ctx.clock()),
             )

@@ -149,7 +149,7 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
         yield StepView(
             step=Step(row.number),
             state=row.state,
-            manifest_hash=Hash(row.manifest_hash) if row.manifest_hash else None,
+            record_hash=Hash(row.record_hash) if row.record_hash else None,
             groups_accepted=accepted[row.number],
             groups_sampled=groups.sampled,
             groups_live=groups.live,

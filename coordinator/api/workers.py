@@ -88,7 +88,7 @@ def collect_task(ctx: Context, node: Address, body: ClaimRequest) -> TaskOrder |
             task=TaskId(task.id),
             lease=LeaseId(task.lease),
             policy_version=Step(task.policy_version),
-            manifest_hash=Hash(step.manifest_hash),
+            record_hash=Hash(step.record_hash),
             groups=task.groups,
             deadline=task.expires_at,
         )

@@ -115,7 +115,7 @@ class StepRow(Base):
 
     __tablename__ = "steps"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
-    manifest_hash: Mapped[str] = mapped_column(String(66), default="")
+    record_hash: Mapped[str] = mapped_column(String(66), default="")
     """Empty while the trainer has the policy and the chain does not."""
     block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)

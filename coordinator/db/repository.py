@@ -85,7 +85,7 @@ class Repository(ChainQueries):
 
     def get_latest_step(self) -> StepRow | None:
         """The newest one whose policy is on chain."""
-        query = select(StepRow).where(StepRow.manifest_hash != "").order_by(StepRow.number.desc())
+        query = select(StepRow).where(StepRow.record_hash != "").order_by(StepRow.number.desc())
         return self.session.scalars(query.limit(1)).first()
 
     def get_open_step(self) -> StepRow | None:

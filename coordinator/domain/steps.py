@@ -90,14 +90,14 @@ def sum_groups(rows: Sequence[SubmissionRow]) -> Groups:
 
 
 def open_step(
-    repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
+    repository: Repository, params: PoolParams, *, number: int, record_hash: Hash, block: int, now: float
 ) -> StepRow:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     step = repository.get_step(number)
-    if step is not None and step.manifest_hash:  # told again, or anew after a reorganisation
-        if step.manifest_hash != manifest_hash:
+    if step is not None and step.record_hash:  # told again, or anew after a reorganisation
+        if step.record_hash != record_hash:
             _void_work(repository, number, now)
-        step.manifest_hash, step.block_number = manifest_hash, block
+        step.record_hash, step.block_number = record_hash, block
         return step
     before = repository.get_step(number - 1)
     if before is not None:
@@ -105,7 +105,7 @@ def open_step(
             before.state = require_move(STEP_MOVES, before.state, StepState.READY)
         before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
     step = step or StepRow(number=number, state=StepState.OPEN)
-    step.manifest_hash, step.block_number = manifest_hash, block
+    step.record_hash, step.block_number = record_hash, block
     repository.add(step)
     plan_tasks(repository, params)
     close_step(repository, params)

@@ -200,11 +200,11 @@ class PolicyRegistry(Contract):
 
     NAME = "PolicyRegistry"
 
-    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
-        return self._write("publish", pool, step, manifest_hash)
+    def publish(self, pool: PoolId, step: Step, record_hash: Hash) -> Call:
+        return self._write("publish", pool, step, record_hash)
 
     def policy_of(self, pool: PoolId, step: Step) -> Hash:
-        """Return the manifest hash of a step. Raises ProtocolError("reverted") if the step is not published."""
+        """Return the record hash of a step. Raises ProtocolError("reverted") if the step is not published."""
         return Hash(self._read("policyOf", pool, step))
 
     def steps_of(self, pool: PoolId) -> int:

@@ -140,7 +140,7 @@ class BondPaid(Event):
 class PolicyPublished(Event):
     pool: PoolId
     step: Step
-    manifest_hash: Hash
+    record_hash: Hash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -206,9 +206,9 @@ library VectorData {
         revert("no such vector");
     }
 
-    function manifests(uint256 i) internal pure returns (string memory, bytes32) {
-        if (i == 0) return ('{"files":[{"name":"0.safetensors","sha256":"0x289bdf829b4a3026079a3ea08973b1972d124e7eaf2233c603143dc63b50d257","shards":[{"sha256":"0x289bdf829b4a3026079a3ea08973b1972d124e7eaf2233c603143dc63b50d257","size":5}],"size":5}],"kind":"anchor","pool":3,"step":0,"version":1}', 0x66b8a170642424e4feb66d28018b941e765bafe3f8dde162ef5d0a14401f2939);
-        if (i == 1) return ('{"files":[{"name":"0.safetensors","sha256":"0xc00efe33c067b26684902028a1ff7e6e10b155e351a86e7e3fc1b36c5301eb87","shards":[{"sha256":"0xc00efe33c067b26684902028a1ff7e6e10b155e351a86e7e3fc1b36c5301eb87","size":7}],"size":7},{"name":"1.safetensors","sha256":"0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","shards":[],"size":0}],"kind":"anchor","pool":3,"step":1,"version":1}', 0x8eef90369ee2f8b4730044924df6fc7c23f3ab82dfc6c01a106ec69a933c1dd7);
+    function records(uint256 i) internal pure returns (string memory, bytes32) {
+        if (i == 0) return ('{"files":[],"parent":"0x0000000000000000000000000000000000000000000000000000000000000000","pool":3,"step":0,"tensors":[{"digest":"0x274accf06252c10675c9af9e62d599952c1cd10d06e0555e846b44bd87a252d2","dtype":"U8","name":"embed.weight","shape":[5]}],"version":2}', 0x5a62836633f4b467445c2d09cbaa399df289a5ee4e0b15d9edf503c0e015a71b);
+        if (i == 1) return ('{"files":[{"digest":"0x6e46dd10defc9b56c29a6ec56b508c21f54c08192194e4df25bf36f0c9c3c279","name":"config.json","size":2}],"parent":"0x5a62836633f4b467445c2d09cbaa399df289a5ee4e0b15d9edf503c0e015a71b","pool":3,"step":1,"tensors":[{"digest":"0x274accf06252c10675c9af9e62d599952c1cd10d06e0555e846b44bd87a252d2","dtype":"U8","name":"embed.weight","shape":[5]},{"digest":"0xeb3306de548443432a40b34becfa29129198252ce2628fd0209d8d35b7734114","dtype":"U8","name":"norm.weight","shape":[7]}],"version":2}', 0xaaa4ce5eefd88efba8ba8edc31077627b4825daeebad69c24f405c84ebf90fe4);
         revert("no such vector");
     }
 

@@ -82,13 +82,12 @@ contract VectorsTest is Fixture {
         }
     }
 
-    function test_Policies_AreHashedWithSha256AndStored() public {
+    function test_Policies_AreStoredByTheHashesOfTheirRecords() public {
         for (uint256 i = 0; i < 2; i++) {
-            (string memory text_, bytes32 manifestHash) = VectorData.manifests(i);
-            assertEq(sha256(bytes(text_)), manifestHash);
+            (, bytes32 recordHash) = VectorData.records(i);
             vm.prank(trainer);
-            policies.publish(pool, uint64(i), manifestHash);
-            assertEq(policies.policyOf(pool, uint64(i)), manifestHash);
+            policies.publish(pool, uint64(i), recordHash);
+            assertEq(policies.policyOf(pool, uint64(i)), recordHash);
         }
     }
 

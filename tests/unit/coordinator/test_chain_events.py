@@ -45,7 +45,7 @@ def tell(ctx: SimpleNamespace, *told: object, block: int = 20, rolled_back_to: i
 
 
 def publish(step: int, **values: object):
-    return make(events.PolicyPublished, step=step, manifest_hash=make_hash(f"policy {step}"), **values)
+    return make(events.PolicyPublished, step=step, record_hash=make_hash(f"policy {step}"), **values)
 
 
 def open_case(number: int, **changes: object):
@@ -64,7 +64,7 @@ def test_policy_published__of_the_pool__opens_the_step_and_kicks(ctx: SimpleName
     tell(ctx, publish(0))
     with pool.database.read() as rows:
         step = rows.get_step(0)
-        assert (step.manifest_hash, step.block_number, step.state) == (make_hash("policy 0"), 20, StepState.OPEN)
+        assert (step.record_hash, step.block_number, step.state) == (make_hash("policy 0"), 20, StepState.OPEN)
         assert rows.list_blocks() == [(20, make_hash("20"))]
     assert len(pool.tasks(TaskState.PENDING)) == 2
     assert ctx.kicker == ["assign_tasks", "settle_epoch"]

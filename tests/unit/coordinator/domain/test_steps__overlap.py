@@ -70,7 +70,7 @@ def test_open_ahead__batches_wait_and_policies_are_not_on_chain__are_packed_for_
         ]
         assert [task.policy_version for task in pool.tasks(TaskState.PENDING)][-BATCH:] == [step] * BATCH
     with pool.database.read() as rows:
-        assert [row.manifest_hash for row in rows.list_steps()] == [
+        assert [row.record_hash for row in rows.list_steps()] == [
             make_hash(f"policy {n}") for n in range(2 + staleness)
         ]
 

@@ -77,8 +77,8 @@ def test_plan_tasks__rejected_and_void_work__is_planned_anew(pool: FakePool):
 def test_open_step__told_again__changes_nothing_but_the_manifest(pool: FakePool):
     pool.publish(0)
     with pool.database.write() as rows:
-        again = steps.open_step(rows, pool.params, number=0, manifest_hash=make_hash("other"), block=77, now=5.0)
-    assert (again.manifest_hash, again.block_number, again.state) == (make_hash("other"), 77, StepState.OPEN)
+        again = steps.open_step(rows, pool.params, number=0, record_hash=make_hash("other"), block=77, now=5.0)
+    assert (again.record_hash, again.block_number, again.state) == (make_hash("other"), 77, StepState.OPEN)
     assert len(pool.tasks()) == 2
 
 

@@ -139,7 +139,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 assert sum(s.groups for s in batch) == (0 if step.state is StepState.OPEN else 4)
                 assert all(step.number - s.policy_version <= 1 for s in batch)
                 assert all(s.policy_version <= self.published for s in batch)
-                assert bool(step.manifest_hash) == (step.number <= self.published)
+                assert bool(step.record_hash) == (step.number <= self.published)
                 assert (step.state is StepState.TRAINED) == (step.number < self.published)
 
 
