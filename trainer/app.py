@@ -4,6 +4,7 @@ Its imports are light until it runs. `factories` builds the components that comp
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -126,10 +127,10 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
 
     Raises OperatorError("wrong_dataset") if a data set of the pool is neither here nor at a relay.
     """
-    from covey.shardcast.store import ShardStore
+    from covey.shardcast.origin_store import OriginStore
     from covey.tasks.publishing import add_data_set, require_data_sets
 
-    store = ShardStore(config.origin_root)
+    store = OriginStore(config.origin_root)
     with ExplainFullDisk(config.origin_root, "the data sets"):
         for folder in list_folders(config.datasets):
             get_logger().info("serving data set", folder=str(folder), digest=add_data_set(store, folder))
@@ -138,18 +139,27 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
 
 def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
     """Build the publisher. Only one thread may call it."""
-    from covey.shardcast.store import ShardStore
+    from covey.shardcast.offering import Offering
+    from covey.shardcast.origin_store import OriginStore
     from trainer.publisher import Publisher
     from trainer.schedule import build_retention
 
     chain_id = network.receipt_domain.chain_id
+    offering = Offering(
+        OriginStore(config.origin_root),
+        pool=network.pool,
+        domain=network.registry_domain,
+        signer=network.wallet,
+        retention=build_retention(config.keep_policies, network.terms, network.params),
+        anchor_every=config.anchor_every,
+        threads=os.cpu_count() or 1,
+    )
     return Publisher(
         pool=network.pool,
         registry=network.contracts.policies,
         outbox=outbox,
         pump=Sender(network.chain, network.wallet, outbox, chain_id=chain_id, finality=config.finality).pump,
-        store=ShardStore(config.origin_root),
-        retention=build_retention(config.keep_policies, network.terms, network.params),
+        offering=offering,
     )
 
 

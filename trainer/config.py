@@ -156,6 +156,10 @@ class TrainerConfig(RoleSettings):
     """Minimum number of policies that the origin keeps, newest first. Older policies are kept as long as the pool's
     terms allow audits of work that used them.
     """
+    anchor_every: int = Field(default=10, ge=1)
+    """Number of steps from one anchor to the next. An anchor is a whole policy, and all others are offered as deltas.
+    A worker that joins downloads the last anchor and one delta.
+    """
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of checkpoints to keep, newest first. Older ones are deleted."""
     evaluation_prompts: int = Field(default=256, ge=1)

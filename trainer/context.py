@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class Offered:
     """A policy that was written to the origin. Times are on `Context.timer`."""
 
-    manifest_hash: Hash
+    record_hash: Hash
     seconds: float
-    """Seconds that splitting the policy into shards took."""
+    """Seconds that writing the policy to the origin took, including its delta."""
     at: float
     """Time when it was complete in the origin."""
 

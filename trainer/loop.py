@@ -73,23 +73,26 @@ async def publish(ctx: Context) -> CycleResult:
         progress.offered = await loop.run_in_executor(ctx.chain_thread, offer, ctx, step)
     offered = progress.offered
     with ExplainFullDisk(ctx.config.home, "the outbox"):
-        while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, step, offered.manifest_hash):
+        while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, step, offered.record_hash):
             if await wait_or_stop(ctx.stop, PUMP_SECONDS):
                 return CycleResult.IDLE
     times = {"time/publish": offered.seconds, "time/wait_for_chain": ctx.timer() - offered.at}
-    ctx.metrics.record("policy", step, {"manifest_hash": offered.manifest_hash, "time": ctx.clock(), **times})
+    ctx.metrics.record("policy", step, {"record_hash": offered.record_hash, "time": ctx.clock(), **times})
     progress.unpublished, progress.offered = Step(step + 1), None
-    get_logger().info("policy published", step=step, manifest_hash=offered.manifest_hash)
+    get_logger().info("policy published", step=step, record_hash=offered.record_hash)
+    with ExplainFullDisk(ctx.config.origin_root, f"the delta of policy {step}"):
+        await loop.run_in_executor(ctx.chain_thread, ctx.publisher.add_jump)
     return CycleResult.DONE
 
 
 def offer(ctx: Context, step: Step) -> Offered:
     """Write a policy to the origin."""
     started = ctx.timer()
+    base = ctx.exports.get_path(Step(step - 1)) if step - 1 in ctx.exports.list_steps() else None
     with ExplainFullDisk(ctx.config.origin_root, f"policy {step}"):
-        manifest_hash = ctx.publisher.offer(ctx.exports.get_path(step), step)
+        record_hash = ctx.publisher.offer(ctx.exports.get_path(step), step, base_folder=base)
     at = ctx.timer()
-    return Offered(manifest_hash=manifest_hash, seconds=at - started, at=at)
+    return Offered(record_hash=record_hash, seconds=at - started, at=at)
 
 
 def evaluate(ctx: Context) -> None:

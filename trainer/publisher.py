@@ -1,7 +1,7 @@
-"""Publishes a policy: its files to the origin, and its manifest hash on chain.
+"""Publishes a policy: its files to the origin, and the hash of its record on chain.
 
-Shards and manifest are on disk before the hash is sent. Repeating a publication after a crash changes nothing: equal
-files have an equal manifest, the outbox has one intent per step, and only the chain decides what is published.
+Everything is in the origin before the hash is sent. Repeating a publication after a crash changes nothing: equal files
+have an equal record, the outbox has one intent per step, and only the chain decides what is published.
 """
 
 import time
@@ -12,8 +12,8 @@ from typing import NoReturn, Protocol
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.ids import Hash, PoolId, Step
-from covey.shardcast.store import Retention, ShardStore, add_shards
+from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
+from covey.shardcast.offering import Export, Offering
 
 WATCH_SECONDS = 1.0
 """Minimum number of seconds between two checks that all published policies are still on chain."""
@@ -27,7 +27,7 @@ A reorganisation can explain one.
 class Registry(Protocol):
     """The methods of `PolicyRegistry` that the publisher uses."""
 
-    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call: ...
+    def publish(self, pool: PoolId, step: Step, record_hash: Hash) -> Call: ...
 
     def policy_of(self, pool: PoolId, step: Step) -> Hash: ...
 
@@ -44,29 +44,36 @@ class Publisher:
         registry: Registry,
         outbox: OutboxStore,
         pump: Callable[[], int],
-        store: ShardStore,
-        retention: Retention,
+        offering: Offering,
     ) -> None:
-        """Create a publisher. `pump` is `Sender.pump`. `retention` decides which policies stay in the origin."""
-        self._retention, self._refusals, self._watched_at = retention, 0, float("-inf")
-        self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
+        """Create a publisher. `pump` is `Sender.pump`, and `offering` writes to the origin."""
+        self._refusals, self._watched_at = 0, float("-inf")
+        self._pool, self._registry, self._outbox, self._pump, self._offering = pool, registry, outbox, pump, offering
+        self._offered: Export | None = None
 
-    def offer(self, folder: Path, step: Step) -> Hash:
-        """Write a policy's shards and then its manifest to the origin. Returns the manifest's hash.
+    def offer(self, folder: Path, step: Step, *, base_folder: Path | None = None) -> Hash:
+        """Write a policy to the origin. Returns the hash of its record.
 
-        Policies that are no longer needed are removed first, because their space may be needed.
+        `base_folder` contains the previous policy, from which clients need only a delta. None if it is gone. Policies
+        that are no longer needed are removed first, because their space may be needed.
 
-        Raises OperatorError("another_policy") instead of replacing the manifest of a policy that is on chain.
+        Raises OperatorError("another_policy") instead of replacing a policy that is on chain.
         """
-        self._store.prune(self._pool, self._retention)
-        manifest = add_shards(self._store, folder, pool=self._pool, step=step)
-        manifest_hash = manifest.compute_hash()
+        record = self._offering.describe(folder, step, self._find_parent(step))
+        export, record_hash = Export(folder, record), record.compute_hash()
         if self._registry.steps_of(self._pool) > step:
-            self._require_ours(step, manifest_hash)
-        self._store.add_manifest(manifest)
-        return manifest_hash
+            self._require_ours(step, record_hash)
+        self._offering.offer(export, base_folder)
+        self._offered = export
+        return record_hash
 
-    def advance(self, step: Step, manifest_hash: Hash) -> bool:
+    def add_jump(self) -> None:
+        """Add a delta from the last anchor to the policy that was offered last, unless there is one."""
+        if self._offered is not None:
+            self._offering.add_jump(self._offered)
+            self._offered = None
+
+    def advance(self, step: Step, record_hash: Hash) -> bool:
         """Advance the publication of a step. Returns True once the policy is on chain.
 
         Raises OperatorError("another_policy") if the chain or the outbox has a different policy for the step. Raises
@@ -79,11 +86,11 @@ class Publisher:
             self._pump()  # sends the earlier policies again
             raise _build_gone(step - 1)
         if published == step:
-            key = self._put(step, manifest_hash)
+            key = self._put(step, record_hash)
             self._pump()
             published = self._registry.steps_of(self._pool)
         if published > step:
-            self._require_ours(step, manifest_hash)
+            self._require_ours(step, record_hash)
             self._refusals = 0
             return True
         entry = self._outbox.find(key)
@@ -107,7 +114,7 @@ class Publisher:
         if self._registry.steps_of(self._pool) < step:
             self._pump()
 
-    def _put(self, step: Step, manifest_hash: Hash) -> str:
+    def _put(self, step: Step, record_hash: Hash) -> str:
         """Put an intent that is not refused into the outbox and return its key.
 
         A refused policy gets a new intent, because it may succeed later, for example if a block was missing.
@@ -117,12 +124,12 @@ class Publisher:
             tries += 1
             key = f"publish/{self._pool}/{step}/{tries}"
         try:
-            self._outbox.put(Intent(key=key, call=self._registry.publish(self._pool, step, manifest_hash)))
+            self._outbox.put(Intent(key=key, call=self._registry.publish(self._pool, step, record_hash)))
         except ProtocolError as error:
             raise OperatorError(
                 "another_policy",
                 f"the outbox contains a transaction for a different policy {step}, not "
-                f"{manifest_hash}, which may be pending",
+                f"{record_hash}, which may be pending",
                 fix="Wait until no transaction of the trainer's key is pending, remove "
                 "home/outbox.sqlite3 and start again",
             ) from error
@@ -139,12 +146,20 @@ class Publisher:
             fix="Check that the pool is active and its trainer is this key's address, then start again",
         )
 
-    def _require_ours(self, step: Step, manifest_hash: Hash) -> None:
+    def _find_parent(self, step: Step) -> Hash:
+        """Return the hash of the previous policy's record. It is on chain, because policies are published in order."""
+        if step == 0:
+            return ZERO_HASH
+        if self._registry.steps_of(self._pool) < step:
+            raise _build_gone(step - 1)
+        return self._registry.policy_of(self._pool, Step(step - 1))
+
+    def _require_ours(self, step: Step, record_hash: Hash) -> None:
         published = self._registry.policy_of(self._pool, step)
-        if published != manifest_hash:
+        if published != record_hash:
             raise OperatorError(
                 "another_policy",
-                f"policy {step} on chain has the hash {published}, but this trainer has {manifest_hash}",
+                f"policy {step} on chain has the hash {published}, but this trainer has {record_hash}",
                 fix="Resume with the home folder that was used to train this pool",
             )
 

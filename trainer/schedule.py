@@ -3,7 +3,7 @@
 from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Step
 from covey.protocol.params import PoolParams
-from covey.shardcast.store import Retention
+from covey.shardcast.reachability import PolicyRetention
 
 
 def is_ahead(step: Step, unpublished: Step, *, max_staleness: int) -> bool:
@@ -25,7 +25,7 @@ def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
     return every > 0 and (step % every == 0 or is_finished(step, steps))
 
 
-def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> Retention:
+def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> PolicyRetention:
     """Return a rule for the policies that stay in the origin: at least `keep`, and all whose work can still be
     challenged or audited (docs/decisions/028-how-long-a-policy-is-kept.md).
     """
@@ -35,4 +35,4 @@ def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> Retentio
     judging = params.max_judgements * params.judgement_seconds
     epoch = max(params.epoch_seconds, terms.epoch_length)
     seconds = judging + epoch + terms.challenge_window + terms.veto_window
-    return Retention(keep=max(keep, lifetime), seconds=seconds, lifetime=lifetime)
+    return PolicyRetention(keep=max(keep, lifetime), seconds=seconds, lifetime=lifetime)

@@ -3,7 +3,7 @@
 The report says whether the work was drawn for replay, and whether it had to be. With `full`, work that was not drawn is
 replayed too.
 
-Parameters and manifest hash come from the chain, bundle and file from a store, and the policy from relays. Everything
+Parameters and record hash come from the chain, bundle and file from a store, and the policy from relays. Everything
 is checked by hash, so the coordinator need not be trusted.
 """
 
@@ -25,19 +25,20 @@ from covey.engines.pool_policies import load_pool_policy
 from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network.coordinator_client import CoordinatorClient
-from covey.network.entry import load_environment
+from covey.network.entry import load_environment, open_policies
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.eip712 import Domain
 from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts
-from covey.protocol.ids import Hash, PoolId, is_hash
+from covey.protocol.ids import Hash, PoolId, Step, is_hash
 from covey.protocol.object_keys import build_evidence_key, build_submission_key
 from covey.protocol.params import PoolParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import ATTEMPTS
-from covey.shardcast.client import ShardClient, get_policy_folder
+from covey.shardcast.policy_store import PolicyStore
+from covey.shardcast.reachability import KEPT_POLICIES
 from covey.tasks.catalog import DataSetCatalog
 from validator import verdicts
 from validator.checks import CheckTools, SubmissionClaim
@@ -116,7 +117,7 @@ async def _run(config: AuditConfig, name: str) -> Report:
         read=lambda key, size: read_object(config.storage, key, max_bytes=size),
     )
     with tempfile.TemporaryDirectory(prefix="covey-audit-") as draft:
-        folder = await fetch_policy(config, bundle, config.policies or Path(draft))
+        folder = await asyncio.to_thread(fetch_policy, config, contracts, bundle, config.policies or Path(draft))
         with DataSetCatalog(config.datasets, relays=config.relays, cache=Path(draft) / "datasets") as data_sets:
             report = await asyncio.to_thread(
                 judge, config, bundle, params, file=file, policy=folder, data_sets=data_sets
@@ -190,7 +191,7 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
         "court": (bundle.court, deployment.slashing_court),
         "pool of the receipt": (receipt.pool, bundle.pool),
         "hash of the parameters": (bundle.params_hash, terms.params_hash),
-        "manifest hash": (bundle.manifest_hash, contracts.policies.policy_of(receipt.pool, receipt.policy_version)),
+        "record hash": (bundle.record_hash, contracts.policies.policy_of(receipt.pool, receipt.policy_version)),
     }
     for what, (claimed, true) in facts.items():
         if claimed != true:
@@ -233,15 +234,16 @@ async def read_object(storage: str, key: str, *, max_bytes: int) -> bytes:
     return await asyncio.to_thread(store.get, key, max_bytes=max_bytes)
 
 
-async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
-    """Return the folder of the claimed policy. If it is not in `root`, fetch it from relays and check every shard.
+def fetch_policy(config: AuditConfig, contracts: Contracts, bundle: Bundle, root: Path) -> Path:
+    """Return the folder of the claimed policy. If it is not in `root`, fetch it from relays. All digests are checked.
 
     Raises OperatorError("no_policy") if there are no relays, and OperatorError("policy_gone") if no relay has the
     policy.
     """
-    version, manifest_hash = bundle.receipt.policy_version, bundle.manifest_hash
-    folder = get_policy_folder(root, version, manifest_hash)
-    if folder.exists():
+    version, record_hash = Step(bundle.receipt.policy_version), bundle.record_hash
+    store = PolicyStore(root, keep=KEPT_POLICIES)
+    folder = store.get_folder(version, record_hash)
+    if store.hold_if_sound(folder):
         return folder
     if not config.relays:
         raise OperatorError(
@@ -249,9 +251,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
             f"policy {version} is not on this machine, and no relay is set",
             fix="Add relays with --relay, or a folder of policies with --policies",
         )
-    client = ShardClient(config.relays)
+    client = open_policies(contracts, config.relays, pool=PoolId(bundle.pool), store=store)
     try:
-        return await client.fetch(pool=bundle.pool, step=version, manifest_hash=manifest_hash, folder=folder)
+        return client.fetch(version, record_hash)
     except TransientError as error:
         if error.code != "not_at_relays":
             raise
@@ -262,7 +264,7 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
             "windows, and longer with a larger keep_policies",
         ) from error
     finally:
-        await client.close()
+        client.source.downloader.close()
 
 
 def judge(
@@ -297,7 +299,7 @@ def judge(
         claim = SubmissionClaim(
             receipt=bundle.receipt.to_message(),
             signature=bundle.signature,
-            manifest_hash=bundle.manifest_hash,
+            record_hash=bundle.record_hash,
             file=file,
         )
         found = verdicts.judge(claim, tools, full=config.full or bundle.full)

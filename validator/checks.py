@@ -57,8 +57,8 @@ class SubmissionClaim:
 
     receipt: Receipt
     signature: str
-    manifest_hash: Hash
-    """Manifest hash of the claimed policy version, from the chain."""
+    record_hash: Hash
+    """Record hash of the claimed policy version, from the chain."""
     file: bytes
     rollouts: list[Rollout] = field(default_factory=list)
     prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None
     """Recompute seeds and prompts from the slots, and compare them token by token."""
     receipt = claim.receipt
     domain = SlotDomain(
-        beacon=claim.manifest_hash,
+        beacon=claim.record_hash,
         pool=receipt.pool,
         policy_version=receipt.policy_version,
         node=receipt.node,

@@ -49,7 +49,7 @@ def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironm
         params_hash=venue.params_hash,
         receipt=order.receipt,
         signature=order.signature,
-        manifest_hash=order.manifest_hash,
+        record_hash=order.record_hash,
         full=order.full,
         decision=judgement.decision,
         reason=judgement.reason,

@@ -73,21 +73,21 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
             "file or policy could not be loaded", task=receipt.task, error=f"{type(error).__name__}: {error}"
         )
         return Judgement.unknown(error=type(error).__name__)
-    claim = SubmissionClaim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
+    claim = SubmissionClaim(receipt=receipt, signature=order.signature, record_hash=order.record_hash, file=file)
     return await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=order.full)
 
 
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     """Load the claimed policy into the engine.
 
-    Raises ProtocolError("wrong_manifest") if the order's manifest hash differs from the chain's.
+    Raises ProtocolError("wrong_record") if the order's record hash differs from the chain's.
     """
     version = order.receipt.policy_version
-    if ctx.network.policies.get_manifest_hash(version) != order.manifest_hash:
+    if ctx.network.policies.get_record_hash(version) != order.record_hash:
         raise ProtocolError(
-            "wrong_manifest", f"the order has a different manifest hash for policy {version} than the chain"
+            "wrong_record", f"the order has a different record hash for policy {version} than the chain"
         )
-    await ctx.loader.load(version, order.manifest_hash)
+    await ctx.loader.load(version, order.record_hash)
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:

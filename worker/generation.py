@@ -53,7 +53,7 @@ def build_slots(
             "bad_task", f"the task has {task.groups} groups, but this pool requires {params.groups_per_task}"
         )
     domain = SlotDomain(
-        beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
+        beacon=task.record_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
     )
     slots = []
     prompts = draw_prompts(

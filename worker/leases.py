@@ -46,7 +46,7 @@ def _get_policy(order: TaskOrder) -> tuple[Step, Hash]:
 
     The version is not enough, because a reorganisation can replace a policy.
     """
-    return order.policy_version, order.manifest_hash
+    return order.policy_version, order.record_hash
 
 
 @dataclass(kw_only=True)

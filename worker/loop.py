@@ -33,9 +33,9 @@ async def fetch(ctx: Context) -> CycleResult:
     if not cache.fetched:  # after a restart the policies on the disk can serve leases at once
         cache.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
     try:
-        folder = await or_stop(ctx.stop, policies.require(recent[-1]))
+        folder = await or_stop(ctx.stop, policies.require(recent[-1], may_skip=True))
     except ProtocolError as error:
-        if error.code == "bad_manifest":  # the manifest of a version never changes, so a retry cannot succeed
+        if error.code == "bad_record":  # the record of a version never changes, so a retry cannot succeed
             cache.refused.add(recent[-1])
         raise
     if folder is not None:
@@ -93,7 +93,7 @@ async def work(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     try:
         await require_servable(ctx, task)
-        await load_policy(ctx, task.policy_version, task.manifest_hash)
+        await load_policy(ctx, task.policy_version, task.record_hash)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
     except TransientError as error:
         failure = ctx.health.record_failure(error.code, leases.get_working(task))
@@ -135,7 +135,7 @@ def drop_overdue(ctx: Context) -> None:
 async def require_servable(ctx: Context, task: TaskOrder) -> None:
     """Raise ProtocolError unless a task's policy is the policy on chain, accepted by the engine and not too stale.
 
-    The codes are "policy_mismatch", "stale" and "wrong_manifest".
+    The codes are "policy_mismatch", "stale" and "wrong_record".
     """
     network, version = ctx.network, task.policy_version
     if version in ctx.policies.refused:
@@ -145,19 +145,19 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
         raise ProtocolError(
             "stale", f"task {task.task} uses policy {version}, which is too old: {steps} policies have been published"
         )
-    await asyncio.to_thread(require_manifest, ctx, task)
+    await asyncio.to_thread(require_record, ctx, task)
 
 
-def require_manifest(ctx: Context, task: TaskOrder) -> None:
-    """Raise ProtocolError("wrong_manifest") if a task's policy is not the policy on chain now."""
-    if ctx.network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
-        raise ProtocolError("wrong_manifest", f"the manifest hash in task {task.task} differs from the one on chain")
+def require_record(ctx: Context, task: TaskOrder) -> None:
+    """Raise ProtocolError("wrong_record") if a task's policy is not the policy on chain now."""
+    if ctx.network.policies.get_record_hash(task.policy_version) != task.record_hash:
+        raise ProtocolError("wrong_record", f"the record hash in task {task.task} differs from the one on chain")
 
 
-async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
+async def load_policy(ctx: Context, version: Step, record_hash: Hash | None = None) -> None:
     """Load a policy into the engine, by default the one that is on chain now. Remember the version if it is refused."""
     try:
-        await ctx.loader.load(version, manifest_hash, stop=ctx.shutdown.work_over)
+        await ctx.loader.load(version, record_hash, stop=ctx.shutdown.work_over)
     finally:
         ctx.policies.refused |= ctx.loader.refused
 
@@ -232,11 +232,11 @@ async def submit_pending(ctx: Context) -> CycleResult:
 def sign(ctx: Context, generated: GeneratedTask) -> None:
     """Build a task's file, sign its receipt and store both. After that the submission survives a crash.
 
-    Raises ProtocolError("wrong_manifest") if a reorganisation replaced the policy, because the work would look like
+    Raises ProtocolError("wrong_record") if a reorganisation replaced the policy, because the work would look like
     fraud.
     """
     network, params = ctx.network, ctx.network.params
-    require_manifest(ctx, generated.order)
+    require_record(ctx, generated.order)
     first = receipts.ChainMoment(
         time=network.chain.get_block("latest").timestamp, epochs=network.contracts.ledger.epochs_of(network.pool)
     )

@@ -12,7 +12,7 @@ class PolicyCache:
     fetched: set[Step] = field(default_factory=set)
     """Versions that have been fetched to the disk. Some may have been deleted since."""
     refused: set[Step] = field(default_factory=set)
-    """Versions that the engine refused, or whose manifest is invalid."""
+    """Versions that the engine refused, or whose record is invalid."""
 
     @property
     def newest(self) -> Step | None:

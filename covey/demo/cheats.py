@@ -30,6 +30,10 @@ class Wrapped:
         return self._engine.policy_version
 
     @property
+    def load_pause(self) -> float:
+        return self._engine.load_pause
+
+    @property
     def hidden_size(self) -> int:
         return self._engine.hidden_size
 

@@ -79,7 +79,7 @@ def list_failures(
     required = participants.preset.gain * min(1.0, participants.options.steps / participants.preset.gain_steps)
     lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
     unslashed = [p.name for p in participants.workers if p.cheat and p.node not in summary["slashed"]]
-    on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
+    on_chain = all(policies.get(str(s.step)) == s.record_hash for s in status.steps)
     checks = (
         (len(reward) == participants.options.steps + 1, f"rewards were measured at only {len(reward)} steps"),
         (gain >= required, f"the reward rose by {gain:.3f}, but {required:.3f} is required"),

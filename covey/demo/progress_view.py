@@ -100,8 +100,8 @@ class DemoScreen:
         claimed, owed = (format_amount(summary[name], unit) for name in ("claimed", "cumulative"))
         console.print(f"claimed {claimed} of {owed} that the ledger owes")
         console.rule("published policies on chain")
-        for step, manifest_hash in summary["policies"].items():
-            console.print(f"{step:>4}  {manifest_hash}")
+        for step, record_hash in summary["policies"].items():
+            console.print(f"{step:>4}  {record_hash}")
         console.print(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {summary['processes']} processes")
         for failure in failures:
             console.print(f"[red]FAILED[/red] {failure}")

@@ -137,6 +137,7 @@ def create_worker_folder(
             save_key(draft / key, secrets.token_bytes(32))
             values: dict[str, object] = {
                 "home": name,
+                "policies": "policies",
                 "pool": pool.pool,
                 "deployment": "deployment.json",
                 "key_file": str(key),

@@ -193,6 +193,7 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
         **{
             f"validator-{i + 1}": member
             | {"home": f"validator-{i + 1}", "key_file": f"keys/validator-{i + 1}.key", "device": plan.device}
+            | {"policies": "policies"}
             for i in range(plan.validators)
         },
     }

@@ -17,7 +17,7 @@ MODULES = (
     "trainer.app",
     "trainer.loop",
     "trainer.factories",
-    "covey.shardcast.app",
+    "covey.shardcast.launch",
     "covey.engines.hf.engine",
     "covey.environments.grading_process",
     "transformers.models.qwen2.modeling_qwen2",

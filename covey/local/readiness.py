@@ -32,8 +32,8 @@ EVENTS = {
     "worker cheat": '"worker started"',
     "trainer run": '"trainer started"',
     "validator run": '"validator started"',
-    "origin run": '"serves policies"',
-    "relay run": '"serves policies"',
+    "origin run": '"origin serves policies"',
+    "relay run": '"relay serves policies"',
 }
 """Event that a process logs once it is ready, by the first two words of its command.
 

@@ -6,7 +6,7 @@ coordinator.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,10 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 from covey.runtime.settings import RoleSettings
-from covey.shardcast.client import ShardClient
+from covey.shardcast.downloader import Downloader
+from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_source import PolicySource
+from covey.shardcast.policy_store import PolicyStore
 from covey.tasks.catalog import DataSetCatalog, list_digests
 
 
@@ -56,6 +59,11 @@ class Network:
         return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.ledger.address)
 
     @property
+    def registry_domain(self) -> Domain:
+        """EIP-712 domain of transport manifests. It contains the address of PolicyRegistry."""
+        return get_registry_domain(self.contracts)
+
+    @property
     def environment(self) -> EnvironmentSpec:
         """Kind and options of the pool's environment."""
         return get_spec(self.params)
@@ -72,6 +80,17 @@ class Network:
         await self.coordinator.close()
         await self.policies.close()
         await asyncio.to_thread(self.data_sets.close)
+
+
+def get_registry_domain(contracts: Contracts) -> Domain:
+    """Return the EIP-712 domain of the transport manifests that trainers sign."""
+    return Domain(chain_id=contracts.deployment.chain_id, contract=contracts.policies.address)
+
+
+def open_policies(contracts: Contracts, relays: Sequence[str], *, pool: PoolId, store: PolicyStore) -> PolicyClient:
+    """Return a client for the policies of a pool. Raises ProtocolError("no_relays") if no relay has a valid URL."""
+    domain, trainer = get_registry_domain(contracts), contracts.pools.get_terms(pool).trainer
+    return PolicyClient(PolicySource(Downloader(relays), pool=pool, domain=domain, trainer=trainer), store)
 
 
 def get_spec(params: PoolParams) -> EnvironmentSpec:
@@ -131,10 +150,13 @@ async def join(
         coordinator=coordinator,
         policies=Policies(
             contracts,
-            ShardClient(relays),
+            open_policies(
+                contracts,
+                relays,
+                pool=pool,
+                store=PolicyStore(settings.policies or settings.home / "policies", keep=params.max_staleness + 2),
+            ),
             pool=pool,
-            root=settings.home / "policies",
-            keep=params.max_staleness + 2,
         ),
         data_sets=data_sets,
         interpreters=settings.list_interpreters(),

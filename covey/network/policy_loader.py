@@ -1,6 +1,8 @@
 """Loads the policies of a pool into the engine of a worker or a validator."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from covey.engines.base import Engine
@@ -10,6 +12,7 @@ from covey.network.policies import Policies
 from covey.protocol.ids import Hash, Step
 from covey.protocol.params import ModelParams
 from covey.runtime.cycle import or_stop
+from covey.runtime.log import get_logger
 
 
 class PolicyLoader:
@@ -18,8 +21,10 @@ class PolicyLoader:
     The version alone does not identify the policy, because a reorganisation can replace a version's policy.
     """
 
-    def __init__(self, engine: Engine, policies: Policies, params: ModelParams) -> None:
-        self._engine, self._policies, self._params = engine, policies, params
+    def __init__(
+        self, engine: Engine, policies: Policies, params: ModelParams, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._engine, self._policies, self._params, self._clock = engine, policies, params, clock
         self._loading = asyncio.Lock()
         self.folder: Path | None = None
         """Folder of the policy in the engine. None if no policy was loaded, or if the last load failed."""
@@ -27,16 +32,17 @@ class PolicyLoader:
         self.refused: set[Step] = set()
         """Versions that the pool or the engine has refused. They stay refused."""
 
-    async def load(
-        self, version: Step, manifest_hash: Hash | None = None, *, stop: asyncio.Event | None = None
-    ) -> None:
+    async def load(self, version: Step, record_hash: Hash | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Load a policy, by default the one that is on chain now. Returns at once if it is already in the engine.
+
+        Logs `seconds_to_ready`, the time from the last optimizer step to the policy in the engine, by the clocks of
+        trainer and this machine, and `pause`, the time for which the engine could not generate.
 
         Raises TransientError("stopped") if `stop` is set before the policy is on this machine, and ProtocolError if the
         pool does not allow the policy. Also raises the errors of `Policies.require` and `Engine.load_policy`.
         """
         async with self._loading:
-            required = self._policies.require(version, manifest_hash, to_load=True)
+            required = self._policies.require(version, record_hash, to_load=True)
             folder = await (required if stop is None else or_stop(stop, required))
             if folder is None:
                 raise TransientError("stopped", f"this process was stopped before policy {version} was downloaded")
@@ -49,3 +55,9 @@ class PolicyLoader:
                 self.refused.add(version)
                 raise
             self.folder = folder
+            get_logger().info(
+                "policy is live",
+                step=version,
+                seconds_to_ready=round(self._clock() - self._policies.get_trained_at(folder), 3),
+                pause=round(self._engine.load_pause, 3),
+            )

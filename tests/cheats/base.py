@@ -90,7 +90,7 @@ def with_right_rewards(worker: Worker, work: Work) -> Work:
     """Return the work with the rewards that a validator will compute, so that they do not give the cheat away."""
     receipt, tokenizer = work.receipt, worker.engine.tokenizer
     domain = SlotDomain(
-        beacon=worker.task.manifest_hash,
+        beacon=worker.task.record_hash,
         pool=receipt.pool,
         policy_version=receipt.policy_version,
         node=receipt.node,

@@ -113,7 +113,7 @@ class SeedsOfAnotherPolicy(Cheat):
     row, reason = 3, Reason.WRONG_PROMPT
 
     def cheat(self, worker: Worker) -> Work:
-        return worker.work(worker.change_task(manifest_hash=make_hash("earlier")))
+        return worker.work(worker.change_task(record_hash=make_hash("earlier")))
 
 
 class SmallWritesLargeProves(Cheat):

@@ -7,23 +7,30 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import structlog
+import torch
+from safetensors.torch import load_file
 
 from covey.cli import app
 from covey.demo import cheats
 from covey.demo.participants import DemoOptions
-from covey.errors import CoveyError
+from covey.errors import CoveyError, TransientError
 from covey.protocol import canonical
 from covey.protocol.evidence import Bundle
-from covey.protocol.ids import Step
+from covey.protocol.head import Head
+from covey.protocol.ids import Hash, PoolId, Step
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from covey.shardcast.client import ShardClient
-from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.policy_export import build_row, write_weights
+from covey.shardcast.policy_source import look_at_relay
+from covey.shardcast.reachability import KEPT_POLICIES
 from tests.e2e.test_walk import judge, list_submissions, publish_and_plan, work
 from tests.e2e.walk import Walk, open_walk
 
@@ -117,8 +124,8 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
             "bad_evidence: the bundle contains a false value: its hash of the parameters": rewrite(
                 kept.read_bytes(), params_hash="0x" + "12" * 32
             ),
-            "bad_evidence: the bundle contains a false value: its manifest hash": rewrite(
-                kept.read_bytes(), manifest_hash="0x" + "12" * 32
+            "bad_evidence: the bundle contains a false value: its record hash": rewrite(
+                kept.read_bytes(), record_hash="0x" + "12" * 32
             ),
             "bad_evidence: the bundle contains a false value: its chain": rewrite(kept.read_bytes(), chain_id=1),
             "bad_signature": rewrite(kept.read_bytes(), receipt=receipt | {"units": 1}),
@@ -142,22 +149,36 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         assert walk.chain.get_block(report["draw"]["block_number"]).hash == row.draw
 
 
+def await_relay(url: str, record_hash: Hash) -> None:
+    """Wait until a relay, which asks its upstream several times a second, knows a route to a policy."""
+    for _ in range(100):
+        with contextlib.suppress(TransientError):
+            look_at_relay(url, pool=PoolId(1), record_hash=record_hash)
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not know policy {record_hash}")
+
+
 async def publish_more(walk: Walk, folder: Path, steps: range) -> None:
-    """Publish policies after the first, on chain and at the relay, each with its own shard."""
+    """Publish policies after the first, on chain and at the relay, each as a delta from the one before."""
     context, contracts = walk.trainer, walk.network.contracts
-    shutil.copytree(context.exports.get_path(Step(0)), folder)
-    relay = ShardClient(walk.coordinator.config.relays)
+    weights = load_file(context.exports.get_path(Step(0)) / WEIGHTS_FILE)
+    (relay,) = walk.coordinator.config.relays
 
-    def publish(step: Step) -> None:
-        (folder / "step.txt").write_text(str(step))
-        manifest_hash = context.publisher.offer(folder, step)
-        while not context.publisher.advance(step, manifest_hash):
+    def publish(step: Step, base: Path) -> Path:
+        target = shutil.copytree(context.exports.get_path(Step(0)), folder / str(step))
+        tensors = {name: tensor * (1 + step) for name, tensor in weights.items()}
+        rows = [build_row(name, "BF16", tensor.shape) for name, tensor in tensors.items()]
+        write_weights(target, rows, lambda row: tensors[row.name].view(-1).view(torch.uint8).numpy().data, threads=1)
+        record_hash = context.publisher.offer(target, step, base_folder=base)
+        while not context.publisher.advance(step, record_hash):
             pass
+        return target
 
+    base = context.exports.get_path(Step(0))
     for step in map(Step, steps):
-        await asyncio.get_running_loop().run_in_executor(context.chain_thread, publish, step)
-        await relay.fetch_manifest(1, step, contracts.policies.policy_of(1, step))
-    await relay.close()
+        base = await asyncio.get_running_loop().run_in_executor(context.chain_thread, publish, step, base)
+        await asyncio.to_thread(await_relay, relay, contracts.policies.policy_of(1, step))
 
 
 async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_until_it_is_gone(tmp_path):
@@ -169,9 +190,9 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
         (row,) = list_submissions(walk)
         assert (row.state, row.policy_version) == (SubmissionState.ACCEPTED, 0)
         await publish_more(walk, tmp_path / "policy", range(1, KEPT_POLICIES + 3))
-        origin, copies = ShardStore(tmp_path / "net" / "origin"), ShardStore(tmp_path / "net" / "relay")
-        assert origin.list_steps(1) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
-        assert copies.list_steps(1) == list(range(3, KEPT_POLICIES + 3))
+        origin = OriginStore(tmp_path / "net" / "origin")
+        steps = [policy.step for policy in origin.read_head(1).policies]
+        assert sorted(steps) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
         walk.network.command("pool", "end", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
@@ -182,14 +203,14 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
         report = json.loads(done.stdout)
         assert (report["agrees"], report["found"]["decision"], report["found"]["units"]) == (True, "accept", row.units)
 
-        for store in (origin, copies):
-            store.prune(1, Retention(keep=1))
+        head = origin.read_head(1)
+        origin.write_head(1, Head(pool=1, policies=tuple(policy for policy in head.policies if policy.step > 0)))
         done = await audit(walk, row.evidence_hash, url, "--relay", relay)
         assert done.returncode == 1
         assert done.stderr.startswith(
-            "covey: policy_gone: policy 0 is not available from any relay: no relay has the manifest"
+            "covey: policy_gone: policy 0 is not available from any relay: no relay has a route to a policy of pool 1"
         )
-        assert f"{relay} does not have it" in done.stderr
+        assert f"{relay} knows no route to it" in done.stderr
         assert "keep_policies" in done.stderr
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--relay", "http://127.0.0.1:9")
-        assert done.stderr.startswith("covey: no_relay: no relay has the manifest of step 0")
+        assert done.stderr.startswith("covey: no_relay: no relay has ")

@@ -14,7 +14,7 @@ from covey.demo import cheats
 from covey.demo.demo_network import POOL
 from covey.demo.participants import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
 from covey.protocol import eip712, messages
-from covey.protocol.manifest import Manifest
+from covey.protocol.policy_record import PolicyRecord
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
 from tests.e2e.walk import Walk, open_walk, take_judgement
@@ -27,9 +27,8 @@ async def publish_and_plan(walk: Walk) -> None:
     """Do stops 1 and 2."""
     await walk.publish()
     published = walk.network.contracts.policies.policy_of(POOL, 0)
-    Manifest.from_bytes(
-        (walk.network.participants.folder / f"origin/policies/1/0/{published}.json").read_bytes(), published
-    )
+    path = walk.network.participants.folder / f"origin/records/{published}.json"
+    PolicyRecord.from_bytes(path.read_bytes(), published)
     await walk.follow()
     with walk.coordinator.database.read() as repository:
         tasks = repository.list_tasks(TaskState.PENDING)

@@ -36,8 +36,12 @@ from covey.network.entry import join
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import serve_http
 from covey.sandbox import Sandbox
-from covey.shardcast.server import Mirror, build_server
-from covey.shardcast.store import ShardStore
+from covey.shardcast.origin import OriginSource
+from covey.shardcast.origin_store import OriginStore
+from covey.shardcast.piece_cache import PieceCache
+from covey.shardcast.piece_server import PieceServer
+from covey.shardcast.relay import Relay
+from covey.shardcast.upstream import Upstream
 from tests.fakes.commands import invoke
 from tests.fakes.network import mine_draw
 from trainer.config import TrainerConfig
@@ -46,10 +50,10 @@ from worker.config import WorkerConfig
 
 
 class Server:
-    """An ASGI application on a real port, in a thread with its own event loop."""
+    """An ASGI application on a real port, in a thread with its own event loop. A relay's tasks run there, too."""
 
-    def __init__(self, app: object, port: int) -> None:
-        self._app, self._port, self._stop = app, port, asyncio.Event()
+    def __init__(self, app: object, port: int, *, relay: Relay | None = None) -> None:
+        self._app, self._port, self._stop, self._relay = app, port, asyncio.Event(), relay
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -59,7 +63,11 @@ class Server:
         self._loop.close()
 
     async def _serve(self) -> None:
+        if self._relay is not None:
+            self._relay.start()
         await serve_http(self._app, host="127.0.0.1", port=self._port, stop=self._stop)
+        if self._relay is not None:
+            await self._relay.close()
         await asyncio.sleep(0.1)  # closed transports finish in the next rounds of the loop
 
     def start(self) -> None:
@@ -159,14 +167,12 @@ async def open_walk(
         ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
         stack.callback(ctx.database.close)
         relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), network._origin
-        origin = ShardStore(folder / "origin")
-        mirror = Mirror(ShardStore(folder / "relay"), f"http://127.0.0.1:{origin_port}")
-        for app, port in (
-            (build_api(ctx), ctx.config.port),
-            (build_server(origin), origin_port),
-            (build_server(mirror._store, mirror), relay_port),
+        relay = Relay(PieceCache(folder / "relay"), [Upstream(f"http://127.0.0.1:{origin_port}")])
+        for server in (
+            Server(build_api(ctx), ctx.config.port),
+            Server(PieceServer(OriginSource(OriginStore(folder / "origin"))), origin_port),
+            Server(PieceServer(relay), relay_port, relay=relay),
         ):
-            server = Server(app, port)
             server.start()
             stack.callback(server.stop)
         stop = asyncio.Event()
@@ -232,5 +238,4 @@ async def open_walk(
             await learning.background.stop()
             for joined in networks:
                 await joined.close()
-            await mirror.close()
             await network.client.close()

@@ -93,28 +93,33 @@ def _read(node: ast.AST, place: Place) -> list[Raise] | None:
             values = dict(zip(("code", "message"), args, strict=False)) | {k.arg: k.value for k in keywords if k.arg}
             kind = CLASSES[_spell(func)]
         case ast.Call(args=[ast.Dict(keys=[ast.Constant(value="code"), *_]) as body, *rest], keywords=keywords):
-            # The body of an HTTP error: JSONResponse({"code": ..., "message": ...}, status_code=503).
+            # The body of an HTTP error: JSONResponse({"code": ..., "message": ...}, status_code=503), or
+            # json.dumps({"code": code, "message": message}) in a function with the parameter status.
             values = {key.value: value for key, value in zip(body.keys, body.values, strict=True)}
             statuses = [keyword.value for keyword in keywords if keyword.arg == "status_code"]
-            values["status"] = next(iter([*statuses, *rest]))
-            kind = "wait" if ast.unparse(values["status"]) == "503" else "refused"
+            values["status"] = next(iter([*statuses, *rest]), ast.Name("status"))
+            kind = ""
         case _:
             return None
-    status = values.get("status")
     return [
         Raise(
             code=code,
-            kind=kind,
+            kind=kind or ("wait" if status == 503 else "refused"),
             message=message,
             fix=fix.removesuffix("."),
-            status=status.value if isinstance(status, ast.Constant) and isinstance(status.value, int) else 0,
+            status=status,
         )
         for call in _list_calls({name: (value, place) for name, value in values.items()})
+        for status in [_get_number(call["status"][0]) if "status" in call else 0]
         for code in _resolve(*call["code"])
         if "{" not in code
         for message in _resolve(*call["message"])
         for fix in (_resolve(*call["fix"]) if "fix" in call else [""])
     ]
+
+
+def _get_number(node: ast.expr) -> int:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else 0
 
 
 Values = dict[str, tuple[ast.expr, Place]]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from covey.model.policy_files import WEIGHTS_FILE, load_weights, read_weights
+from covey.model.policy_files import load_weights, read_weights
+from covey.protocol.policy_record import WEIGHTS_FILE
 from trainer.algorithm.forward import (
     PackingConfig,
     Predictor,

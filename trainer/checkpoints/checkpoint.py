@@ -15,10 +15,12 @@ from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
 from covey.errors import OperatorError, ProtocolError
-from covey.model.policy_files import DTYPES, require_policy, save_policy
+from covey.model.policy_files import DTYPES, require_policy, save_configuration
 from covey.protocol.ids import Step
+from covey.protocol.policy_record import TensorRow
 from covey.runtime.files import sync
 from covey.runtime.full_disk import ExplainFullDisk
+from covey.shardcast.policy_export import build_row, is_undamaged, write_weights
 from trainer.algorithm.learner import Learner
 from trainer.algorithm.lora import merge_adapters
 from trainer.checkpoints.tensor_files import load_tensors, require_undamaged, save_tensors, write_digests
@@ -26,7 +28,7 @@ from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.sharding import gather_weights
 
 _MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
-_EXPORTED = "bfloat16"
+_EXPORTED, _FILE_DTYPE = "bfloat16", "BF16"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,21 +163,31 @@ def load_state(learner: Learner, folder: Path) -> State:
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
     """Write the policy as workers receive it: bfloat16 weights, config and tokenizer. Returns its folder.
 
-    Equal master weights produce equal bytes. Adapters are merged in a temporary copy of the model, which needs as much
-    additional memory as the model itself.
+    The weights are hashed while they are written. Equal master weights produce equal bytes. Adapters are merged in a
+    temporary copy of the model, which needs as much additional memory as the model itself.
     """
     model = merge_adapters(learner.model)
     with learner.ranks.together(RankCommand(verb=Verb.GATHER)):
         weights = gather_weights(model, DTYPES[_EXPORTED])
-    return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, _EXPORTED, weights))
+    rows = [build_row(name, _FILE_DTYPE, tensor.shape) for name, tensor in weights.items()]
+
+    def read(row: TensorRow) -> memoryview:
+        tensor = weights[row.name].detach().to("cpu", DTYPES[_EXPORTED]).contiguous()
+        return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+    def write(folder: Path) -> None:
+        save_configuration(model, tokenizer, folder, _EXPORTED)
+        write_weights(folder, rows, read, threads=torch.get_num_threads())
+
+    return exports.add(step, write)
 
 
 def is_whole(exports: StepFolders, step: Step) -> bool:
-    """Return whether the policy of `step` exists and is readable. Only the newest policy can be exported again."""
+    """Return whether the policy of `step` exists and is undamaged. Only the newest policy can be exported again."""
     if step not in exports.list_steps():
         return False
     try:
         require_policy(exports.get_path(step))
     except (ProtocolError, OperatorError):
         return False
-    return True
+    return is_undamaged(exports.get_path(step))

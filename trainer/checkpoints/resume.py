@@ -5,16 +5,14 @@ The chain alone decides which policies are published.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerBase
 
 from covey.chain.contracts import PolicyRegistry
-from covey.errors import OperatorError
+from covey.errors import OperatorError, ProtocolError
 from covey.network.entry import Network
-from covey.protocol.ids import PoolId, Step
-from covey.runtime.full_disk import ExplainFullDisk
-from covey.shardcast.store import ShardStore, add_shards
+from covey.protocol.ids import ZERO_HASH, PoolId, Step
+from covey.shardcast.policy_export import build_record
 from trainer.algorithm.learner import Learner
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
 from trainer.config import TrainerConfig
@@ -54,7 +52,7 @@ def restore(
     published = registry.steps_of(network.pool)
     require_resumable(step, published, max_staleness=network.params.max_staleness)
     if state is None and step > 0:
-        _require_published(registry, network.pool, step, source, scratch=config.home)
+        _require_published(registry, network.pool, step, source)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
         raise build_lost_reference(f"{exports.get_path(Step(0))} does not exist")
@@ -89,15 +87,15 @@ def require_resumable(step: Step, published: int, *, max_staleness: int) -> None
     )
 
 
-def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
-    """Raise OperatorError("another_policy") unless `folder` contains the policy that is on chain for `step`.
-
-    The policy is split into shards in `scratch`, which needs as much free space as the policy takes.
-    """
+def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folder: Path) -> None:
+    """Raise OperatorError("another_policy") unless `folder` contains the policy that is on chain for `step`."""
     if folder.is_dir() and registry.steps_of(pool) > step:
-        with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
-            manifest_hash = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
-        if manifest_hash == registry.policy_of(pool, step):
+        parent = registry.policy_of(pool, Step(step - 1)) if step else ZERO_HASH
+        try:
+            found = build_record(folder, pool=pool, step=step, parent=parent).compute_hash()
+        except ProtocolError:
+            found = ZERO_HASH
+        if found == registry.policy_of(pool, step):
             return
     raise OperatorError(
         "another_policy",

@@ -51,7 +51,7 @@ class Regrader:
         returns None if a grading limit may explain a reward that differs.
         """
         domain = SlotDomain(
-            beacon=item.manifest_hash,
+            beacon=item.record_hash,
             pool=self.pool,
             policy_version=item.policy_version,
             node=item.node,

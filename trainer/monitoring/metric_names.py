@@ -53,10 +53,10 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "on a CPU.",
     },
     "policy": {
-        "manifest_hash": "Hash of the policy's manifest, as published on chain.",
+        "record_hash": "Hash of the policy's record, as published on chain.",
         "time": "Time at which the policy was published on chain, in Unix seconds.",
-        "time/publish": "Seconds for splitting the policy into shards in the origin.",
-        "time/wait_for_chain": "Seconds from finishing the shards until the hash was on chain.",
+        "time/publish": "Seconds for writing the policy to the origin, including its delta.",
+        "time/wait_for_chain": "Seconds from then until the hash was on chain.",
     },
     "evaluation": {
         "reward": "Mean reward on held-out prompts.",

@@ -31,12 +31,12 @@ from covey.cli.doctor.machine_facts import (
 from covey.cli.doctor.snapshot import ChainFacts, CoordinatorFacts, PoolFacts, Snapshot, Trouble
 from covey.errors import CoveyError, OperatorError, ProtocolError
 from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.ids import Address, Hash, PoolId, Step
-from covey.protocol.manifest import Manifest
+from covey.protocol.ids import ZERO_HASH, Address, PoolId, Step
 from covey.protocol.params import PoolParams
+from covey.protocol.policy_record import PolicyRecord
 from covey.runtime.settings import RoleSettings
 from covey.runtime.urls import hide_secrets, show_host
-from covey.shardcast.client import ShardClient
+from covey.shardcast.policy_source import look_at_relay
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -235,12 +235,5 @@ async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable
     )
 
 
-def _look_at_relay(url: str, pool: int, known: PoolFacts) -> Manifest:
-    async def ask() -> Manifest:
-        client = ShardClient([url])
-        try:
-            return await client.fetch_manifest(pool, known.steps - 1, known.newest_hash or Hash(""))
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
+def _look_at_relay(url: str, pool: int, known: PoolFacts) -> PolicyRecord:
+    return look_at_relay(url, pool=PoolId(pool), record_hash=known.newest_hash or ZERO_HASH)

@@ -119,10 +119,10 @@ def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
 
 def _measure_policy(seen: Snapshot) -> tuple[int | None, int | None]:
     """Return the size in bytes and the number of weights of the newest policy, or None for both if unknown."""
-    if seen.manifest is None or seen.params is None:
+    if seen.record is None or seen.params is None:
         return None, None
     width = 4 if seen.params.model.compute_dtype == "float32" else 2
-    return seen.manifest.size, seen.manifest.size // width
+    return seen.record.size, seen.record.size // width
 
 
 def skip_unpublished(name: str, seen: Snapshot) -> Check:

@@ -32,7 +32,7 @@ from covey.cli.doctor.snapshot import (
     tell,
     warn,
 )
-from covey.protocol.manifest import Manifest
+from covey.protocol.policy_record import PolicyRecord
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -240,7 +240,7 @@ def check_relays(seen: Snapshot) -> Check:
             "Set relays and start one with covey relay run",
         )
     wrong = [found.detail for found in seen.relays.values() if isinstance(found, Trouble)]
-    good = [url for url, found in seen.relays.items() if isinstance(found, Manifest)]
+    good = [url for url, found in seen.relays.items() if isinstance(found, PolicyRecord)]
     detail = f"{len(good)} of {len(seen.relays)} relays serve policy {seen.pool.steps - 1}"
     if not wrong:
         return ok("relays", detail)

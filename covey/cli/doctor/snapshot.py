@@ -15,8 +15,8 @@ from covey.cli.config import Role
 from covey.errors import CoveyError, OperatorError
 from covey.protocol.api.public import NodeView
 from covey.protocol.ids import Address, Hash
-from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
+from covey.protocol.policy_record import PolicyRecord
 from covey.runtime.settings import RoleSettings
 from covey.sandbox import Isolation, IsolationTrial
 
@@ -134,7 +134,7 @@ class PoolFacts:
     steps: int
     """Number of published policies."""
     newest_hash: Hash | None
-    """Manifest hash of the newest policy. None if no policy is published."""
+    """Record hash of the newest policy. None if no policy is published."""
 
     def format_amount(self, amount: int) -> str:
         """Format an amount, for example as "1.5 CVT", or as "1500000000000000000" in the smallest unit."""
@@ -185,14 +185,14 @@ class Snapshot:
     chain: ChainFacts | Trouble | None = None
     pool: PoolFacts | Trouble | None = None
     coordinator: CoordinatorFacts | Trouble | None = None
-    relays: Mapping[str, Manifest | Trouble] | None = None
-    """Manifest of the newest policy from each relay, by URL."""
+    relays: Mapping[str, PolicyRecord | Trouble] | None = None
+    """Record of the newest policy from each relay, by URL."""
 
     @property
-    def manifest(self) -> Manifest | None:
-        """Manifest of the newest policy with the hash that is on chain. None if no relay serves it."""
+    def record(self) -> PolicyRecord | None:
+        """Record of the newest policy, with the hash that is on chain. None if no relay serves it."""
         answers = (self.relays or {}).values()
-        return next((answer for answer in answers if isinstance(answer, Manifest)), None)
+        return next((answer for answer in answers if isinstance(answer, PolicyRecord)), None)
 
     @property
     def params(self) -> PoolParams | None:

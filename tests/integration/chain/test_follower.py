@@ -35,7 +35,7 @@ def test_poll__real_reorganisation__rolls_back_and_reads_the_other_branch(chain)
         publish(chain, pool, step, number)
     progress = follower.poll(cursor)
     assert progress.rolled_back_to == common
-    assert [int(event.manifest_hash, 16) - 1000 for event in progress.events] == [101, 102, 103]
+    assert [int(event.record_hash, 16) - 1000 for event in progress.events] == [101, 102, 103]
     assert progress.cursor[:-1] == cursor[:-2]
 
 

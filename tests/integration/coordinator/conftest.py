@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Step
 from covey.runtime.http import find_free_ports
-from covey.shardcast.server import build_server
-from covey.shardcast.store import ShardStore, add_policy
+from covey.shardcast.offering import Export
+from covey.shardcast.origin import OriginSource
+from covey.shardcast.piece_server import PieceServer
 from tests.e2e.walk import Server
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness, create_pool, open_harness, reset
+from tests.fakes.offered_policies import build_offering, write_export
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain, running
 
@@ -47,14 +50,13 @@ def unbond(harness: CoordinatorHarness):
 @pytest.fixture
 def relay(harness: CoordinatorHarness, tmp_path):
     """A relay with policy 1, which is published on chain."""
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "model.safetensors").write_bytes(b"1" * 4096)
-    store, (port,) = ShardStore(tmp_path / "served"), find_free_ports(1)
-    pool = harness.ctx.ledger.pool
-    manifest = add_policy(store, policy, pool=pool, step=1)
-    harness.chain.send("trainer", harness.chain.contracts.policies.publish(pool, Step(1), manifest.compute_hash()))
-    server = Server(build_server(store), port)
+    pool, (port,) = harness.ctx.ledger.pool, find_free_ports(1)
+    offering = build_offering(tmp_path / "served", pool=pool)
+    policy = write_export(tmp_path / "policy", {"weight": np.ones(2048, np.uint16)})
+    record = offering.describe(policy, Step(1), harness.chain.contracts.policies.policy_of(pool, Step(0)))
+    offering.offer(Export(policy, record), None)
+    harness.chain.send("trainer", harness.chain.contracts.policies.publish(pool, Step(1), record.compute_hash()))
+    server = Server(PieceServer(OriginSource(offering.store)), port)
     server.start()
     yield f"http://127.0.0.1:{port}"
     server.stop()

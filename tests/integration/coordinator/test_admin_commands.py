@@ -152,7 +152,7 @@ def test_policy_list__published__with_block_and_time(harness: CoordinatorHarness
     policies = harness.chain.contracts.policies
     pool = harness.ctx.ledger.pool
     (row,) = covey("policy", "list")["policies"]
-    assert (row["step"], row["manifest_hash"], row["relays"]) == (0, policies.policy_of(pool, Step(0)), {})
+    assert (row["step"], row["record_hash"], row["relays"]) == (0, policies.policy_of(pool, Step(0)), {})
     assert harness.chain.client.get_block(row["block"]).timestamp == row["published_at"]
 
 

@@ -49,7 +49,7 @@ async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(harne
     async with harness.client("node") as client:
         await client.register()
         task = await harness.claim(client)
-        assert (task.policy_version, task.manifest_hash, task.groups) == (0, make_hash("policy 0"), 2)
+        assert (task.policy_version, task.record_hash, task.groups) == (0, make_hash("policy 0"), 2)
         receipt = build_receipt(harness, task, FILE)
         before = int(harness.clock())
         answer = await client.submit(receipt, sign(harness, receipt), FILE)
@@ -170,7 +170,7 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
     async with harness.client("validator-0") as client:
         order = await client.claim_validation(wait_seconds=0)
         assert order.receipt.to_message() == receipt
-        assert (order.full, order.manifest_hash) == (True, make_hash("policy 0"))
+        assert (order.full, order.record_hash) == (True, make_hash("policy 0"))
         eip712.require_signer(receipt, harness.ctx.receipt_domain, order.signature, harness.wallet("node").address)
         assert await client.get_object(order.url, max_bytes=4096) == FILE
         assert await refuse(client.get_object(order.url, max_bytes=10)) == ("oversized", 400)

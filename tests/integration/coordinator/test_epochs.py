@@ -42,10 +42,10 @@ async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(harness
         status = await trainer.get_status()
         files = [await trainer.get_object(item.url, max_bytes=4096) for item in batch.items]
     assert files == [FILE + b"\x00", FILE + b"\x01"], "ordered by task"
-    steps = [(row.step, row.state, row.manifest_hash) for row in status.steps]
+    steps = [(row.step, row.state, row.record_hash) for row in status.steps]
     assert steps == [(0, "READY", make_hash("policy 0")), (1, "OPEN", None)], "it asks before its policy is on chain"
     assert status.step == 0
-    assert all(item.replayed and item.manifest_hash == make_hash("policy 0") for item in batch.items)
+    assert all(item.replayed and item.record_hash == make_hash("policy 0") for item in batch.items)
     assert {item.node for item in batch.items} == {harness.chain.address("node")} <= set(status.nodes)
     harness.run_job("settle_epoch")
     await harness.follow()

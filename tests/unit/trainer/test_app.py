@@ -7,14 +7,17 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from covey.errors import OperatorError
 from covey.network.entry import Network
+from covey.protocol.ids import Step
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.submission_file import codec
 from tests.fakes.grading import grade_here
@@ -58,9 +61,10 @@ def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_harnes
     assert sorted(path.name for path in (harness.config.home / "exports").iterdir()) == ["0"]
     assert sorted(path.name for path in (harness.config.home / "checkpoints").iterdir()) == ["0"]
     assert harness.chain.hashes == []
-    source = get_source(harness.config)
-    for name in ("model.safetensors", "tokenizer.json"):
-        assert (ctx.exports.get_path(0) / name).read_bytes() == (source / name).read_bytes()  # type: ignore[operator]
+    exported, source = ctx.exports.get_path(Step(0)), Path(get_source(harness.config))
+    assert (exported / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    weights, shipped = (load_file(folder / "model.safetensors") for folder in (exported, source))
+    assert all(torch.equal(weights[name], shipped[name]) for name in weights.keys() | shipped.keys())
 
 
 def test_build__exported_policy_was_deleted__is_exported_again_from_the_checkpoint(build_harness: Build) -> None:
@@ -123,16 +127,15 @@ def test_build_publisher__real_outbox_and_store__are_in_the_configured_folders(b
     terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
         pool=1, contracts=SimpleNamespace(policies=harness.chain), chain=None, wallet=None, params=harness.params,
-        receipt_domain=SimpleNamespace(chain_id=31337),
-        terms=terms,
+        receipt_domain=SimpleNamespace(chain_id=31337), registry_domain=None, terms=terms,
     )  # fmt: skip
     config = harness.config.model_copy(update={"keep_policies": 77})
     with closing(open_outbox(config)) as outbox:
         publisher = build_publisher(config, cast(Network, network), outbox)
-    assert publisher._retention.keep == 77
-    assert publisher._retention.seconds > 1100
+    assert publisher._offering._retention.keep == 77
+    assert publisher._offering._retention.seconds > 1100
     assert (harness.config.home / "outbox.sqlite3").exists()
-    assert (harness.config.origin_root / "policies").is_dir()
+    assert (harness.config.origin_root / "heads").is_dir()
 
 
 def test_get_source__setting__overrides_the_shipped_model(build_harness: Build) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from covey.errors import OperatorError
-from covey.model.policy_files import WEIGHTS_FILE
+from covey.protocol.policy_record import WEIGHTS_FILE
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]

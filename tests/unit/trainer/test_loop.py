@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError
-from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.ids import Hash, Step
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
 from covey.runtime.cycle import CycleResult
@@ -53,7 +53,7 @@ def test_cycle__two_steps__publishes_three_policies_and_ends(build_harness: Buil
     lines = harness.read_metrics()
     expected = [*(("evaluation", step) for step in range(3)), *(("policy", step) for step in range(3))]
     assert sorted((line["event"], line["step"]) for line in lines) == [*expected, ("update", 0), ("update", 1)]
-    assert [line["manifest_hash"] for line in lines if line["event"] == "policy"] == harness.chain.hashes
+    assert [line["record_hash"] for line in lines if line["event"] == "policy"] == harness.chain.hashes
     assert all(line["n"] == 4 for line in lines if line["event"] == "evaluation")
 
 

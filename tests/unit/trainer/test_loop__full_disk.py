@@ -86,8 +86,8 @@ def run_out(harness: Any) -> None:
         harness.run()
 
 
-# The limit is reached in the manifest, in a small file and in the weights.
-@pytest.mark.parametrize("size", [0, 100, 100_000])
+# The limit is reached in the record and in the delta.
+@pytest.mark.parametrize("size", [0, 100, 20_000])
 def test_run__origin_is_full__resumes_and_publishes_the_same_policies(
     size: int, build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,17 +95,18 @@ def test_run__origin_is_full__resumes_and_publishes_the_same_policies(
     straight.run()
     offer = Publisher.offer
 
-    def fill(self: Publisher, folder: Path, step: Step) -> Hash:
+    def fill(self: Publisher, folder: Path, step: Step, *, base_folder: Path | None) -> Hash:
         if step != 1:
-            return offer(self, folder, step)
+            return offer(self, folder, step, base_folder=base_folder)
         with limit_files(size):
-            return offer(self, folder, step)
+            return offer(self, folder, step, base_folder=base_folder)
 
     monkeypatch.setattr(Publisher, "offer", fill)
     monkeypatch.setattr(loop, "evaluate", lambda ctx: None)  # It would write concurrently under the same limit.
     run_out(filled)
     assert list(filled.config.origin_root.rglob(".*")) == []
-    assert filled.coordinator.store.list_steps(1) == [0]
+    head = filled.coordinator.store.read_head(1)
+    assert [policy.step for policy in head.policies] == [0]
     monkeypatch.undo()
     filled.run()
     assert filled.chain.hashes == straight.chain.hashes

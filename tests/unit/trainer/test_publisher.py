@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, IntentState, Place, Refusal
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError
-from covey.protocol.ids import Address, Hash, PoolId, Step
-from covey.protocol.manifest import Manifest, PolicyName
-from covey.shardcast.store import Retention, ShardStore
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
+from covey.protocol.policy_record import WEIGHTS_FILE, PolicyRecord
+from covey.shardcast.origin_store import OriginStore
+from tests.fakes.offered_policies import build_offering, read_policy, write_export
 from trainer.publisher import REFUSALS, Publisher
 
 pytestmark = pytest.mark.unit
@@ -35,8 +38,8 @@ class Chain:
     def policy_of(self, pool: PoolId, step: Step) -> Hash:
         return self.hashes[step]
 
-    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
-        data = json.dumps([pool, step, manifest_hash]).encode()
+    def publish(self, pool: PoolId, step: Step, record_hash: Hash) -> Call:
+        data = json.dumps([pool, step, record_hash]).encode()
         return Call(to=Address("0x" + "11" * 20), data=data, label="publish")
 
     def pump(self) -> int:
@@ -61,8 +64,13 @@ def chain() -> Any:
 
 
 def build(chain: Chain, root: Path, keep: int = 5) -> Publisher:
-    retention, store = Retention(keep=keep), ShardStore(root)
-    return Publisher(pool=POOL, registry=chain, outbox=chain.outbox, pump=chain.pump, store=store, retention=retention)
+    offering = build_offering(root, pool=POOL, keep=keep)
+    return Publisher(pool=POOL, registry=chain, outbox=chain.outbox, pump=chain.pump, offering=offering)
+
+
+def export(folder: Path, values: list[int]) -> Path:
+    """Write a policy of one tensor, over the previous one in the folder."""
+    return write_export(folder, {"weight": np.array(values, np.uint16)})
 
 
 def find_state(chain: Chain, key: str) -> IntentState:
@@ -71,30 +79,41 @@ def find_state(chain: Chain, key: str) -> IntentState:
     return entry.state
 
 
-def test_offer__folder_of_files__manifest_in_the_origin_has_the_returned_hash(chain: Chain, tmp_path: Path) -> None:
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
-    publisher = build(chain, tmp_path / "origin")
-    digest = publisher.offer(folder, Step(3))
-    name = PolicyName(pool=POOL, step=3, manifest_hash=digest)
-    manifest = Manifest.from_bytes(ShardStore(tmp_path / "origin").get_manifest_path(name).read_bytes(), digest)
-    assert (manifest.pool, manifest.step) == (POOL, 3)
-    assert [file.name for file in manifest.files] == ["model.safetensors"]
-    assert publisher.offer(folder, Step(3)) == digest
+def test_offer__exported_policy__record_in_the_origin_has_the_returned_hash(chain: Chain, tmp_path: Path) -> None:
+    folder, publisher = export(tmp_path / "policy", [1, 2]), build(chain, tmp_path / "origin")
+    digest = publisher.offer(folder, Step(0))
+    store = OriginStore(tmp_path / "origin")
+    record = PolicyRecord.from_bytes(store.find_record(digest) or b"", digest)
+    assert (record.pool, record.step, record.parent) == (POOL, 0, ZERO_HASH)
+    assert [row.name for row in record.files] == ["config.json"]
+    assert load_file(read_policy(store, POOL, digest, tmp_path / "read") / WEIGHTS_FILE)["weight"].shape == (2,)
+    assert publisher.offer(folder, Step(0)) == digest
     assert chain.hashes == []  # nothing is on chain before everything is on disk
 
 
+def test_offer__next_step__names_the_policy_on_chain_as_its_parent(chain: Chain, tmp_path: Path) -> None:
+    publisher, store = build(chain, tmp_path / "origin"), OriginStore(tmp_path / "origin")
+    first, second = export(tmp_path / "0", [1, 2]), export(tmp_path / "1", [1, 3])
+    chain.hashes.append(publisher.offer(first, Step(0)))
+    digest = publisher.offer(second, Step(1), base_folder=first)
+    assert PolicyRecord.from_bytes(store.find_record(digest) or b"", digest).parent == chain.hashes[0]
+    assert load_file(read_policy(store, POOL, digest, tmp_path / "read") / WEIGHTS_FILE)["weight"].shape == (2,)
+
+
+def test_offer__parent_is_not_on_chain__is_transient_and_writes_nothing(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path / "origin")
+    with pytest.raises(TransientError, match="reorganised"):
+        publisher.offer(export(tmp_path / "policy", [1]), Step(1))
+    assert OriginStore(tmp_path / "origin").read_head(POOL) is None
+
+
 def test_offer__more_than_kept__removes_the_oldest_before_adding_the_next(chain: Chain, tmp_path: Path) -> None:
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    publisher = build(chain, tmp_path / "origin", keep=2)
-    for step in range(4):
-        (folder / "model.safetensors").write_bytes(bytes([step]))
-        publisher.offer(folder, Step(step))
-    store = ShardStore(tmp_path / "origin")
-    assert store.list_steps(POOL) == [1, 2, 3]
-    assert len(list((store.root / "shards").iterdir())) == 3
+    publisher, store = build(chain, tmp_path / "origin", keep=2), OriginStore(tmp_path / "origin")
+    for step in range(4):  # Without a base every policy is an anchor, which needs no other policy.
+        chain.hashes.append(publisher.offer(export(tmp_path / str(step), [step]), Step(step)))
+    head = store.read_head(POOL)
+    assert head is not None
+    assert [policy.step for policy in head.policies] == [3, 2, 1]
 
 
 def test_advance__until_it_is_mined__is_false_then_true(chain: Chain, tmp_path: Path) -> None:
@@ -195,18 +214,13 @@ def test_advance__refused_for_now__is_transient(chain: Chain, tmp_path: Path, mo
             publisher.advance(Step(0), ONE)
 
 
-def test_offer__chain_holds_another_policy__leaves_its_manifest_in_the_origin(chain: Chain, tmp_path: Path) -> None:
-    folder, store = tmp_path / "policy", ShardStore(tmp_path / "origin")
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
-    publisher = build(chain, store.root)
-    chain.hashes.append(publisher.offer(folder, Step(0)))
-    path = store.get_manifest_path(PolicyName(pool=POOL, step=0, manifest_hash=chain.hashes[0]))
-    assert list(path.parent.iterdir()) == [path]
-    (folder / "model.safetensors").write_bytes(b"other weights")
+def test_offer__chain_holds_another_policy__leaves_its_record_in_the_origin(chain: Chain, tmp_path: Path) -> None:
+    publisher, store = build(chain, tmp_path / "origin"), OriginStore(tmp_path / "origin")
+    chain.hashes.append(publisher.offer(export(tmp_path / "policy", [1]), Step(0)))
+    before = store.read_head(POOL)
     with pytest.raises(OperatorError, match="another_policy"):
-        publisher.offer(folder, Step(0))
-    assert list(path.parent.iterdir()) == [path]
+        publisher.offer(export(tmp_path / "other", [2]), Step(0))
+    assert store.read_head(POOL) == before
 
 
 def test_advance__its_block_is_gone__is_transient(chain: Chain, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Address, Hash, Step
 from covey.protocol.params import EnvironmentParams, PoolParams
-from covey.shardcast.store import Retention
+from covey.shardcast.reachability import PolicyRetention
 from trainer.schedule import build_retention, is_ahead, is_evaluated, is_finished
 
 pytestmark = pytest.mark.unit
@@ -40,6 +40,6 @@ def test_build_retention__by_hand__covers_judging_epoch_and_windows():
         challenge_window=100, veto_window=1000, unbond_window=10**6, epoch_length=50,
     )  # fmt: skip
     params = PoolParams(name="x", environment=EnvironmentParams(kind="x"), max_staleness=3, epoch_seconds=20)
-    assert build_retention(2, terms, params) == Retention(keep=5, seconds=4 * 30 + 50 + 1100, lifetime=5)
+    assert build_retention(2, terms, params) == PolicyRetention(keep=5, seconds=4 * 30 + 50 + 1100, lifetime=5)
     slower = params.model_copy(update={"epoch_seconds": 60})
-    assert build_retention(9, terms, slower) == Retention(keep=9, seconds=4 * 30 + 60 + 1100, lifetime=5)
+    assert build_retention(9, terms, slower) == PolicyRetention(keep=9, seconds=4 * 30 + 60 + 1100, lifetime=5)

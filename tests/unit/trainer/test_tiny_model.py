@@ -10,10 +10,10 @@ from covey.engines.base import Completion, GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Grade, Reply
 from covey.environments.registry import DEMO, load
-from covey.model.policy_files import WEIGHTS_FILE
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
+from covey.protocol.policy_record import WEIGHTS_FILE
 from trainer.tiny_model import measure_reward, warm_start_tiny
 
 pytestmark = pytest.mark.unit

@@ -166,7 +166,7 @@ def test_judge__signature_of_another__is_malformed(worker: Worker, tools: CheckT
 
 
 def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: CheckTools, honest: Work):
-    claim = build_claim(honest, worker.sign(honest), manifest_hash=make_hash("other"))
+    claim = build_claim(honest, worker.sign(honest), record_hash=make_hash("other"))
     assert verdicts.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
 
 

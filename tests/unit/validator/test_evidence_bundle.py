@@ -55,7 +55,7 @@ def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
         receipt=ReceiptBody.of(work.receipt),
         signature=worker.sign(work),
         url="http://coordinator/file",
-        manifest_hash=MANIFEST,
+        record_hash=MANIFEST,
         full=full,
         seconds_left=30.0,
     )
@@ -80,7 +80,7 @@ def test_build_bundle__judgement__holds_everything_to_repeat_it(worker: Worker, 
     order = make_order(honest, worker)
     bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE)
     assert (bundle.receipt.to_message(), bundle.signature) == (honest.receipt, order.signature)
-    assert (bundle.manifest_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
+    assert (bundle.record_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
     assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
     assert bundle.engine.versions["torch"] == metadata.version("torch")
     assert bundle.engine.hardware == HERE

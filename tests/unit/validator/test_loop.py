@@ -63,7 +63,9 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             wallet=VALIDATOR,
             coordinator=judging,
             receipt_domain=DOMAIN,
-            policies=SimpleNamespace(get_manifest_hash=lambda version: MANIFEST, require=require),
+            policies=SimpleNamespace(
+                get_record_hash=lambda version: MANIFEST, require=require, get_trained_at=lambda folder: 0.0
+            ),
         )
         values = {
             "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60),
@@ -92,7 +94,7 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> JudgeOrder:
         receipt=ReceiptBody.of(honest.receipt),
         signature=worker.sign(honest),
         url=URL,
-        manifest_hash=MANIFEST,
+        record_hash=MANIFEST,
         full=True,
         seconds_left=30.0,
     )
@@ -229,9 +231,9 @@ async def test_judge__file_that_is_missing__is_unknown(start, judging, order):
 
 
 async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
-    forged = order.model_copy(update={"manifest_hash": make_hash("forged")})
+    forged = order.model_copy(update={"record_hash": make_hash("forged")})
     judgement = await loop.judge(start(), forged)
-    assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_manifest"})
+    assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_record"})
 
 
 async def test_take_turn__work_of_another_pool__is_refused_and_nothing_signed(start, judging, order):
@@ -288,13 +290,13 @@ async def test_load_policy__chain_that_changes_meanwhile__loads_the_policy_that_
     ctx = start()
     ctx.network.policies.require = require
     await loop.load_policy(ctx, order)
-    assert asked == [(order.receipt.policy_version, order.manifest_hash)]
+    assert asked == [(order.receipt.policy_version, order.record_hash)]
 
 
 async def test_load_policy__reorganisation__loads_the_new_policy_and_no_policy_twice(start, order, tmp_path: Path):
     """The new policy has the same version. Judging by the old weights would slash honest nodes."""
     loads: list[tuple[Path, int]] = []
-    engine = SimpleNamespace(policy_version=None, tokenizer=None, end_tokens=frozenset({1}))
+    engine = SimpleNamespace(policy_version=None, load_pause=0.0, tokenizer=None, end_tokens=frozenset({1}))
 
     def load(folder: Path, version: int) -> None:
         engine.policy_version = version

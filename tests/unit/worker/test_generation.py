@@ -49,7 +49,7 @@ def test_build_slots__task__determines_seeds_and_prompts_in_order(worker: Worker
 
 
 @pytest.mark.parametrize(
-    "changes", [{"task": 8}, {"policy_version": 1}, {"manifest_hash": make_hash("other")}, {"lease": 10}]
+    "changes", [{"task": 8}, {"policy_version": 1}, {"record_hash": make_hash("other")}, {"lease": 10}]
 )
 def test_build_slots__another_task_version_or_manifest__changes_the_seeds_but_another_lease_does_not(
     worker: Worker, changes: dict[str, object]

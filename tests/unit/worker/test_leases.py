@@ -184,7 +184,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_requested_again(start
 
     async def require(version: int, *_: object, **__: object) -> None:
         asked.append(version)
-        raise ProtocolError("bad_manifest", "a file does not have its hash")
+        raise ProtocolError("bad_record", "a file does not have its hash")
 
     ctx.network.policies.require = require
     with pytest.raises(ProtocolError):
@@ -267,7 +267,7 @@ async def test_work__chain_that_changes_meanwhile__loads_the_policy_that_the_lea
     coordinator.orders.append(order := make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     assert await loop.work(ctx) is CycleResult.DONE
-    assert asked == [(order.policy_version, order.manifest_hash)]
+    assert asked == [(order.policy_version, order.record_hash)]
 
 
 async def test_load_policy__after_a_failure__loads_the_previous_one_again(start: Start, tmp_path: Path):
@@ -275,6 +275,7 @@ async def test_load_policy__after_a_failure__loads_the_previous_one_again(start:
     folders, loads = [tmp_path / "new", tmp_path / "old"], list[str]()
 
     class Failing:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = 0, None, frozenset({1})
 
         def load_policy(self, folder: Path, version: int) -> None:

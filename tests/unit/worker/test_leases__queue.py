@@ -57,7 +57,7 @@ def test_take__tasks_of_two_policies__are_not_in_the_engine_together() -> None:
 def test_take__two_policies_of_one_version__are_not_in_the_engine_together() -> None:
     """A reorganisation came between them, and the engine holds the weights of one policy only."""
     queue = build(1)
-    queue.hold(make_task(task=2, lease=2, manifest_hash="0x" + "ab" * 32), seconds=30.0)
+    queue.hold(make_task(task=2, lease=2, record_hash="0x" + "ab" * 32), seconds=30.0)
     assert [take(queue), take(queue)] == [1, None]
     queue.finish(make_task(task=1, lease=1), ())
     assert take(queue) == 2

@@ -125,10 +125,10 @@ async def test_turn__countersignature_with_an_unfair_date__is_not_accepted(
 
 async def test_turn__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):
     ctx = start()
-    coordinator.orders.append(make_task(manifest_hash=make_hash("forged")))
+    coordinator.orders.append(make_task(record_hash=make_hash("forged")))
     with pytest.raises(ProtocolError) as caught:
         await take_turn(ctx)
-    assert caught.value.code == "wrong_manifest"
+    assert caught.value.code == "wrong_record"
     assert coordinator.sent == []
 
 
@@ -136,6 +136,7 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
     ctx, loaded = start(), []
 
     class Recording:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = 0, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
@@ -150,6 +151,7 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
 
 async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_good(start: Start):
     class Recording:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
@@ -184,6 +186,7 @@ async def test_load_policy__another_policy_of_the_same_version__is_loaded(start:
     loaded, folders = [], [tmp_path / "first", tmp_path / "first", tmp_path / "second"]
 
     class Recording:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
@@ -219,6 +222,7 @@ async def test_load_policy__two_tasks_of_a_new_policy__load_it_once(start: Start
     loaded = []
 
     class Slow:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
@@ -373,6 +377,7 @@ async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_i
     loaded: list[tuple[int, int]] = []
 
     class Starting:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
@@ -391,6 +396,7 @@ async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
     is_over, running = threading.Event(), asyncio.get_running_loop()
 
     class Starting:
+        load_pause = 0.0
         policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:

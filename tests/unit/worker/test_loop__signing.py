@@ -30,8 +30,8 @@ async def test_sign_next__chain_that_was_reorganised_meanwhile__signs_nothing_an
 ):
     """Judged by the policy that the chain holds now, honest work of the replaced one would look like fraud."""
     ctx = await make_one(start, coordinator)
-    ctx.network.policies.get_manifest_hash = lambda version: "0x" + "ab" * 32
-    with pytest.raises(ProtocolError, match="wrong_manifest"):
+    ctx.network.policies.get_record_hash = lambda version: "0x" + "ab" * 32
+    with pytest.raises(ProtocolError, match="wrong_record"):
         await loop.sign_next(ctx)
     assert (list(ctx.submissions.list()), coordinator.returned, ctx.leases.generated) == ([], [(7, 9)], [])
 

@@ -55,7 +55,7 @@ def test_decode__policy_published__gives_its_fields_and_position():
         log_index=2,
         pool=1,
         step=5,
-        manifest_hash="0x" + "09" * 32,
+        record_hash="0x" + "09" * 32,
     )
 
 

@@ -30,7 +30,7 @@ DEPLOYMENT = Deployment(
 
 
 class MemoryChain:
-    """Blocks whose hash follows from a salt. Each contains one event with the salt as its manifest hash."""
+    """Blocks whose hash follows from a salt. Each contains one event with the salt as its record hash."""
 
     def __init__(self, length: int) -> None:
         self.salts = [bytes([0, number % 256]) for number in range(length)]
@@ -100,7 +100,7 @@ class Ledger:
         for event in progress.events:
             assert isinstance(event, PolicyPublished)
             assert event.step not in self.rows, "an event was applied twice"
-            self.rows[event.step] = event.manifest_hash
+            self.rows[event.step] = event.record_hash
         self.cursor = progress.cursor
 
 

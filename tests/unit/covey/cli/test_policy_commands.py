@@ -2,8 +2,8 @@ import pytest
 
 from covey import cli
 from covey.chain import events
-from covey.errors import ProtocolError, TransientError
-from covey.shardcast.client import ShardClient
+from covey.errors import TransientError
+from covey.shardcast import policy_source
 from tests.fakes.account import HASH, invoke, runner
 
 pytestmark = pytest.mark.unit
@@ -14,21 +14,20 @@ HERE, AWAY = "http://here:9001", "http://away:9001"
 
 def publish(step, pool=1):
     place = {"block_number": 50 + step, "block_hash": HASH, "transaction_hash": HASH, "log_index": 0}
-    return events.PolicyPublished(pool=pool, step=step, manifest_hash=f"0x{step:064x}", **place)
+    return events.PolicyPublished(pool=pool, step=step, record_hash=f"0x{step:064x}", **place)
 
 
 @pytest.fixture
 def relays(monkeypatch):
     """Replace two relays: one has the policies up to step 1, and the other does not answer."""
 
-    async def fetch_manifest(self, pool, step, manifest_hash):
-        (score,) = self.scores
-        if score.url == AWAY:
+    def look_at_relay(url, *, pool, record_hash):
+        if url == AWAY:
             raise TransientError("no_relay", "away")
-        if step > 1:
-            raise ProtocolError("bad_manifest", "another hash")
+        if int(record_hash, 16) > 1:
+            raise TransientError("not_at_relays", "no route")
 
-    monkeypatch.setattr(ShardClient, "fetch_manifest", fetch_manifest)
+    monkeypatch.setattr(policy_source, "look_at_relay", look_at_relay)
 
 
 def test_list__newest_first_with_the_time_of_the_block(opened):
@@ -39,7 +38,7 @@ def test_list__newest_first_with_the_time_of_the_block(opened):
         (2, 52, 52),
         (1, 51, 51),
     ]
-    assert found[0]["manifest_hash"] == f"0x{3:064x}"
+    assert found[0]["record_hash"] == f"0x{3:064x}"
     assert found[0]["relays"] == {}
     plain = runner.invoke(cli.app, ["policy", "list", *CHAIN]).stdout.splitlines()
     assert [line.split()[0] for line in plain] == ["3", "2", "1", "0"]
@@ -54,7 +53,7 @@ def test_list__relays__each_has_it_or_not(opened, relays):
     assert [row["relays"] for row in found] == [{HERE: False, AWAY: False}, {HERE: True, AWAY: False}]
     plain = runner.invoke(cli.app, ["policy", "list", *CHAIN, *arguments]).stdout
     assert [line.strip() for line in plain.splitlines() if "http" in line] == [
-        f"missing from {HERE}: bad_manifest",
+        f"missing from {HERE}: not_at_relays",
         f"missing from {AWAY}: no_relay",
         f"at {HERE}",
         f"missing from {AWAY}: no_relay",

@@ -25,7 +25,7 @@ def make_status(**changes):
         "ended": True,
         "settled": True,
         "step": 0,
-        "steps": (StepView(step=0, state="TRAINED", manifest_hash=HASH, groups_accepted=4, **FILTERED),),
+        "steps": (StepView(step=0, state="TRAINED", record_hash=HASH, groups_accepted=4, **FILTERED),),
         "tasks": {},
         "submissions": {},
         "reasons": {},
@@ -199,7 +199,7 @@ def test_describe_worker__a_cheat__reasons_and_transaction(participants):
     assert line.endswith(f"slashed in {HASH}")
 
 
-STEP = StepView(step=0, state="OPEN", manifest_hash=HASH, groups_accepted=0, **FILTERED)
+STEP = StepView(step=0, state="OPEN", record_hash=HASH, groups_accepted=0, **FILTERED)
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,8 @@ def test_require_free_ports__not_a_port__is_left_to_the_command(tmp_path: Path, 
         ("worker cheat quantized", "worker started"),
         ("trainer run --config trainer.toml", "trainer started"),
         ("validator run --config validator-1.toml", "validator started"),
-        ("origin run --root origin", "serves policies"),
-        ("relay run --root relay", "serves policies"),
+        ("origin run --root origin", "origin serves policies"),
+        ("relay run --root relay", "relay serves policies"),
     ],
 )
 def test_is_reached__role__only_once_it_says_that_it_works(tmp_path: Path, command: str, event: str):

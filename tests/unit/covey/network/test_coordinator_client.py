@@ -314,10 +314,10 @@ async def test_claim__null__returns_none_and_the_timeout_exceeds_the_wait(connec
 
 
 async def test_claim__order__is_returned(connect):
-    order = {"task": 7, "lease": 9, "policy_version": 3, "manifest_hash": HASH, "groups": 2, "deadline": 5.5}
+    order = {"task": 7, "lease": 9, "policy_version": 3, "record_hash": HASH, "groups": 2, "deadline": 5.5}
     client, _ = connect((200, order))
     answer = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
-    assert answer == TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
+    assert answer == TaskOrder(task=7, lease=9, policy_version=3, record_hash=HASH, groups=2, deadline=5.5)
 
 
 async def test_submit__file_and_receipt__are_sent_in_this_order_to_the_granted_link(connect):

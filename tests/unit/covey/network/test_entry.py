@@ -1,4 +1,3 @@
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,6 @@ from covey.environments.registry import DEMO, compute_fingerprint, load
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network import entry
 from covey.network.entry import Deployment, join
-from covey.network.policies import Policies
 from covey.protocol.api.public import PoolView
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.runtime.settings import RoleSettings
@@ -51,8 +49,8 @@ class Outside:
         self.view = PoolView(**(values | changes))
         self.error = None
         self.closed = 0
-        self.terms = SimpleNamespace(params_hash=PARAMS.compute_hash())
-        self.policies = SimpleNamespace(policy_of=lambda pool, version: HASH)
+        self.terms = SimpleNamespace(params_hash=PARAMS.compute_hash(), trainer=ALICE)
+        self.policies = SimpleNamespace(address=LEDGER)
 
     async def get_pool(self):
         if self.error:
@@ -103,7 +101,7 @@ async def test_join__chain_and_coordinator_agree__network_is_complete(install, s
     assert joined.ledger_domain.contract == LEDGER
     assert (joined.environment.kind, joined.environment.options) == ("reasoning_gym", {"name": "x"})
     assert (settings.home / "policies").is_dir()
-    assert [score.url for score in joined.policies._client.scores] == ["http://relay:1"]
+    assert [source.url for source in joined.policies._client.source.downloader.sources] == ["http://relay:1"]
     await joined.close()
     assert outside.closed == 1
 
@@ -138,7 +136,7 @@ async def test_load_environment__pool_without_a_fingerprint__is_loaded(install, 
 async def test_join__relays_in_the_settings__take_precedence(install, settings):
     install()
     joined = await join(settings.model_copy(update={"relays": ("http://mine:1/",)}))
-    assert [score.url for score in joined.policies._client.scores] == ["http://mine:1"]
+    assert [source.url for source in joined.policies._client.source.downloader.sources] == ["http://mine:1"]
     await joined.close()
 
 
@@ -168,93 +166,6 @@ async def test_join__coordinator_does_not_answer__is_transient_and_closed(instal
     with pytest.raises(TransientError):
         await join(settings)
     assert outside.closed == 1
-
-
-class Fetcher:
-    def __init__(self):
-        self.fetched = []
-
-    async def fetch(self, *, pool, step, manifest_hash, folder):
-        self.fetched.append((pool, step, manifest_hash))
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    async def close(self):
-        self.fetched.append("closed")
-
-
-async def test_policies__require__fetches_the_hash_on_chain_and_keeps_only_the_newest(tmp_path):
-    outside, fetcher = Outside(), Fetcher()
-    contracts = SimpleNamespace(policies=outside.policies)
-    policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
-    for version in (1, 2, 10):
-        folder = await policies.require(version)
-        assert folder.name == f"{version}-{'ab' * 8}"
-    assert fetcher.fetched == [(1, 1, HASH), (1, 2, HASH), (1, 10, HASH)]
-    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [f"10-{'ab' * 8}", f"2-{'ab' * 8}"]
-    await policies.close()
-    assert fetcher.fetched[-1] == "closed"
-
-
-async def test_policies__required_to_load__is_kept_while_newer_ones_arrive(tmp_path):
-    """An engine that takes a minute to start reads the folder only at the end."""
-    policies = Policies(SimpleNamespace(policies=Outside().policies), Fetcher(), pool=1, root=tmp_path / "p", keep=2)
-    folders = [await policies.require(1, to_load=True)]
-    for version in range(2, 6):
-        await policies.require(version)
-    assert folders[0].exists()
-    folders += [await policies.require(version, to_load=True) for version in (6, 7)]
-    for version in range(8, 11):
-        await policies.require(version)
-    assert [folder.exists() for folder in folders] == [False, True, True]
-
-
-async def test_policies__list_versions__returns_those_on_disk_with_the_hash_on_chain(tmp_path):
-    contracts, root = SimpleNamespace(policies=Outside().policies), tmp_path / "p"
-    policies = Policies(contracts, Fetcher(), pool=1, root=root, keep=2)
-    assert policies.list_versions([1, 2]) == []
-    await policies.require(2)
-    (root / f"1-{'cd' * 8}").mkdir()  # A policy of another chain.
-    assert policies.list_versions([1, 2, 3]) == [2]
-
-
-async def test_policies__required_twice_at_once__are_fetched_one_after_the_other(tmp_path):
-    class Slow(Fetcher):
-        running = most = 0
-
-        async def fetch(self, **policy):
-            self.running += 1
-            self.most = max(self.most, self.running)
-            await asyncio.sleep(0)
-            self.running -= 1
-            return await super().fetch(**policy)
-
-    fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
-    policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
-    assert len(set(await asyncio.gather(*(policies.require(3, HASH) for _ in range(3))))) == 1
-    assert (len(fetcher.fetched), fetcher.most) == (3, 1)
-
-
-async def test_policies__disk_is_full__is_transient(tmp_path):
-    class Full(Fetcher):
-        async def fetch(self, **policy):
-            raise OSError(28, "No space left on device")
-
-    contracts = SimpleNamespace(policies=Outside().policies)
-    policies = Policies(contracts, Full(), pool=1, root=tmp_path / "p", keep=2)
-    with pytest.raises(TransientError, match=r"disk_full: the files of policy 3 could not be written: .*No space left"):
-        await policies.require(3)
-
-
-async def test_policies__unknown_to_the_chain__refused(tmp_path):
-    def revert(pool, version):
-        raise ProtocolError("reverted", "NoSuchStep")
-
-    policies = Policies(
-        SimpleNamespace(policies=SimpleNamespace(policy_of=revert)), Fetcher(), pool=1, root=tmp_path, keep=2
-    )
-    with pytest.raises(ProtocolError, match="unknown_policy: policy 7 has not been published on chain"):
-        await policies.require(7)
 
 
 async def join_data_set(install, settings, digest, **options):

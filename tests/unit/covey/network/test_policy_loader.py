@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from covey.errors import ProtocolError, TransientError
 from covey.network import policy_loader
@@ -16,18 +17,22 @@ pytestmark = pytest.mark.unit
 
 class Engine:
     policy_version: int | None = None
+    load_pause = 0.25
 
 
 class Disk:
-    """Fake policies, each in a folder named after its manifest hash."""
+    """Fake policies, each in a folder named after its record hash."""
 
     def __init__(self) -> None:
         self.required: list[tuple[Any, ...]] = []
 
-    async def require(self, version: int, manifest_hash: str | None, *, to_load: bool) -> Path:
-        self.required.append((version, manifest_hash, to_load))
+    async def require(self, version: int, record_hash: str | None, *, to_load: bool) -> Path:
+        self.required.append((version, record_hash, to_load))
         await asyncio.sleep(0)
-        return Path(f"{version}-{manifest_hash}")
+        return Path(f"{version}-{record_hash}")
+
+    def get_trained_at(self, folder: Path) -> float:
+        return 1000.0
 
 
 @pytest.fixture
@@ -90,3 +95,13 @@ async def test_load__policy_that_the_pool_does_not_allow__is_remembered(loads: l
     with pytest.raises(TransientError):
         await loader.load(4, "bad")
     assert loader.refused == {3}
+
+
+async def test_load__policy__says_how_long_it_took_from_the_optimizer_step(loads: list[str]) -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams(), clock=lambda: 1007.5)
+    with capture_logs() as logs:
+        await loader.load(3, "a")
+        await loader.load(3, "a")
+    assert [(each["event"], each["step"], each["seconds_to_ready"], each["pause"]) for each in logs] == [
+        ("policy is live", 3, 7.5, 0.25)
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
@@ -45,9 +45,11 @@ def read_policy(learner: Learner, folder: Path, step: int = 0) -> bytes:
     ).read_bytes()
 
 
-def test_add_adapters__before_learning__policy_equals_the_base_models_byte_for_byte(tmp_path: Path) -> None:
-    policy = read_policy(build_learner(build_adapted()), tmp_path)
-    assert policy == (tiny_folder() / "model.safetensors").read_bytes()
+def test_add_adapters__before_learning__policy_has_the_base_models_weights(tmp_path: Path) -> None:
+    policy = load(read_policy(build_learner(build_adapted()), tmp_path))
+    base = load_file(tiny_folder() / "model.safetensors")
+    assert policy.keys() == base.keys()
+    assert all(torch.equal(policy[name], base[name]) for name in base)
 
 
 def test_update__adapters__learn_alone() -> None:
@@ -88,7 +90,8 @@ def test_merge_adapters__after_learning__is_w_plus_scaled_b_a_and_computes_the_s
 def test_export_policy__adapters__loads_wherever_the_base_model_does(tmp_path: Path) -> None:
     learner = build_learner(build_adapted())
     teach(learner, 0, 1)
-    assert read_policy(learner, tmp_path) != (tiny_folder() / "model.safetensors").read_bytes()
+    policy, base = load(read_policy(learner, tmp_path)), load_file(tiny_folder() / "model.safetensors")
+    assert any(not torch.equal(policy[name], base[name]) for name in base)
     folder = tmp_path / "0"
     assert not (folder / "adapter_config.json").exists()
     worker = load_model(tiny_folder(), "bfloat16")

@@ -36,7 +36,7 @@ def build_rows(groups: int = 2, **changes: Any) -> list[Rollout]:
 def build_item(file: bytes, **changes: Any) -> BatchItem:
     item = BatchItem(
         receipt_hash=Hash("0x" + "22" * 32), task=TaskId(4), node=Address("0x" + "44" * 20), policy_version=Step(3),
-        work_key=sha256(file), manifest_hash=Hash("0x" + "33" * 32), url="http://127.0.0.1/x", replayed=True,
+        work_key=sha256(file), record_hash=Hash("0x" + "33" * 32), url="http://127.0.0.1/x", replayed=True,
     )  # fmt: skip
     return item.model_copy(update=changes)
 

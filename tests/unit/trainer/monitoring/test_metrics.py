@@ -26,15 +26,15 @@ def test_record__new_event__is_one_line(tmp_path: Path) -> None:
 
 def test_record__same_event_again_and_after_a_restart__stands_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    TrainingMetrics(path).record("policy", 1, {"manifest_hash": "0x1"})
+    TrainingMetrics(path).record("policy", 1, {"record_hash": "0x1"})
     again = TrainingMetrics(path)
     assert again.has("policy", 1)
     assert not again.has("policy", 2)
-    again.record("policy", 1, {"manifest_hash": "0x2"})
+    again.record("policy", 1, {"record_hash": "0x2"})
     again.record("update", 1, {"loss": 0.25})
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [
-        {"event": "policy", "step": 1, "manifest_hash": "0x1"},
+        {"event": "policy", "step": 1, "record_hash": "0x1"},
         {"event": "update", "step": 1, "loss": 0.25},
     ]
 
@@ -162,7 +162,7 @@ def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path
     write("update", 3, {"reward/mean": 0.25, "staleness_mean": 1.5})
     write("update", 4, {"reward/mean": 0.5})
     write("evaluation", 4, {"reward": 0.75, "n": 512})
-    write("policy", 4, {"manifest_hash": "0x1", "time": 1.0})
+    write("policy", 4, {"record_hash": "0x1", "time": 1.0})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     scalars = {

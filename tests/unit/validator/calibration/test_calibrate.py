@@ -297,11 +297,13 @@ def test_try_forgeries__without_a_window_for_one__is_refused(honest_bf16: list[C
 def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
     honest_bf16: list[CalibrationSample], bf16: Calibrated, tmp_path: Path
 ):
-    few, thresholds = honest_bf16[:8], bf16.rules.thresholds
+    # On some processors the thresholds of this tiny model are so wide that a forgery passes on a window of few tokens.
+    # That is another test's subject, so these are narrow.
+    few, thresholds = honest_bf16[:8], bf16.rules.thresholds.model_copy(update={"exponent_max": 3})
     save_policy(build_model(9), build_tokenizer(), tmp_path, BF16)
     other = load_engine(BF16, folder=tmp_path)
     tried = try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=other)
     # Only windows of the same length can be compared, and an untrained model seldom ends within five tokens.
     assert 0 < tried["previous"] <= 8 * 16
-    with pytest.raises(OperatorError, match=r"forgery_passes: .* the forgery previous passes on 128 of 128 windows"):
+    with pytest.raises(OperatorError, match=r"forgery_passes: .* accept 128 of 128 windows of the forgery previous"):
         try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=load_engine(BF16))

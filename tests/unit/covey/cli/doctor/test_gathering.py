@@ -59,7 +59,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
     assert "none.key cannot be read" in seen.address.detail
     assert "none.json cannot be read" in seen.deployment.detail
     assert "http://127.0.0.1:9" in seen.coordinator.detail
-    assert (seen.chain, seen.pool, seen.relays, seen.manifest, seen.params) == (None, None, None, None, None)
+    assert (seen.chain, seen.pool, seen.relays, seen.record, seen.params) == (None, None, None, None, None)
     assert seen.device.has_idle_gpu
     assert seen.isolation.isolation.level in LEVELS
     assert seen.device.memory > 1 << 28

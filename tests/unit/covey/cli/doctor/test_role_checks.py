@@ -21,7 +21,7 @@ from covey.cli.doctor.snapshot import (
     Trouble,
 )
 from covey.protocol.api.public import NodeView
-from covey.protocol.manifest import File, Manifest, Shard
+from covey.protocol.policy_record import PolicyRecord, TensorRow
 from covey.sandbox import Isolation, IsolationTrial
 from covey.sandbox.isolation import describe
 from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
@@ -81,10 +81,10 @@ CHAIN = ChainFacts(url="http://node", chain_id=7, head_time=1000, gas_price=10**
 COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offset=0.2, nodes={}, relays=("http://r",))
 
 
-def make_manifest(size):
-    """Return the manifest of one file with shards of 2 GiB."""
-    shards = [Shard(size=min(2 * GIB, size - at), sha256=make_hash(str(at))) for at in range(0, size, 2 * GIB)]
-    return Manifest(pool=1, step=3, files=(File(name="w", size=size, sha256=make_hash("w"), shards=tuple(shards)),))
+def make_record(size):
+    """Return the record of a policy with one tensor."""
+    tensor = TensorRow(name="w", dtype="BF16", shape=(size // 2,), digest=make_hash("w"))
+    return PolicyRecord(pool=1, step=3, tensors=(tensor,), files=())
 
 
 def see(role="worker", **changes):
@@ -103,7 +103,7 @@ def see(role="worker", **changes):
         "chain": CHAIN,
         "pool": POOL,
         "coordinator": None if role == "coordinator" else COORDINATOR,
-        "relays": {"http://r": make_manifest(8 * GIB)},
+        "relays": {"http://r": make_record(8 * GIB)},
     }
     return Snapshot(**values | changes)
 
@@ -258,6 +258,6 @@ def test_coordinator__parameters_of_another_pool__fail():
 
 def test_relays__one_of_two_is_away__is_a_warning_that_names_it():
     away = Trouble(detail="http://s did not answer")
-    row = find("relays", relays={"http://r": make_manifest(8), "http://s": away})
+    row = find("relays", relays={"http://r": make_record(8), "http://s": away})
     assert (row.status, row.detail) == ("warn", "1 of 2 relays serve policy 3; http://s did not answer")
     assert find("relays", relays={"http://s": away}).status == "fail"
