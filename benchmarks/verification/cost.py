@@ -99,7 +99,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
         grade=grader,
     )
     order = TaskOrder(
-        task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), manifest_hash=MANIFEST, groups=8, deadline=2e9
+        task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), record_hash=MANIFEST, groups=8, deadline=2e9
     )
     slots = generation.build_slots(
         order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
@@ -120,7 +120,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     signature = eip712.sign(receipt, domain, wallet)
 
     def judge(full: bool) -> None:
-        claim = Submitted(receipt=receipt, signature=signature, manifest_hash=MANIFEST, file=file)
+        claim = Submitted(receipt=receipt, signature=signature, record_hash=MANIFEST, file=file)
         judgement = verdicts.judge(claim, tools, full=full)
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")
