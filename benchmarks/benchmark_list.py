@@ -17,6 +17,9 @@ MODULES = {
     "trainer": "benchmarks.training.throughput",
     "utilisation": "benchmarks.training.utilisation",
     "delta": "benchmarks.network.policy_delta",
+    "shardcast": "benchmarks.network.broadcast_speed",
+    "ready": "benchmarks.network.time_to_ready",
+    "fanout": "benchmarks.network.fan_out",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 
