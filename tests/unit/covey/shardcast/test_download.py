@@ -148,7 +148,7 @@ def test_liar__asked_again_only_when_the_others_have_failed(serve):
     bodies = Bodies([b"abc"])
     liar = serve(lambda path, send: bodies.answer(path, send) if "verify=1" in path else bodies.lie(path, send))
     silent = serve(lambda path, send: send(respond(b"", 500)))
-    for seed in range(4):
+    for seed in range(2):
         bodies.__init__([b"abc"])
         liar.paths.clear(), silent.paths.clear()
         bodies.run(liar, silent, seed=seed)
@@ -257,11 +257,12 @@ def test_lone_source_that_is_slow__finishes(serve):
     assert bodies.sources.all[0].success == 1.0
 
 
-def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_each_attempt(serve):
-    bodies, count = Bodies([b"abc"]), iter([0.8, 0.6, 0.0])
+def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_each_attempt(serve, monkeypatch):
+    monkeypatch.setattr(download, "_LONE_SILENCE_S", 0.25)
+    bodies, count = Bodies([b"abc"]), iter([0.4, 0.35, 0.0])
 
     def answer(path, send):
-        time.sleep(next(count))  # Longer than 0.5 s, then shorter than twice that.
+        time.sleep(next(count))  # Longer than 0.25 s, then shorter than twice that.
         return bodies.answer(path, send)
 
     server = serve(answer)
