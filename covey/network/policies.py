@@ -90,9 +90,12 @@ class Policies:
     def _keep(self, folder: Path, *, to_load: bool) -> None:
         """Hold the folder once if it is to be loaded, and release the one before the last."""
         store = self._client.store
-        if not to_load or folder in self._to_load:
+        is_held_before = folder in self._to_load and store.count_holds(folder) > 1
+        if not to_load or is_held_before:
             store.release(folder)
             return
+        if folder in self._to_load:  # It was damaged, and its earlier hold is gone.
+            self._to_load.remove(folder)
         self._to_load.append(folder)
         if len(self._to_load) > _LOADABLE:
             store.release(self._to_load.popleft())

@@ -36,7 +36,7 @@ class ServedPolicy(PeerModel):
 
     step: int = Field(ge=0, lt=1 << 63)
     record: HashText
-    trained_at: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    trained_at: float = Field(default=0.0, ge=0, lt=1 << 40, allow_inf_nan=False)
     """Unix time at which the trainer says that the policy was complete. It serves metrics only. 0 if unknown."""
     ways: Annotated[tuple[Way, ...], FailFast()] = Field(max_length=64)
     """Manifests that lead to the policy."""

@@ -19,10 +19,12 @@ from covey.protocol.pieces import PIECE_BYTES
 from covey.runtime.log import get_logger
 from covey.runtime.urls import hide_secrets
 from covey.shardcast.source import Source, choose
-from covey.shardcast.source_connection import Connection, DeliveryError, LackingError, SilentError
+from covey.shardcast.source_connection import BusyError, Connection, DeliveryError, LackingError, SilentError
 
 ATTEMPTS = 3
 """Number of times that a source is asked for the same thing before it is given up for it."""
+MOST_DELAYS = 50
+"""Number of times that a request is put off because a source is too busy, before that counts as a failure."""
 LIES = 2
 """The same for a source that sends wrong bytes. The second time it is asked to verify its copy."""
 HEDGE_AFTER = 2.0
@@ -72,6 +74,8 @@ class Job:
     """Number of failed requests by source."""
     failures: dict[Source, DeliveryError] = field(default_factory=dict)
     """Last failure by source."""
+    delays: int = 0
+    """Number of times that a source has asked to be left alone for a while."""
     lies: dict[Source, int] = field(default_factory=dict)
     """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
 
@@ -133,6 +137,10 @@ class Sources:
     def return_connection(self, source: Source, connection: Connection) -> None:
         """Keep a connection for later requests."""
         self._idle[source].append(connection)
+
+    def distrust(self, source: Source) -> None:
+        """Note that what a source said could not be confirmed. It is asked less from now on."""
+        source.record_failure(self.clock())
 
     def blame(self, source: Source, why: str) -> None:
         """Note that a source has sent something that turned out to be wrong later."""
@@ -305,6 +313,10 @@ class Download:
 
     def _record_failure(self, job: Job, source: Source, failure: DeliveryError | ProtocolError) -> None:
         now, log = self._sources.clock(), get_logger()
+        if isinstance(failure, BusyError) and job.delays < MOST_DELAYS:
+            job.delays += 1
+            source.rests_until = max(source.rests_until, now + failure.wait_s)
+            return
         job.attempts[source] = job.attempts.get(source, 0) + 1
         if isinstance(failure, ProtocolError):
             source.record_lie(now)

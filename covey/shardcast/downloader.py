@@ -66,6 +66,10 @@ class Downloader:
         assert job.winner is not None
         return contents[0], job.winner
 
+    def distrust(self, source: Source) -> None:
+        """Note that what a source said could not be confirmed. It is asked less from now on."""
+        self._sources.distrust(source)
+
     def blame(self, source: Source, why: str) -> None:
         """Note that a source has sent something that turned out to be wrong later. It is asked less from now on."""
         self._sources.blame(source, why)

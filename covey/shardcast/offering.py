@@ -3,6 +3,8 @@
 A repeated offer changes nothing, except that it replaces what the origin's disk has damaged.
 """
 
+import os
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ ANCHOR_EVERY = 10
 delta from it to the newest policy.
 """
 _WORTHWHILE = 0.5
+_SCRATCH = ".delta-"
 _SMALL_BYTES = 4096
 """A delta is worth a manifest if it has at most this share of a policy's bytes and this many more."""
 
@@ -64,6 +67,8 @@ class Offering:
         self.store = store
         self._pool, self._domain, self._signer = pool, domain, signer
         self._retention, self._anchor_every, self._threads = retention, anchor_every, threads
+        for path in store.root.glob(f"{_SCRATCH}*"):  # A killed process has left them.
+            shutil.rmtree(path, ignore_errors=True)
 
     def describe(self, folder: Path, step: Step, parent: Hash) -> PolicyRecord:
         """Return the record of an exported policy. `parent` is the hash of the record of the previous step."""
@@ -121,7 +126,7 @@ class Offering:
     def _add_delta(self, export: Export, base: PolicyRecord, base_weights: Path) -> None:
         """Add a delta, unless it is so large that an anchor serves as well."""
         record = export.record
-        with tempfile.TemporaryDirectory(dir=self.store.root, prefix=".delta-") as scratch:
+        with tempfile.TemporaryDirectory(dir=self.store.root, prefix=_SCRATCH) as scratch:
             path = Path(scratch) / DELTA
             with path.open("wb") as file:
                 size = encode_image(
@@ -131,6 +136,7 @@ class Offering:
                     file=file,
                     threads=self._threads,
                 )
+                os.fsync(file.fileno())  # The head must not outlive it in a power cut.
             if size > _WORTHWHILE * record.size + _SMALL_BYTES:
                 return
             manifest = build_delta(path, export.folder, record=record, base=base)
@@ -154,12 +160,13 @@ class Offering:
         self.store.write_head(self._pool, head)
 
     def _read_head(self) -> Head:
+        """Return the head of the origin. If it is missing or damaged, it is put together from what is there."""
         try:
             head = self.store.read_head(self._pool)
         except ProtocolError as error:
-            get_logger().warning("the head of the origin is damaged and is written anew", why=error.message)
+            get_logger().warning("the head of the origin is damaged and is written again", why=error.message)
             head = None
-        return head or Head(pool=self._pool, policies=())
+        return head or self.store.rebuild_head(self._pool)
 
     def _read_record(self, record_hash: Hash) -> PolicyRecord | None:
         data = self.store.find_record(record_hash)

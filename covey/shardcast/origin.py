@@ -15,6 +15,8 @@ class OriginSource:
 
     def __init__(self, store: OriginStore) -> None:
         self._store = store
+        self._valid_heads: dict[int, bytes] = {}
+        """Heads that were parsed, by pool. Relays ask for them every second."""
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location:
         """Return where a piece is. The first time, and if `verify` is True, it is hashed before."""
@@ -44,8 +46,11 @@ class OriginSource:
         data = await asyncio.to_thread(self._store.find_head, pool)
         if data is None:
             raise _build_missing(f"the head of pool {pool}", is_damaged=False)
+        if data == self._valid_heads.get(pool):
+            return data
         try:
             Head.from_bytes(data)
+            self._valid_heads[pool] = data
         except ProtocolError as error:
             raise _build_missing(f"the head of pool {pool}", is_damaged=True) from error
         return data

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from covey.errors import OperatorError, ProtocolError
-from covey.protocol.head import Head
+from covey.protocol.head import Head, ServedPolicy, Way, build_head
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.policy_record import PolicyRecord
 from covey.protocol.transport import TransportManifest
 from covey.runtime.files import sync, write_atomically
 from covey.runtime.log import get_logger
-from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PiecePlace, read_contents
+from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PiecePlace, is_transport, read_contents
 from covey.shardcast.piece_files import FileStamp, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
@@ -105,6 +105,25 @@ class OriginStore:
         """Return the head of a pool, or None if there is none. Raises ProtocolError("bad_head") if it is damaged."""
         data = self.find_head(pool)
         return None if data is None else Head.from_bytes(data)
+
+    def rebuild_head(self, pool: int) -> Head:
+        """Return the head that follows from the records and manifests in this folder. Nothing is written."""
+        ways: dict[Hash, list[Way]] = {}
+        for path in sorted(self._manifests.iterdir()):
+            data = self.find_manifest(Hash(path.name)) if is_hash(path.name) and is_transport(path) else None
+            if data is not None:
+                manifest = TransportManifest.from_bytes(data, Hash(path.name))
+                way = Way(manifest=manifest.address, base=manifest.base, size=manifest.size)
+                ways.setdefault(manifest.record, []).append(way)
+        policies = []
+        for path in sorted(self._records.glob("0x*.json")):
+            address = Hash(path.stem)
+            data = self.find_record(address)
+            if data is not None and address in ways:
+                record = PolicyRecord.from_bytes(data, address)
+                if record.pool == pool:
+                    policies.append(ServedPolicy(step=record.step, record=address, ways=tuple(ways[address])))
+        return build_head(pool, policies)
 
     def find_head(self, pool: int) -> bytes | None:
         """Return the bytes of a pool's head, or None if there is none."""

@@ -10,6 +10,7 @@ a server of static files can serve the folder as well.
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain,
 
 KEPT_DATASETS = 16
 """Number of data sets that a relay keeps by default: those that it fetched last."""
+_MOST_PER_STEP = 2
 SPARE_BYTES = 4 << 30
 """Default size in bytes of pieces that stay although no kept manifest lists them: those that came last."""
 
@@ -142,7 +144,8 @@ class PieceCache:
         Pieces that no kept manifest lists stay up to a total of `spare_bytes`, the newest first.
         """
         with self._pruning:
-            present = [*self._records.iterdir(), *self._manifests.iterdir()]  # Others may come meanwhile, and stay.
+            # Others may come meanwhile, and stay. A name with a dot is a draft that is being written.
+            present = [*self._records.glob("[!.]*"), *self._manifests.glob("[!.]*")]
             records, manifests = self._select_kept(keep)
             manifests |= self._select_datasets(keep_datasets)
             kept = records | manifests
@@ -161,9 +164,9 @@ class PieceCache:
         """Hash every piece, manifest and record, remove the damaged ones, and return the number of damaged pieces."""
         digests = list(self._sizes)
         damaged = sum(self.find_piece(digest) is None and not self.has_piece(digest) for digest in digests)
-        for path in self._manifests.iterdir():
+        for path in self._manifests.glob("[!.]*"):
             self.find_manifest(Hash(path.name))
-        for path in self._records.iterdir():
+        for path in self._records.glob("[!.]*"):
             self.find_record(Hash(path.name))
         return damaged
 
@@ -246,7 +249,17 @@ class PieceCache:
 
 
 def select_mirrored(head: Head, keep: int) -> Head:
-    """Return the part of a head that a relay fetches ahead: the newest `keep` policies and what they need."""
+    """Return the part of a head that a relay fetches ahead: the newest `keep` policies and what they need.
+
+    A step has two policies at most, after a reorganisation. An upstream cannot fill the disk with more.
+    """
+    counts: Counter[int] = Counter()
+    policies = []
+    for policy in head.policies:
+        counts[policy.step] += 1
+        if counts[policy.step] <= _MOST_PER_STEP:
+            policies.append(policy)
+    head = head.model_copy(update={"policies": tuple(policies)})
     return retain(head, select_kept(head, PolicyRetention(keep=keep), stored_at={}, now=0.0))
 
 

@@ -135,7 +135,8 @@ class PieceServer:
         if wait_s:
             await self._refuse(send, wait_s)
             return
-        await _start(send, 200, [_BINARY, _FOREVER, _length(len(view))])
+        caching = _NO_STORE if verify else _FOREVER  # A cache must not answer a complaint.
+        await _start(send, 200, [_BINARY, caching, _length(len(view))])
         last = len(view) - _CHUNK
         for start in range(0, len(view), _CHUNK):
             body = view[start : start + _CHUNK]

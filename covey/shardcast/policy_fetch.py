@@ -99,6 +99,7 @@ class PolicyFetch:
                     raise
                 failure = error
                 self._avoided.update(self._suspects)
+                self._source.downloader.distrust(route.source)
         raise failure or TransientError("no_relay", f"all bases of policy {step} on this machine are damaged")
 
     def _find_route(self, record_hash: Hash) -> Route:

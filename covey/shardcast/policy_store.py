@@ -41,6 +41,7 @@ class PolicyStore:
         self.threads = threads or min(8, os.cpu_count() or 1)
         self._checked: set[Path] = set()
         """Folders whose digests this process has compared with their records."""
+        self._verifying = threading.Lock()
         self._holds: dict[Path, list[int]] = {}
         """File descriptors with a shared lock on the record of a policy."""
         root.mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,34 @@ class PolicyStore:
     def hold_if_sound(self, folder: Path) -> bool:
         """Hold a policy and return True, or remove it if it is damaged. False if it is not here (any more).
 
-        Digests are compared once per process.
+        Digests are compared once per process. Several threads may call this.
         """
+        if not self._hold_if_here(folder):
+            return False
+        if folder in self._checked:
+            return True
+        self.release(folder)
+        with self._verifying:  # Others wait for the result instead of finding the same damage.
+            if not self._hold_if_here(folder):
+                return False
+            if folder in self._checked or not (
+                damage := find_damage(folder, _get_record(folder), threads=self.threads)
+            ):
+                self._checked.add(folder)
+                return True
+            get_logger().warning("policy on this machine is damaged and will be fetched again", why=damage)
+            is_replaced = not _is_file(self._holds[folder][-1], folder / RECORD_FILE)
+            while self._holds.get(folder):  # Nobody can rely on it.
+                self.release(folder)
+            if not is_replaced:
+                self._remove(folder)
+            return False
+
+    def count_holds(self, folder: Path) -> int:
+        """Return how many times this process holds a policy."""
+        return len(self._holds.get(folder, ()))
+
+    def _hold_if_here(self, folder: Path) -> bool:
         try:
             self.hold(folder)
         except FileNotFoundError:
@@ -116,16 +143,7 @@ class PolicyStore:
             if folder.exists():
                 self._remove(folder)  # It has no record.
             return False
-        if folder in self._checked or not (damage := find_damage(folder, _get_record(folder), threads=self.threads)):
-            self._checked.add(folder)
-            return True
-        get_logger().warning("policy on this machine is damaged and will be fetched again", why=damage)
-        is_replaced = not _is_file(self._holds[folder][-1], folder / RECORD_FILE)
-        while self._holds.get(folder):
-            self.release(folder)
-        if not is_replaced:
-            self._remove(folder)
-        return False
+        return True
 
     def hold(self, folder: Path) -> None:
         """Protect a complete policy from removal by any process, until as many calls of `release`.
@@ -152,6 +170,12 @@ class PolicyStore:
         holder of the lock may call this.
         """
         folders = list(self.list_folders().values())
+        removable = sum(_measure(folder) for folder in folders if not self._is_held(folder))
+        if (free := self._count_free()) + removable < needed:
+            message = (
+                f"{self.root} needs {needed} free bytes for a policy but has {free}, and {removable} in old policies"
+            )
+            raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
         surplus = len(folders) - (self._keep - 1)
         for folder in folders:
             if surplus <= 0 and self._count_free() >= needed:
@@ -173,6 +197,17 @@ class PolicyStore:
 
     def _count_free(self) -> int:
         return shutil.disk_usage(self.root).free
+
+    def _is_held(self, folder: Path) -> bool:
+        """Return whether any process holds a policy."""
+        try:
+            with (folder / RECORD_FILE).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            pass
+        return False
 
     def _remove_unless_held(self, folder: Path) -> bool:
         try:
@@ -198,6 +233,11 @@ def _is_file(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _measure(folder: Path) -> int:
+    """Return the number of bytes that the removal of a folder frees."""
+    return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
 
 
 def _get_record(folder: Path) -> Hash:

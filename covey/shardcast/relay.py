@@ -268,9 +268,9 @@ class Relay:
                     return
                 try:
                     await work(item)
-                except CoveyError as error:
+                except (CoveyError, OSError) as error:  # Neither ends the mirror: it tries again later.
                     is_complete = False
-                    get_logger().debug("cannot fetch ahead", reason=error.message)
+                    get_logger().debug("cannot fetch ahead", reason=str(error))
 
         await asyncio.gather(*(run() for _ in range(self._settings.ahead)))
         return is_complete and not self._fetcher.is_full

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 _SMOOTHING = 0.2
 _HEALING = 0.02
 """Part of the way back to full trust that an unused source goes with each request to another source."""
+_RATED_BYTES = 1 << 20
+"""Size in bytes from which on a delivery tells the bandwidth. A smaller one tells the latency."""
 _FIRST_BANDWIDTH = 50e6
 """Assumed bandwidth in bytes/s of a source, until it has delivered something or another source has."""
 _REST_S, _LONGEST_REST_S = 0.25, 10.0
@@ -70,8 +72,9 @@ class Source:
         self.success += _HEALING * (1 - self.success)
 
     def _learn_bandwidth(self, size: int, seconds: float) -> None:
-        rate = size / max(seconds, 1e-6)
-        self.bandwidth = rate if self.bandwidth is None else self.bandwidth + _SMOOTHING * (rate - self.bandwidth)
+        if size >= _RATED_BYTES:
+            rate = size / max(seconds, 1e-6)
+            self.bandwidth = rate if self.bandwidth is None else self.bandwidth + _SMOOTHING * (rate - self.bandwidth)
 
 
 def choose(sources: Sequence[Source], excluded: Collection[Source], now: float, *, rng: random.Random) -> Source | None:

@@ -5,6 +5,7 @@ that waits for the network costs nothing. Another thread may end a request with 
 """
 
 import http.client
+import math
 import socket
 import ssl
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ CONNECT_S = 3.0
 """Timeout in seconds of a connection attempt."""
 _SILENCE_S = 30.0
 """Timeout in seconds without any byte. The downloader's own deadlines are usually far shorter."""
+_LONGEST_WAIT_S = 30.0
 _CHUNK = 1 << 18
 """Maximum number of bytes that are received at once."""
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
@@ -27,6 +29,14 @@ class DeliveryError(Exception):
 
 class LackingError(DeliveryError):
     """The source answered that it does not have it."""
+
+
+class BusyError(DeliveryError):
+    """The source asks this client to wait, because it requests too much."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__("is too busy")
+        self.wait_s = wait_s
 
 
 class SilentError(DeliveryError):
@@ -97,6 +107,8 @@ class Connection:
             response = self._send_twice(path)
             if response.status == 404:
                 raise LackingError("does not have it")
+            if response.status == 429:
+                raise BusyError(_parse_seconds(response.headers.get("retry-after")))
             if response.status != 200:
                 raise DeliveryError(f"answered with status {response.status}")
             yield response
@@ -150,6 +162,15 @@ class Connection:
             self._http.sock = sock  # Before the handshake, so that `abort` can end it.
             sock.do_handshake()
         sock.settimeout(_SILENCE_S)
+
+
+def _parse_seconds(text: str | None) -> float:
+    """Return a retry-after header in seconds, within what a client is willing to wait. It may be anything."""
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return 1.0
+    return 1.0 if math.isnan(seconds) else min(max(seconds, 0.1), _LONGEST_WAIT_S)
 
 
 def _receive(response: http.client.HTTPResponse, target: memoryview) -> int:

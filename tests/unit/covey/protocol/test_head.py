@@ -55,6 +55,8 @@ def test_head__bytes__by_hand():
         build(policies=[{}]),
         build(policy={"step": -1}),
         build(policy={"step": 1.0}),
+        build(policy={"trained_at": 1e300}),
+        build(policy={"trained_at": -1.0}),
         build(policy={"record": ONE[2:]}),
         build(policy={"record": "0x" + "AA" * 32}),
         build(policy={"record": ONE + "\n"}),

@@ -11,7 +11,7 @@ import pytest
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.pieces import PIECE_BYTES
 from covey.shardcast import download, source
-from covey.shardcast.download import Download, Job, Sources
+from covey.shardcast.download import ATTEMPTS, Download, Job, Sources
 from covey.shardcast.source_connection import LackingError
 from tests.fakes.raw_server import RawServer, drip, respond
 
@@ -407,3 +407,30 @@ def test_source_that_rests_while_another_lacks_the_first_job__others_go_on(serve
     bodies.require_all()
     assert arrived["/1"] - begun < 0.25 < arrived["/0"] - begun
     sources.close()
+
+
+def test_busy_source__is_asked_again_after_a_while__without_counting_as_a_failure(serve):
+    bodies, refusals = Bodies([b"abc"]), []
+
+    def answer(path, send):
+        if len(refusals) < 3 * ATTEMPTS:
+            refusals.append(path)
+            send(b"HTTP/1.1 429 X\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n")
+            return True
+        return bodies.answer(path, send)
+
+    bodies.run(serve(answer))
+    assert [path for path, _ in bodies.kept] == ["/0"]
+    assert bodies.sources.all[0].success == 1.0
+
+
+def test_source_that_is_always_busy__is_given_up(serve, monkeypatch):
+    monkeypatch.setattr(download, "MOST_DELAYS", 3)
+    bodies = Bodies([b"abc"])
+
+    def refuse(path, send):
+        send(b"HTTP/1.1 429 X\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n")
+        return True
+
+    with pytest.raises(TransientError, match="is too busy"):
+        bodies.run(serve(refuse))

@@ -8,7 +8,7 @@ import pytest
 from covey.protocol.ids import ZERO_HASH
 from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
 from covey.shardcast.offering import Export
-from tests.fakes.offered_policies import DOMAIN, TRAINER, read_policy, write_export
+from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, read_policy, write_export
 from tests.fakes.policy_relays import OfferedPolicies
 from tests.fakes.served_policies import flip
 
@@ -124,17 +124,15 @@ def test_step_with_another_record__replaces_the_first(policies):
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "flipped"])
-def test_damaged_head__the_next_offers_bring_back_what_they_offer(policies, tmp_path, damage):
+def test_damaged_head__is_put_together_from_what_is_there(policies, tmp_path, damage):
     for _ in range(3):
         policies.offer()
     path = policies.store.root / "heads" / "1.json"
     {"missing": path.unlink, "garbage": lambda: path.write_bytes(b"{"), "flipped": lambda: flip(path, 0)}[damage]()
-    assert policies.offering.find_record_hash(2) is None
-    offer_again(policies, 2)
-    assert list_ways(policies)[2] in ([-1], [None, -1])
-    for step in range(3):
-        offer_again(policies, step)
+    assert [policies.offering.find_record_hash(step) for step in range(3)] == list(map(policies.hash_of, range(3)))
+    policies.offer()
     require_readable(policies, tmp_path)
+    assert len(policies.head().policies) == 4
 
 
 @pytest.mark.parametrize(("step", "name"), [(0, WEIGHTS), (0, "config.json"), (1, DELTA), (3, WEIGHTS)])
@@ -166,3 +164,18 @@ def test_old_policies__are_removed_before_the_next_one_is_added(tmp_path):
     assert sorted(list_ways(policies)) == [3, 4, 5, 6, 7] or sorted(list_ways(policies))[-3:] == [5, 6, 7]
     assert not list(policies.store.root.glob(".delta-*"))
     read_policy(policies.store, 1, policies.hash_of(7), tmp_path / "read")
+
+
+def test_damaged_head__of_another_pool_s_origin__has_only_this_pool(policies, tmp_path):
+    policies.offer()
+    other = build_offering(policies.root / "origin", pool=2)
+    assert [policy.step for policy in policies.store.rebuild_head(1).policies] == [0]
+    assert other.find_record_hash(0) is None
+
+
+def test_scratch__of_a_killed_process__is_removed_at_the_next_start(policies):
+    left = policies.store.root / ".delta-x"
+    left.mkdir()
+    (left / "delta").write_bytes(b"1" * 1000)
+    build_offering(policies.root / "origin", pool=1)
+    assert not left.exists()

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
+from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.pieces import compute_blake3
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_cache import PieceCache
+from covey.shardcast.piece_cache import PieceCache, select_mirrored
 from covey.shardcast.piece_files import map_piece
 from tests.fakes.served_policies import Publisher, flip
 
@@ -156,3 +157,14 @@ def test_head__damaged__counts_as_none(publisher, cache):
     assert cache.list_pools() == [1]
     flip(cache.root / "heads" / "1.json", 0)
     assert cache.find_head(1) is None
+
+
+def test_select_mirrored__thousands_of_policies_of_one_step__two_at_most():
+    """An upstream must not fill a relay's disk with policies that it claims for one step."""
+    policies = [
+        ServedPolicy(step=step, record=f"0x{number:064x}", ways=(Way(manifest=f"0x{number + 1000:064x}", size=1),))
+        for step, count in ((7, 500), (6, 1), (5, 1))
+        for number in range(step * 10_000, step * 10_000 + count)
+    ]
+    selected = select_mirrored(Head(pool=1, policies=tuple(policies)), 2)
+    assert [policy.step for policy in selected.policies] == [7, 7, 6]

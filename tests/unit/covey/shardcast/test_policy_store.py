@@ -279,3 +279,27 @@ def test_lock__is_free_again_after_an_error(store, other):
         raise RuntimeError
     with other.lock(lambda: True, stop=threading.Event()) as is_ours:
         assert is_ours
+
+
+def test_make_room__policy_that_never_fits__costs_no_other(store, monkeypatch):
+    """A trainer that publishes an immense record must not empty the stores of all workers."""
+    for step in (1, 2):
+        add(store, step)
+    set_free(monkeypatch, store.root, 1000)
+    with pytest.raises(TransientError, match=r"needs 2000000000 free bytes .* in old policies"):
+        store.make_room(2_000_000_000)
+    assert list_steps(store) == [1, 2]
+
+
+def test_hold_if_sound__damage_found_by_several_threads__is_handled_once(root):
+    folder = add(PolicyStore(root, keep=3, threads=1), 1)
+    flip(folder / WEIGHTS_FILE)
+    store, results = PolicyStore(root, keep=3, threads=1), []
+    threads = [threading.Thread(target=lambda: results.append(store.hold_if_sound(folder))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert results == [False] * 8
+    assert store.count_holds(folder) == 0
+    assert not folder.exists()

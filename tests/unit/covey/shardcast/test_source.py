@@ -17,11 +17,13 @@ def make(*urls):
 
 def test_delivery__bandwidth_is_a_moving_average_of_a_fifth():
     (source,) = make("a")
-    source.record_delivery(1000, 0.5)
-    assert source.bandwidth == 2000
-    source.record_delivery(1000, 1.0)
-    assert source.bandwidth == pytest.approx(1800)
-    assert (source.delivered, source.success) == (2000, 1.0)
+    source.record_delivery(1_048_575, 9.0)
+    assert source.bandwidth is None, "what is small tells the latency"
+    source.record_delivery(2_000_000, 0.5)
+    assert source.bandwidth == 4_000_000
+    source.record_delivery(2_000_000, 1.0)
+    assert source.bandwidth == pytest.approx(3_600_000)
+    assert (source.delivered, source.success) == (5_048_575, 1.0)
 
 
 def test_failure__trust_sinks_by_a_fifth__delivery_gives_back_a_fifth_of_the_rest():

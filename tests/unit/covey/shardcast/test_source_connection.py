@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from covey.shardcast.source_connection import Connection, DeliveryError, LackingError, SilentError
+from covey.shardcast.source_connection import BusyError, Connection, DeliveryError, LackingError, SilentError
 from tests.fakes.raw_server import RawServer, respond
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,7 @@ def test_whole_body(connect, answer):
     ("answer", "kind", "text"),
     [
         (respond(b"", 404), LackingError, "does not have it"),
-        (respond(b"", 429), DeliveryError, "status 429"),
+        (respond(b"", 429), BusyError, "is too busy"),
         (b"HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:1/\r\n\r\n", DeliveryError, "status 302"),
         (b"HTTP/1.1 204 X\r\n\r\n", DeliveryError, "status 204"),
         (b"", SilentError, "RemoteDisconnected"),
@@ -308,3 +308,16 @@ def test_abort__ends_a_connection_attempt_at_once(blackhole):
 def test_abort__ends_a_handshake_at_once():
     with RawServer(lambda *_: None) as server:  # It waits for an HTTP request.
         abort_early(Connection(server.url.replace("http://", "https://")))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [(b"2.5", 2.5), (b"0", 0.1), (b"1e300", 30.0), (b"nan", 1.0), (b"tomorrow", 1.0), (None, 1.0)],
+)
+def test_busy__waits_as_long_as_the_source_asks__within_reason(connect, header, seconds):
+    line = b"" if header is None else b"retry-after: " + header + b"\r\n"
+    answer = b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n" + line + b"\r\n"
+    connection, _ = connect(lambda _, send: send(answer))
+    with pytest.raises(BusyError) as caught:
+        connection.get("/x", 3)
+    assert caught.value.wait_s == seconds
