@@ -4,8 +4,10 @@ for hypothesis.
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 settings.register_profile("covey", deadline=None)
@@ -44,3 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze what the collection imported, so that the garbage collector does not scan it after every few tests."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def keep_log_settings() -> Iterator[None]:
+    """Undo what a command under test has configured, because another test captures logs of all levels."""
+    settings = structlog.get_config()
+    yield
+    structlog.configure(**settings)

@@ -83,7 +83,9 @@ def join(
     from covey.chain.json_rpc import ChainClient
     from covey.local import joining
     from covey.local.folder import require_new
+    from covey.runtime.log import log_to_stderr
 
+    log_to_stderr()
     require_new(folder)
     _require_can_stake(key_file, is_agreed=yes)
     view = _wait_for_pool(url)

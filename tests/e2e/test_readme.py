@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = (
     "run-a-pool.md",
+    "run-a-relay.md",
     "run-a-worker.md",
     "bring-a-data-set.md",
     "write-an-environment.md",

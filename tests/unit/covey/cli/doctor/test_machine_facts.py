@@ -54,5 +54,5 @@ def test_look_at_engine__pool_takes_another__is_refused_as_at_the_start(role, se
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_look_at_engine__engine_of_the_pool_is_not_installed__is_refused():
-    with pytest.raises(OperatorError, match="bad_engine: vllm is not installed"):
+    with pytest.raises(OperatorError, match="bad_engine: the package vllm is not installed"):
         look_at_engine("worker", WORKER, make_params(verification={"worker_engine": "vllm"}))
