@@ -94,7 +94,7 @@ def open_step(
 ) -> StepRow:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     step = repository.get_step(number)
-    if step is not None and step.record_hash:  # told again, or anew after a reorganisation
+    if step is not None and step.record_hash:  # The event is delivered again, or a second time after a reorganisation.
         if step.record_hash != record_hash:
             _void_work(repository, number, now)
         step.record_hash, step.block_number = record_hash, block

@@ -23,7 +23,7 @@ from covey.protocol.transport import TransportManifest
 from covey.runtime.files import sync, write_atomically
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PiecePlace, is_transport, read_contents
-from covey.shardcast.piece_files import FileStamp, Location, PieceChecks, get_stamp
+from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
 _ORPHAN_S = 3600.0
@@ -44,8 +44,7 @@ class OriginStore:
             folder.mkdir(parents=True, exist_ok=True)
         self._index = ManifestIndex(self._manifests, self._objects)
         self._checks = PieceChecks()
-        self._documents: dict[Path, FileStamp] = {}
-        """Stamps of the records and manifests whose hash was checked."""
+        self._documents = DocumentChecks()
         self._pools: dict[str, int] = {}
         """Pools of the records that this process has read, by the names of their files."""
 
@@ -225,18 +224,10 @@ class OriginStore:
         self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool
     ) -> bytes | None:
         try:
-            stamp = get_stamp(path)
-            data = path.read_bytes()
-            if verify or self._documents.get(path) != stamp:
-                parse(data, address)
-                self._documents[path] = stamp
-        except FileNotFoundError:
-            return None
+            return self._documents.read(path, address, parse, verify=verify)
         except ProtocolError as error:
-            self._documents.pop(path, None)
             _warn_of_damage(path, error.message)
             return None
-        return data
 
     def _list_times(self, head: Head) -> dict[Hash, float]:
         times = {}
@@ -278,8 +269,8 @@ class OriginStore:
         for name in names:
             (self._records / f"{name}.json").unlink(missing_ok=True)
             (self._manifests / name).unlink(missing_ok=True)
-            self._documents.pop(self._records / f"{name}.json", None)
-            self._documents.pop(self._manifests / name, None)
+            self._documents.forget(self._records / f"{name}.json")
+            self._documents.forget(self._manifests / name)
             shutil.rmtree(self._objects / name, ignore_errors=True)
 
     def _has_hash(self, digest: Hash, location: Location, *, verify: bool) -> bool:

@@ -21,7 +21,7 @@ from covey.protocol.pieces import Octets
 from covey.protocol.policy_record import PolicyRecord
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import is_transport, read_contents
-from covey.shardcast.piece_files import FileStamp, Location, PieceChecks, get_stamp
+from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain, select_kept
 
 KEPT_DATASETS = 16
@@ -43,8 +43,7 @@ class PieceCache:
         for number in range(256):
             (self._pieces / f"{number:02x}").mkdir(parents=True, exist_ok=True)
         self._checks = PieceChecks()
-        self._documents: dict[Path, FileStamp] = {}
-        """Stamps of the records and manifests whose hash was checked."""
+        self._documents = DocumentChecks()
         self._listed: dict[Hash, dict[Hash, None]] = {}
         """Pieces, in order, of the manifests that `list_pieces` was asked for and that were not pruned since."""
         self._sizes: dict[Hash, int] = {digest: path.stat().st_size for digest, path in self._iterate_pieces()}
@@ -152,7 +151,7 @@ class PieceCache:
             for path in present:
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
-                    self._documents.pop(path, None)
+                    self._documents.forget(path)
             reachable: set[Hash] = set()
             for address in manifests:
                 reachable.update(self.list_pieces(address) or ())
@@ -214,19 +213,11 @@ class PieceCache:
         self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool
     ) -> bytes | None:
         try:
-            stamp = get_stamp(path)
-            data = path.read_bytes()
-            if verify or self._documents.get(path) != stamp:
-                parse(data, address)
-                self._documents[path] = stamp
-        except FileNotFoundError:
-            return None
+            return self._documents.read(path, address, parse, verify=verify)
         except ProtocolError:
             get_logger().warning("damaged file is removed and will be fetched again", path=str(path))
-            self._documents.pop(path, None)
             path.unlink(missing_ok=True)
             return None
-        return data
 
     def _locate(self, digest: Hash) -> Location | None:
         path = self._get_piece_path(digest)

@@ -7,6 +7,7 @@ piece is hashed once, and again after its file was replaced or written to.
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -120,3 +121,30 @@ def _read_hash(location: Location) -> Hash | None:
     finally:
         os.close(descriptor)
     return compute_blake3(data) if is_same else None
+
+
+class DocumentChecks:
+    """Reads records and manifests, and remembers for which stamp of a file the hash was right."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[Path, FileStamp] = {}
+
+    def read(self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool) -> bytes | None:
+        """Return the bytes of a document, or None if it is not here.
+
+        `parse` checks them against the address, once per stamp and again with `verify`. Raises its ProtocolError.
+        """
+        try:
+            stamp = get_stamp(path)
+            data = path.read_bytes()
+            if verify or self._stamps.get(path) != stamp:
+                self.forget(path)
+                parse(data, address)
+                self._stamps[path] = stamp
+        except FileNotFoundError:
+            return None
+        return data
+
+    def forget(self, path: Path) -> None:
+        """Forget a document that was removed."""
+        self._stamps.pop(path, None)

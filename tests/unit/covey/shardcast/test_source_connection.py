@@ -126,7 +126,7 @@ def test_endless_body__is_ended_at_the_limit(connect):
 
 
 def test_progress__is_visible_with_every_byte(connect):
-    """A slow source is told from a silent one by this. A body must not be gathered before it counts."""
+    """Progress shows that a source is slow and not silent, so a body must not be gathered before it counts."""
     go = threading.Semaphore(0)
 
     def answer(_, send):
