@@ -6,19 +6,17 @@ never from a header.
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from eth_keys.exceptions import BadSignature
-from eth_utils.exceptions import ValidationError
+from typing import NamedTuple
 
 from covey.errors import ProtocolError
-from covey.protocol.accounts import Account, encode_defunct
+from covey.protocol.accounts import encode_defunct
 from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address
+from covey.protocol.recovery import recover_personal
 
 WINDOW_SECONDS = 60
 """Maximum validity of a signature, in seconds."""
@@ -35,6 +33,17 @@ _PARAMETERS = re.compile(
 _SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
 
 
+class RequestTarget(NamedTuple):
+    """Where a request goes. Example: RequestTarget("POST", "127.0.0.1:8000", "/v1/tasks/claim", "")."""
+
+    method: str
+    authority: str
+    """Host and port, as configured at client and server."""
+    path: str
+    query: str
+    """Query without the question mark. Empty if there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
     """The parts of a request that its signature covers.
@@ -44,21 +53,32 @@ class SignedRequest:
 
     method: str
     authority: str
-    """Host and port, as configured at client and server."""
     path: str
     query: str
-    """Query without the question mark. Empty if there is none."""
     body: bytes
 
+    @property
+    def target(self) -> RequestTarget:
+        """Where the request goes."""
+        return RequestTarget(self.method, self.authority, self.path, self.query)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSignature:
-    """Signer, nonce and expiry of a verified signature."""
 
-    signer: Address
+class RequestSignature(NamedTuple):
+    """What the headers of a request say about its signature."""
+
+    signer: str
+    """Address that is said to have signed. It is checksummed once the signature is verified."""
     nonce: str
+    created: int
+    """Time of the signature in Unix seconds."""
     expires: int
     """Time of expiry in Unix seconds. The nonce must be remembered until SKEW_SECONDS after it."""
+    content_digest: str
+    """Content-Digest header, which the body must match."""
+    parameters: str
+    """Signed parameters, the last line of the signature base."""
+    value: bytes
+    """Signature: r, s and v, 65 bytes."""
 
 
 def compute_content_digest(body: bytes) -> str:
@@ -68,15 +88,17 @@ def compute_content_digest(body: bytes) -> str:
 
 def build_signature_base(request: SignedRequest, parameters: str) -> bytes:
     """Return the signature base (RFC 9421, section 2.5): one line per covered component, then the parameters."""
-    return "\n".join(
-        (
-            f'"@method": {request.method}',
-            f'"@authority": {request.authority}',
-            f'"@path": {request.path}',
-            f'"@query": ?{request.query}',
-            f'"content-digest": {compute_content_digest(request.body)}',
-            f'"@signature-params": {parameters}',
-        )
+    return _build_base(request.target, compute_content_digest(request.body), parameters)
+
+
+def _build_base(target: RequestTarget, content_digest: str, parameters: str) -> bytes:
+    return (
+        f'"@method": {target.method}\n'
+        f'"@authority": {target.authority}\n'
+        f'"@path": {target.path}\n'
+        f'"@query": ?{target.query}\n'
+        f'"content-digest": {content_digest}\n'
+        f'"@signature-params": {parameters}'
     ).encode()
 
 
@@ -95,20 +117,30 @@ def sign_request(request: SignedRequest, signer: Signer, *, chain_id: int, now: 
 
 
 def verify_request(request: SignedRequest, headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
-    """Verify the signature of a request. `now` is in Unix seconds.
+    """Verify the signature of a request, and return it. `now` is in Unix seconds.
 
     The caller must then check that the nonce has not been used before.
 
     Raises ProtocolError with code "unsigned", "bad_signature", "digest_mismatch" or "expired_request".
     """
-    if "signature-input" not in headers or "signature" not in headers:
-        raise _refuse("unsigned", "the request has no signature")
-    if headers.get("content-digest") != compute_content_digest(request.body):
-        raise _refuse("digest_mismatch", "the header content-digest does not match the body of the request")
+    signature = read_signature(headers, chain_id=chain_id, now=now)
+    require_body(signature, request.body)
+    return signature._replace(signer=require_signer(signature, request.target))
+
+
+def read_signature(headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
+    """Return what the headers say about the signature, none of which is verified yet.
+
+    Raises ProtocolError with code "unsigned", "bad_signature" or "expired_request".
+    """
+    if not all(name in headers for name in ("signature-input", "signature", "content-digest")):
+        raise _refuse("unsigned", "the request lacks a header: signature-input, signature or content-digest")
     label, _, parameters = headers["signature-input"].partition("=")
-    match = _PARAMETERS.fullmatch(parameters)
+    match, value = _PARAMETERS.fullmatch(parameters), _SIGNATURE.fullmatch(headers["signature"])
     if match is None or label != LABEL:
         raise _refuse("bad_signature", "the header signature-input does not have the required form")
+    if value is None:
+        raise _refuse("bad_signature", "the header signature does not have the required form")
     created, expires, nonce, chain, address = match.groups()
     if int(chain) != chain_id:
         raise _refuse(
@@ -118,21 +150,36 @@ def verify_request(request: SignedRequest, headers: Mapping[str, str], *, chain_
         raise _refuse(
             "expired_request", f"the signature is valid from {created} to {expires}, but the time here is {now}"
         )
-    signer = _recover(build_signature_base(request, parameters), headers["signature"])
-    if signer.lower() != address.lower():
-        raise _refuse("bad_signature", f"the request was not signed by {address}")
-    return RequestSignature(signer=signer, nonce=nonce, expires=int(expires))
+    return RequestSignature(
+        signer=address,
+        nonce=nonce,
+        created=int(created),
+        expires=int(expires),
+        content_digest=headers["content-digest"],
+        parameters=parameters,
+        value=base64.b64decode(value[1]),
+    )
 
 
-def _recover(base: bytes, header: str) -> Address:
-    match = _SIGNATURE.fullmatch(header)
-    if match is None:
-        raise _refuse("bad_signature", "the header signature does not have the required form")
+def require_signer(signature: RequestSignature, target: RequestTarget) -> Address:
+    """Return the checksummed address of the signer, after verifying the signature. The body is not needed for that.
+
+    Raises ProtocolError("bad_signature").
+    """
+    base = _build_base(target, signature.content_digest, signature.parameters)
     try:
-        raw = base64.b64decode(match[1], validate=True)
-        return Address(Account.recover_message(encode_defunct(base), signature=raw))
-    except (binascii.Error, ValueError, BadSignature, ValidationError) as error:
+        signer = recover_personal(base, signature.value)
+    except ValueError as error:
         raise _refuse("bad_signature", "no signer can be recovered from the signature") from error
+    if signer.lower() != signature.signer.lower():
+        raise _refuse("bad_signature", f"the request was not signed by {signature.signer}")
+    return signer
+
+
+def require_body(signature: RequestSignature, body: bytes) -> None:
+    """Raise ProtocolError("digest_mismatch") unless the body is the one that was signed."""
+    if signature.content_digest != compute_content_digest(body):
+        raise _refuse("digest_mismatch", "the header content-digest does not match the body of the request")
 
 
 def _refuse(code: str, message: str) -> ProtocolError:
