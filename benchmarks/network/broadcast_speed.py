@@ -45,13 +45,13 @@ def measure_covey(folder: Path, size: int) -> dict[str, float]:
     """Export and offer a policy, and fetch it directly and through a relay that has nothing yet."""
     tensors = {name: to_bfloat16(values) for name, values in build_weights(size).items()}
     trainer, found = TrainerFolder(folder), dict[str, float]()
-    started = time.monotonic()
-    export = trainer.export(tensors)
-    found["export"] = time.monotonic() - started
-    record = trainer.offer(export)
-    found["prepare"] = time.monotonic() - started
     origin, relay = (f"http://127.0.0.1:{port}" for port in find_free_ports(2))
     with serve("origin", "run", "--root", str(trainer.origin), "--port", origin[-5:], url=f"{origin}/health"):
+        started = time.monotonic()
+        export = trainer.export(tensors)
+        found["export"] = time.monotonic() - started
+        record = trainer.offer(export)
+        found["prepare"] = time.monotonic() - started
         direct = end_fetch(start_fetch(folder / "client", [origin], record, step=0))
         arguments = ("--root", str(folder / "relay"), "--upstream", origin, "--port", relay[-5:])
         with serve("relay", "run", *arguments, url=f"{relay}/health"):
