@@ -20,6 +20,7 @@ MODULES = {
     "shardcast": "benchmarks.network.broadcast_speed",
     "ready": "benchmarks.network.time_to_ready",
     "fanout": "benchmarks.network.fan_out",
+    "coordinator": "benchmarks.network.coordinator",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 

@@ -4,13 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import uvloop
 from eth_utils.crypto import keccak
 
 from coordinator import identity
+from coordinator.chain_state import ChainState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
+from coordinator.lanes import Lane
 from coordinator.queue.celery_app import Kicker, build_celery, run_jobs
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -59,6 +62,8 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             fix="Create a pool with a larger epoch_units",
         )
     identity.record(database, network)
+    chain = ChainState(contracts, pool)
+    chain.refresh()
     secret = keccak(b"covey links" + bytes(operator.account.key))
     return Context(
         config=config,
@@ -83,6 +88,9 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         ),
         operator=operator,
         kicker=Kicker(build_celery(config.broker_url, config.home)),
+        chain=chain,
+        chain_lane=Lane("chain's node", threads=8, patience_s=12.0),
+        store_lane=Lane("object store", threads=8, patience_s=60.0),
         clock=clock,
         stop=asyncio.Event(),
     )
@@ -104,7 +112,7 @@ def serve(config: CoordinatorConfig) -> None:
     """Run the API, the follower and the sender until a stop signal."""
     configure("coordinator", level=config.log_level)
     ctx = build(config)
-    asyncio.run(_serve(ctx))
+    uvloop.run(_serve(ctx))
     ctx.database.close()
 
 

@@ -4,19 +4,30 @@ Events become rows in one transaction with the follower's cursor; a reorganisati
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from coordinator.chain_state import list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, omissions, settlement, steps, tasks
+from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
-from covey.protocol.ids import Hash
+from covey.protocol.ids import Address, Hash
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
+
+
+class LookedUpStake(NamedTuple):
+    """The stake of a contributor as of a block."""
+
+    contributor: Address
+    stake: Stake
+    block: int
+
 
 ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
@@ -24,24 +35,51 @@ ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 async def cycle(ctx: Context) -> CycleResult:
     """Read what is new on chain, apply it, answer challenges, send what waits."""
     progress = await asyncio.to_thread(read_chain, ctx)
-    if progress is not None:
-        await asyncio.to_thread(apply_progress, ctx, progress)
+    stakes = await asyncio.to_thread(look_up_facts, ctx, progress)
+    if progress is not None or stakes:
+        await asyncio.to_thread(apply_progress, ctx, progress, stakes)
     await asyncio.to_thread(answer_challenges, ctx)
     await asyncio.to_thread(ctx.sender.pump)
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
 def read_chain(ctx: Context) -> ChainProgress | None:
-    """What the chain brought since the stored cursor; None when nothing."""
+    """Return what the chain brought since the stored cursor. None if that is nothing."""
     with ctx.database.read() as repository:
         cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
     progress = ctx.follower.poll(cursor)
     return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
 
 
-def apply_progress(ctx: Context, progress: ChainProgress) -> None:
+def look_up_facts(ctx: Context, progress: ChainProgress | None) -> list[LookedUpStake]:
+    """Look up what requests need and what the new events have changed, before the transaction that applies them."""
+    found = () if progress is None else progress.events
+    if progress is not None or not ctx.chain.has_head:
+        ctx.chain.note_head(ctx.client.get_block("latest"))
+    if not ctx.chain.is_settled or any(isinstance(event, events.ValidatorReplaced) for event in found):
+        ctx.chain.refresh()
+    with ctx.database.read() as repository:
+
+        def find_contributor(receipt_hash: Hash) -> Address | None:
+            case = repository.get_case(receipt_hash)
+            return None if case is None else Address(case.contributor)
+
+        touched = list_touched(found, ctx.config.pool, find_contributor)
+        rolled_back = None if progress is None else progress.rolled_back_to
+        rows = repository.list_contributors(touched, after_block=rolled_back)
+    if not rows:
+        return []
+    block = ctx.client.block_number()
+    return [LookedUpStake(Address(row.address), ctx.chain.read_stake(Address(row.address)), block) for row in rows]
+
+
+def apply_progress(ctx: Context, progress: ChainProgress | None, stakes: Sequence[LookedUpStake] = ()) -> None:
     """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
     with ctx.database.write() as repository:
+        for each in stakes:
+            record_stake(repository, each.contributor, each.stake, block=each.block)
+        if progress is None:
+            return
         if progress.rolled_back_to is not None:
             repository.forget_blocks_above(progress.rolled_back_to)
         for event in progress.events:

@@ -48,9 +48,12 @@ class CoordinatorConfig(Settings):
     it."""
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
-    poll_seconds: float = Field(default=0.1, gt=0, le=10)
-    """Seconds between two looks of a waiting request at whether anything was committed; it reads its rows only then,
-    and once a second. On PostgreSQL it reads them every time."""
+    poll_seconds: float = Field(default=0.02, gt=0, le=10)
+    """Seconds between two looks of the API process at whether anything was committed. Waiting requests read their rows
+    only then."""
+    requests_per_s: float = Field(default=100.0, gt=0)
+    """Maximum rate of requests of one key, and of one address without a known key, in requests per second. Four
+    seconds' worth can be sent at once after a pause."""
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
     requests."""

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
 
+from coordinator.chain_state import ChainState
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
+from coordinator.lanes import Lane
 from coordinator.queue.celery_app import Kicker
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
@@ -37,6 +39,9 @@ class Context:
     sender: Sender
     operator: Wallet
     kicker: Kicker
+    chain: ChainState
+    chain_lane: Lane
+    store_lane: Lane
     clock: Callable[[], float]
     stop: asyncio.Event
     """Set when the process is to end; long polls then answer at once."""

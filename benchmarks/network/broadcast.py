@@ -135,15 +135,22 @@ def serve(*arguments: str, url: str, wrap: Callable[..., list[str]] | None = Non
     command = [sys.executable, "-m", "covey", *arguments]
     process = subprocess.Popen(wrap(*command) if wrap else command, stderr=subprocess.DEVNULL)
     try:
-        _await(url, process, wrap)
+        await_answer(url, process, wrap)
         yield
     finally:
         process.terminate()
         process.wait(10)
 
 
-def _await(url: str, process: subprocess.Popen[bytes], wrap: Callable[..., list[str]] | None) -> None:
-    deadline = time.monotonic() + _START_S
+def await_answer(
+    url: str,
+    process: subprocess.Popen[bytes],
+    wrap: Callable[..., list[str]] | None = None,
+    *,
+    seconds: float = _START_S,
+) -> None:
+    """Wait until a server answers a GET request.  Raises OperatorError("no_server")."""
+    deadline = time.monotonic() + seconds
     ask = [sys.executable, "-c", "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=1)", url]
     while time.monotonic() < deadline and process.poll() is None:
         if wrap is not None:

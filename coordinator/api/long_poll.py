@@ -1,54 +1,73 @@
-"""Long polls: a request that waits until there is an answer, looking at the rows only when something was committed."""
+"""Long polls: a request waits until there is an answer, and looks for one only after a commit.
+
+Some answers depend on the time, so a request looks once a second although nothing was committed.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive
 
-from coordinator.context import Context
+from coordinator.api.changes import Changes
 from covey.protocol.ids import Address
 
-LOOK_SECONDS = 1.0
-"""A waiting request looks at least this often although nothing was committed: some answers depend on the time."""
+LOOK_S = 1.0
 Answer = TypeVar("Answer")
 
 
 class LongPolls:
-    """The newest long poll of each validator in this process.  Opening another one ends it."""
+    """The newest long poll of each validator in this process. Opening another one ends it."""
 
     def __init__(self) -> None:
         self._newest: dict[Address, object] = {}
 
     def open(self, validator: Address) -> tuple[Address, object]:
-        """Begin a poll; whatever `validator` had open before ends."""
+        """Begin a poll. Whatever `validator` had open before ends."""
         token = object()
         self._newest[validator] = token
         return validator, token
 
     def is_open(self, poll: tuple[Address, object]) -> bool:
+        """Return whether a poll is the newest one of its validator."""
         validator, token = poll
         return self._newest.get(validator) is token
 
 
 async def wait_for(
-    ctx: Context, seconds: float, look: Callable[[], Answer | None], *, is_open: Callable[[], bool] = lambda: True
+    changes: Changes,
+    seconds: float,
+    look: Callable[[], Awaitable[Answer | None]],
+    *,
+    is_open: Callable[[], bool] = lambda: True,
 ) -> Answer | None:
-    """Call `look` again and again for at most `seconds`, while `is_open`; None when there was no answer or the process
-    is to end.
+    """Call `look` after each commit and once a second, for at most `seconds`, while `is_open`.
 
-    Between two looks something has been committed, or LOOK_SECONDS have passed.
+    Returns its first answer, or None.
     """
     loop = asyncio.get_running_loop()
-    deadline, look_at, seen = loop.time() + seconds, 0.0, None
-    while True:
-        if not is_open():
-            return None
-        is_last = loop.time() >= deadline or ctx.stop.is_set()
-        newest = ctx.database.changes.read()  # before the look: what is committed meanwhile is looked at next time
-        if is_last or newest is None or newest != seen or loop.time() >= look_at:
-            seen, look_at = newest, loop.time() + LOOK_SECONDS
-            answer = await run_in_threadpool(look)
-            if answer is not None or is_last:
-                return answer
-        await asyncio.sleep(ctx.config.poll_seconds)
+    deadline = loop.time() + seconds
+    while is_open():
+        answer = await look()
+        left = deadline - loop.time()
+        if answer is not None or left <= 0:
+            return answer
+        await changes.wait(min(LOOK_S, left))
+    return None
+
+
+@contextmanager
+def call_when_gone(receive: Receive, callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` if the client of a request leaves within this block. The body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        callback()
+
+    task = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from coordinator.api.auth import Ctx, Trainer
+from coordinator.api.auth import State, Trainer
 from coordinator.api.long_poll import wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
+from coordinator.db.repository import Repository
 from coordinator.domain import steps
 from covey.protocol.api.trainer import BatchItem, BatchOrder, BatchRequest
 from covey.protocol.ids import Address, Hash, Step, TaskId
@@ -15,44 +16,35 @@ router = APIRouter(prefix="/v1", tags=["trainer"])
 
 
 @router.post("/batches/claim")
-async def claim_batch(ctx: Ctx, _: Trainer, body: BatchRequest) -> BatchOrder | None:
-    """Long-poll for the batch of a step.  The trainer that asks has the step's policy, so the step may open."""
-    return await wait_for(ctx, body.wait_seconds, lambda: open_and_find(ctx, body.step))
+async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrder | None:
+    """Long-poll for the batch of a step. The trainer that asks has the step's policy, so the step may open."""
+    ctx = state.ctx
+
+    async def open_and_find() -> BatchOrder | None:
+        if await ctx.database.look(lambda rows: steps.is_next(rows, body.step)):
+            await ctx.database.run(lambda rows: steps.open_ahead(rows, ctx.params, number=body.step))
+        return await ctx.database.look(lambda rows: find_batch(ctx, rows, body.step))
+
+    return await wait_for(state.changes, body.wait_seconds, open_and_find)
 
 
-def open_and_find(ctx: Context, step: int) -> BatchOrder | None:
-    """Open the step if it is the next, then look for its batch."""
-    open_step_ahead(ctx, step)
-    return find_batch(ctx, step)
-
-
-def open_step_ahead(ctx: Context, step: int) -> None:
-    """Open the step if it is the next one, be its policy on chain or not yet."""
-    with ctx.database.read() as repository:
-        is_next = steps.is_next(repository, step)
-    if is_next:
-        with ctx.database.write() as repository:
-            steps.open_ahead(repository, ctx.params, number=step)
-
-
-def find_batch(ctx: Context, step: int) -> BatchOrder | None:
-    """The batch of a step, once it is ready."""
-    with ctx.database.read() as repository:
-        row = repository.get_step(step)
-        if row is None or row.state is StepState.OPEN:
-            return None
-        manifests = {s.number: Hash(s.record_hash) for s in repository.list_steps() if s.record_hash}
-        items = tuple(
-            BatchItem(
-                receipt_hash=Hash(s.receipt_hash),
-                task=TaskId(s.task),
-                node=Address(s.node),
-                policy_version=Step(s.policy_version),
-                record_hash=manifests[s.policy_version],
-                work_key=Hash(s.work_key),
-                url=sign_download(ctx, s),
-                replayed=s.is_replayed,
-            )
-            for s in repository.list_batch(step)
+def find_batch(ctx: Context, repository: Repository, step: int) -> BatchOrder | None:
+    """Return the batch of a step, once it is ready."""
+    row = repository.get_step(step)
+    if row is None or row.state is StepState.OPEN:
+        return None
+    records = {s.number: Hash(s.record_hash) for s in repository.list_steps() if s.record_hash}
+    items = tuple(
+        BatchItem(
+            receipt_hash=Hash(s.receipt_hash),
+            task=TaskId(s.task),
+            node=Address(s.node),
+            policy_version=Step(s.policy_version),
+            record_hash=records[s.policy_version],
+            work_key=Hash(s.work_key),
+            url=sign_download(ctx, s),
+            replayed=s.is_replayed,
         )
+        for s in repository.list_batch(step)
+    )
     return BatchOrder(step=Step(step), items=items)

@@ -1,19 +1,20 @@
 """How work comes in: a link for the file, then the receipt, which is verified, recorded and countersigned."""
 
+from typing import NamedTuple
+
 from fastapi import APIRouter
 
-from coordinator.api import stake_check
 from coordinator.api.auth import Ctx, Node
 from coordinator.api.objects import LINK_SECONDS
 from coordinator.context import Context
 from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, nodes, settlement, submissions, tasks
+from coordinator.domain import canary_scores, nodes, settlement, stakes, submissions, tasks
 from coordinator.domain.submissions import Countersigned
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, UploadGrant, UploadRequest
-from covey.protocol.ids import Address, LeaseId, TaskId
+from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
 from covey.protocol.object_keys import build_submission_key, build_upload_key
 from covey.runtime.log import get_logger
 
@@ -21,63 +22,67 @@ router = APIRouter(prefix="/v1", tags=["worker"])
 
 
 @router.post("/uploads")
-def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
-    """A link to put the file of a leased task, under a key of our choice; none once its receipt is recorded.
+async def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
+    """Return a link to put the file of a leased task, under a key of our choice. None once its receipt is recorded.
 
-    Raises ProtocolError "oversized", and those of `tasks.require_lease`.
+    Raises ProtocolError "oversized", and the errors of `tasks.require_lease`.
     """
     if body.size > ctx.params.max_submission_bytes:
         limit = ctx.params.max_submission_bytes
         raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
-    with ctx.database.read() as repository:
+
+    def is_recorded(repository: Repository) -> bool:
         known = repository.find_submission(task=body.task, lease=body.lease)
         if known is not None and known.node == node:
-            return UploadGrant(url=None)
-        tasks.require_lease(repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock())
+            return True
+        task, lease = TaskId(body.task), LeaseId(body.lease)
+        tasks.require_lease(repository, node=node, task=task, lease=lease, now=ctx.clock())
+        return False
+
+    if await ctx.database.look(is_recorded):
+        return UploadGrant(url=None)
     key = build_upload_key(ctx.config.pool, body.task, body.lease, body.work_key)
-    link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
-    return UploadGrant(url=link)
+    return UploadGrant(url=ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size))
 
 
 @router.post("/submissions")
-def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionResponse:
-    """Hand in a signed receipt; the answer is the operator's countersignature.
+async def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionResponse:
+    """Hand in a signed receipt. The answer is the operator's countersignature.
 
     A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
-    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of
-    `stake_check.require_stake` and `submissions.require_new`.
+    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and the errors of
+    `stakes.require_stake` and `submissions.require_new`.
     """
     receipt = body.receipt.to_message()
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
     eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
-    with ctx.database.read() as repository:
-        contributor = Address(nodes.require_node(repository, node).contributor)
-        known = repository.find_submission(task=receipt.task, lease=receipt.lease)
-        if known is None:  # before its file is kept, or what is refused would fill the store
-            submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
-    undrawn_limit = 0
-    if known is None:
-        undrawn_limit = compute_undrawn_limit(ctx.terms, stake_check.require_stake(ctx, node, contributor))
-        _keep_file(ctx, receipt)
-    # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
-    signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
-    with ctx.database.write() as repository:
-        promise = submissions.find_promise(repository, receipt)
-        if promise is None:
+    promise = await ctx.database.look(lambda rows: submissions.find_promise(rows, receipt))
+    if promise is None:
+        prepared = await ctx.database.look(lambda rows: _prepare(ctx, rows, receipt))
+        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
+        offered = _countersign(ctx, receipt, prepared.promised_epoch)
+        canary = canary_scores.get_kind(ctx.config.canaries, node)
+
+        def record(repository: Repository) -> Countersigned:
+            known = submissions.find_promise(repository, receipt)
+            if known is not None:
+                return known
             task = submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
-            promise = _countersign(ctx, repository, receipt, signed_at)
             submissions.record(
                 repository,
                 task,
                 receipt=receipt,
                 signature=body.signature,
-                promise=promise,
+                promise=offered,
                 price=ctx.ledger.price,
-                undrawn_limit=undrawn_limit,
-                canary=canary_scores.get_kind(ctx.config.canaries, node),
+                undrawn_limit=prepared.undrawn_limit,
+                canary=canary,
             )
-    _delete_upload(ctx, receipt)
+            return offered
+
+        promise = await ctx.database.run(record)
+    await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
     ctx.kicker.kick("dispatch_validation")
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
@@ -87,12 +92,36 @@ def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionResponse:
     )
 
 
-def _countersign(ctx: Context, repository: Repository, receipt: messages.Receipt, signed_at: int) -> Countersigned:
-    """Sign the operator's promise to settle a receipt."""
+class _Prepared(NamedTuple):
+    undrawn_limit: int
+    promised_epoch: int
+    """Latest epoch that the countersignature promises. A later one may be the latest by the time it is recorded."""
+
+
+def _prepare(ctx: Context, repository: Repository, receipt: messages.Receipt) -> _Prepared:
+    """Check a new receipt before its file is kept, or what is refused would fill the store."""
+    row = nodes.require_node(repository, receipt.node)
+    submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
+    contributor = Address(row.contributor)
+    stake = stakes.get_stake(repository.get_contributor(contributor))
+    count = repository.count_nodes_of([contributor]).get(contributor, 1)
+    pool = PoolId(ctx.config.pool)
+    stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=contributor, nodes=count)
+    return _Prepared(
+        undrawn_limit=compute_undrawn_limit(ctx.terms, stake.free),
+        promised_epoch=settlement.compute_promised_epoch(repository),
+    )
+
+
+def _countersign(ctx: Context, receipt: messages.Receipt, promised_epoch: int) -> Countersigned:
+    """Sign the operator's promise to settle a receipt.
+
+    The chain's clock may be ahead of ours. Then its time counts, or the drawing block might exist already.
+    """
     promise = messages.Countersignature(
         receipt_hash=eip712.compute_struct_hash(receipt),
-        signed_at=signed_at,
-        latest_epoch=settlement.compute_promised_epoch(repository),
+        signed_at=max(int(ctx.clock()), ctx.chain.estimate_time()),
+        latest_epoch=promised_epoch,
     )
     return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator))
 

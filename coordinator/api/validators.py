@@ -1,13 +1,13 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
-from coordinator.api.auth import CallingValidator, Ctx, Validator, ValidatorCaller
-from coordinator.api.long_poll import LongPolls, wait_for
+from coordinator.api.auth import Ctx, State, Validator
+from coordinator.api.long_poll import call_when_gone, wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
+from coordinator.db.repository import Repository
 from coordinator.domain import judging
 from coordinator.domain.submissions import to_receipt
 from covey.errors import ProtocolError
@@ -35,21 +35,37 @@ router = APIRouter(prefix="/v1", tags=["validator"])
 
 @router.post("/validations/claim")
 async def claim_validation(
-    ctx: Ctx, request: Request, caller: CallingValidator, body: TurnRequest
+    request: Request, state: State, validator: Validator, body: TurnRequest
 ) -> ValidationOrder | None:
-    """Long-poll for a submission to judge, or for the word to reveal; a newer poll of the validator ends this one."""
-    polls: LongPolls = request.app.state.polls
-    poll = polls.open(caller.validator)
-    await run_in_threadpool(note_validator, ctx, caller.validator)
-    return await wait_for(
-        ctx, body.wait_seconds, lambda: take_turn(ctx, caller, body), is_open=lambda: polls.is_open(poll)
-    )
+    """Long-poll for a submission to judge, or for the word to reveal. A newer poll of the validator ends this one."""
+    ctx, polls = state.ctx, state.polls
+    poll = polls.open(validator)
+    has_left = False
+
+    def leave() -> None:
+        nonlocal has_left
+        has_left = True
+
+    async def look() -> ValidationOrder | None:
+        if not await ctx.database.look(lambda rows: rows.has_turn_for(validator)):
+            return None
+        return await ctx.database.run(lambda rows: take_turn(ctx, rows, validator, body))
+
+    await note_validator(ctx, validator)
+    with call_when_gone(request.receive, leave):
+        return await wait_for(
+            state.changes,
+            body.wait_seconds,
+            look,
+            is_open=lambda: polls.is_open(poll) and not has_left and not ctx.stop.is_set(),
+        )
 
 
 @router.post("/validations/commit", status_code=204)
-def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
+async def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
     """Commit to a verdict."""
-    with ctx.database.write() as repository:
+
+    def record(repository: Repository) -> None:
         judging.record_commit(
             repository,
             ctx.params,
@@ -59,9 +75,11 @@ def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
             now=ctx.clock(),
         )
 
+    await ctx.database.run(record)
+
 
 @router.post("/validations/reveal", status_code=204)
-def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
+async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     """Verify a revealed verdict and its signature, keep its evidence, record it."""
     verdict = body.verdict.to_message()
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
@@ -69,7 +87,19 @@ def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     eip712.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
     digest = eip712.compute_digest(verdict, ctx.receipt_domain)
     evidence, live_groups = _require_evidence(ctx, verdict, body)
-    with ctx.database.write() as repository:
+
+    def require(repository: Repository) -> None:
+        judging.require_reveal(
+            repository,
+            ctx.params,
+            judgement=body.judgement,
+            verdict=verdict,
+            digest=digest,
+            salt=body.salt,
+            now=ctx.clock(),
+        )
+
+    def record(repository: Repository) -> None:
         judging.record_reveal(
             repository,
             ctx.params,
@@ -81,64 +111,68 @@ def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
             live_groups=live_groups,
             now=ctx.clock(),
         )
-        ctx.store.put_named_by_content(build_evidence_key(ctx.config.pool, verdict.evidence_hash), evidence)
+
+    await ctx.database.look(require)  # Before its evidence is kept, or what is refused would fill the store.
+    key = build_evidence_key(ctx.config.pool, verdict.evidence_hash)
+    await ctx.store_lane.run(lambda: ctx.store.put_named_by_content(key, evidence))
+    await ctx.database.run(record)
     ctx.kicker.kick("tally")
 
 
 @router.post("/cases")
-def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
+async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
     """Hard rejections with the signatures that open a case on chain."""
-    with ctx.database.read() as repository:
-        rows = repository.list_hard_rejections()
-        return HardCases(cases=tuple(_build_case(ctx, row) for row in rows))
+    return await ctx.database.look(
+        lambda rows: HardCases(cases=tuple(_build_case(ctx, row) for row in rows.list_hard_rejections()))
+    )
 
 
-def note_validator(ctx: Context, validator: Address) -> None:
+async def note_validator(ctx: Context, validator: Address) -> None:
     """Record that a validator asks for work, unless that was recorded in the last seconds."""
     now = ctx.clock()
-    with ctx.database.read() as repository:
+
+    def is_noted(repository: Repository) -> bool:
         row = repository.get_validator(validator)
-        if row is not None and row.seen_at > now - SEEN_SECONDS:
-            return
-    with ctx.database.write() as repository:
+        return row is not None and row.seen_at > now - SEEN_SECONDS
+
+    def note(repository: Repository) -> None:
         repository.require_validator(validator).seen_at = now
 
+    if not await ctx.database.look(is_noted):
+        await ctx.database.run(note)
 
-def take_turn(ctx: Context, caller: ValidatorCaller, body: TurnRequest) -> ValidationOrder | None:
-    """The next turn or reveal for a validator."""
-    with ctx.database.read() as repository:
-        if not repository.list_open_judgements():
-            return None
-    with ctx.database.write() as repository:
-        found = judging.claim_turn(
-            repository,
-            ctx.params,
-            validator=caller.validator,
-            validators=caller.validators,
-            holding=body.holding,
-            free_turns=body.free_turns,
-            now=ctx.clock(),
+
+def take_turn(ctx: Context, repository: Repository, validator: Address, body: TurnRequest) -> ValidationOrder | None:
+    """Return the next turn or reveal for a validator."""
+    found = judging.claim_turn(
+        repository,
+        ctx.params,
+        validator=validator,
+        validators=ctx.chain.validators,
+        holding=body.holding,
+        free_turns=body.free_turns,
+        now=ctx.clock(),
+    )
+    if found is None:
+        return None
+    kind, judgement = found
+    if kind == "reveal":
+        return ValidationOrder(order=RevealOrder(judgement=judgement.id))
+    row = repository.get_submission(judgement.receipt_hash)
+    step = repository.get_step(row.policy_version) if row else None
+    if row is None or step is None:
+        return None
+    return ValidationOrder(
+        order=JudgeOrder(
+            judgement=judgement.id,
+            receipt=ReceiptBody.of(to_receipt(row, ctx.config.pool)),
+            signature=row.signature,
+            url=sign_download(ctx, row),
+            record_hash=Hash(step.record_hash),
+            full=judgement.full,
+            seconds_left=max(0.0, judgement.deadline - ctx.clock()),
         )
-        if found is None:
-            return None
-        kind, judgement = found
-        if kind == "reveal":
-            return ValidationOrder(order=RevealOrder(judgement=judgement.id))
-        row = repository.get_submission(judgement.receipt_hash)
-        step = repository.get_step(row.policy_version) if row else None
-        if row is None or step is None:
-            return None
-        return ValidationOrder(
-            order=JudgeOrder(
-                judgement=judgement.id,
-                receipt=ReceiptBody.of(to_receipt(row, ctx.config.pool)),
-                signature=row.signature,
-                url=sign_download(ctx, row),
-                record_hash=Hash(step.record_hash),
-                full=judgement.full,
-                seconds_left=max(0.0, judgement.deadline - ctx.clock()),
-            )
-        )
+    )
 
 
 def _require_evidence(ctx: Context, verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, int | None]:

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import TransientError
 
-_WRITER_LOCK = 0x636F766579  # "covey"
+WAIT_S = 15
+"""Maximum time in seconds that a statement waits for a lock, and a thread for a connection."""
+_OPTIONS = f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
 
 
 def build(url: str) -> Engine:
     """The engine of a database.  Its connections take SQLite's write lock at BEGIN if the engine's option `covey_begin`
     is "IMMEDIATE"."""
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True)
+        return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_S)
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     _prepare_sqlite(engine)
     return engine
@@ -40,16 +43,26 @@ def migrate(engine: Engine) -> None:
 def lock_writers_out(connection: Connection) -> None:
     """Until the transaction ends; SQLite's BEGIN has done it."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+        # By schema, so that two pools in one database do not wait for each other.
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"))
 
 
 @contextmanager
 def translate_outage() -> Iterator[None]:
-    """Raise TransientError("database_unavailable") for SQLAlchemy's OperationalError."""
+    """Raise TransientError("database_unavailable") for SQLAlchemy's errors about a database that does not answer."""
     try:
         yield
     except OperationalError as error:
         raise TransientError("database_unavailable", str(error.orig)) from error
+    except PoolTimeoutError as error:
+        raise TransientError("database_unavailable", "all connections to the database are in use") from error
+
+
+def _add_options(url: str) -> URL:
+    """Return the URL with timeouts of PostgreSQL, before the options that it has."""
+    parsed = make_url(url)
+    given = parsed.query.get("options", "")
+    return parsed.update_query_dict({"options": f"{_OPTIONS} {given if isinstance(given, str) else ' '.join(given)}"})
 
 
 def _prepare_sqlite(engine: Engine) -> None:
@@ -57,7 +70,7 @@ def _prepare_sqlite(engine: Engine) -> None:
     def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
         connection.isolation_level = None  # BEGIN is ours
         switch_to_wal(connection)
-        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA synchronous=FULL")  # A countersignature must outlive a power cut.
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")

@@ -1,17 +1,30 @@
 """The database: one transaction at a time writes, whatever the backend.
 
-SQLite takes its write lock at BEGIN, PostgreSQL an advisory lock.  That serialises changes of state, so the domain
-needs no row locks.
+SQLite's writers take turns by `WriteLock`, PostgreSQL's by an advisory lock. That serialises changes of state, so the
+domain needs no row locks. A process with many callers uses `run`, which commits many of them at once.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from coordinator.db import connection
 from coordinator.db.change_counter import ChangeCounter
 from coordinator.db.repository import Repository
+from coordinator.db.write_lock import WriteLock
+from coordinator.db.writer import Writer
+
+PATIENCE_S = 20.0
+"""Seconds for which a caller of `run` waits for its turn."""
+READERS = 4
+"""Maximum number of `look`s at a time."""
+Result = TypeVar("Result")
 
 
 class Database:
@@ -20,31 +33,62 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self._engine = connection.build(url)
-        self.changes = ChangeCounter(self._engine.url.database if url.startswith("sqlite") else None)
+        file = self._engine.url.database if url.startswith("sqlite") else None
+        self._lock = None if file is None else WriteLock(Path(file))
+        self._writer = Writer(self._begin)
+        self._readers = ThreadPoolExecutor(READERS, "reader")
+        self.changes = ChangeCounter(file)
 
     def migrate(self) -> None:
-        """Bring the tables up to date; raise TransientError when the database does not answer."""
+        """Bring the tables up to date. Raises TransientError if the database does not answer."""
         connection.migrate(self._engine)
 
     @contextmanager
-    def write(self) -> Iterator["Repository"]:
-        """The one writing transaction; raise TransientError when the database does not answer."""
-        with self._session("IMMEDIATE") as session:
-            connection.lock_writers_out(session.connection())
+    def write(self) -> Iterator[Repository]:
+        """Open the one writing transaction. Raises TransientError if the database does not answer."""
+        with self._begin() as opened, Session(opened, expire_on_commit=False) as session:
             yield Repository(session)
+            session.flush()
 
     @contextmanager
-    def read(self) -> Iterator["Repository"]:
-        """A transaction that changes nothing."""
-        with self._session("DEFERRED") as session:
-            yield Repository(session)
-
-    @contextmanager
-    def _session(self, mode: str) -> Iterator[Session]:
-        bound = self._engine.execution_options(covey_begin=mode)
+    def read(self) -> Iterator[Repository]:
+        """Open a transaction that changes nothing."""
+        bound = self._engine.execution_options(covey_begin="DEFERRED")
         with connection.translate_outage(), Session(bound, expire_on_commit=False) as session, session.begin():
-            yield session
+            yield Repository(session)
+
+    async def run(self, work: Callable[[Repository], Result]) -> Result:
+        """Apply a command, and return its result after the commit.
+
+        Raises what the command raises, or TransientError if nothing could be committed in time.
+        """
+        return await asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_S))
+
+    async def look(self, work: Callable[[Repository], Result]) -> Result:
+        """Return the result of a function that changes nothing. It never waits for a writer."""
+
+        def read() -> Result:
+            with self.read() as repository:
+                return work(repository)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     def close(self) -> None:
+        """Apply the commands that wait, and close all connections."""
+        self._writer.close()
+        self._readers.shutdown()
         self.changes.close()
         self._engine.dispose()
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        """Begin the one writing transaction, commit it at the end, or roll it back."""
+        bound = self._engine.execution_options(covey_begin="IMMEDIATE")
+        with connection.translate_outage():
+            if self._lock is None:
+                with bound.begin() as opened:
+                    connection.lock_writers_out(opened)
+                    yield opened
+            else:
+                with self._lock.hold(), bound.begin() as opened:
+                    yield opened

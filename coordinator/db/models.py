@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
@@ -102,12 +103,18 @@ class NodeRow(Base):
 
 
 class ContributorRow(Base):
-    """A wallet that vouches for nodes, from its first strike on."""
+    """A wallet that vouches for nodes, from the registration of its first node on."""
 
     __tablename__ = "contributors"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     strikes: Mapped[int] = mapped_column(default=0)
-    """Soft rejections and repeated drops of all its nodes, those it has removed too."""
+    """Soft rejections and repeated drops of all its nodes, including those that it has removed."""
+    staked: Mapped[str | None] = mapped_column(String(78))
+    """Stake in the token's smallest unit (decimal text). None: it is not looked up yet."""
+    locked: Mapped[str | None] = mapped_column(String(78))
+    """Stake that cases lock, like `staked`. It may be larger than `staked`."""
+    stake_block: Mapped[int | None] = mapped_column(Number)
+    """Number of the block at which both were looked up."""
 
 
 class StepRow(Base):
@@ -119,6 +126,9 @@ class StepRow(Base):
     """Empty while the trainer has the policy and the chain does not."""
     block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
+
+
+_IS_OFFERED = text("state = 'ASSIGNED' AND collected_at IS NULL")
 
 
 class TaskRow(Base):
@@ -137,7 +147,10 @@ class TaskRow(Base):
     """When the node collected the lease. None: not yet."""
     ends_at: Mapped[float | None]
     """When the collected lease ends. None: it is not collected."""
-    __table_args__ = (Index("ix_tasks_state_node", "state", "node"),)
+    __table_args__ = (
+        Index("ix_tasks_state_node", "state", "node"),
+        Index("ix_tasks_offered", "node", sqlite_where=_IS_OFFERED, postgresql_where=_IS_OFFERED),
+    )
 
     @property
     def expires_at(self) -> float:
@@ -229,15 +242,6 @@ class JudgementRow(Base):
     lapsed: Mapped[bool] = mapped_column(default=False)
     """Whether the turn is over and does not count: it took too long, or its verdict rests on no replay where one is
     asked for now."""
-
-
-class NonceRow(Base):
-    """A used request nonce, kept until it could not pass any more."""
-
-    __tablename__ = "nonces"
-    signer: Mapped[str] = mapped_column(String(42), primary_key=True)
-    nonce: Mapped[str] = mapped_column(String(64), primary_key=True)
-    expires: Mapped[float] = mapped_column(index=True)
 
 
 class EpochRow(Base):

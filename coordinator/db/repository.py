@@ -1,26 +1,24 @@
 """Every query of the coordinator.  `Repository` never commits: whoever opened the transaction does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
 from coordinator.db.models import (
     CaseRow,
-    ContributorRow,
     EpochRow,
     FactRow,
     IdentityRow,
     JudgementRow,
-    NodeRow,
-    NonceRow,
     RewardRow,
     StepRow,
     SubmissionRow,
     TaskRow,
     ValidatorRow,
 )
+from coordinator.db.node_queries import NodeQueries, cut
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import HARD_REASONS, Decision
 
@@ -33,7 +31,7 @@ def _is_unreplayed(contributor: str) -> tuple[ColumnElement[bool], ...]:
     return SubmissionRow.contributor == contributor, SubmissionRow.audited.is_not(True), SubmissionRow.epoch.is_(None)
 
 
-class Repository(ChainQueries):
+class Repository(ChainQueries, NodeQueries):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
@@ -46,37 +44,6 @@ class Repository(ChainQueries):
     def flush(self) -> None:
         """Send pending changes, so that the next query sees them."""
         self.session.flush()
-
-    # -- nodes and nonces
-
-    def get_node(self, address: str) -> NodeRow | None:
-        return self.session.get(NodeRow, address)
-
-    def list_nodes(self) -> Sequence[NodeRow]:
-        return self.session.scalars(select(NodeRow).order_by(NodeRow.address)).all()
-
-    def list_nodes_of(self, contributor: str) -> Sequence[NodeRow]:
-        return self.session.scalars(
-            select(NodeRow).where(NodeRow.contributor == contributor).order_by(NodeRow.address)
-        ).all()
-
-    def get_contributor(self, address: str) -> ContributorRow | None:
-        return self.session.get(ContributorRow, address)
-
-    def list_waiting_nodes(self, now: float) -> Sequence[NodeRow]:
-        """Nodes whose long poll is open, that are neither suspended nor removed nor cooling down."""
-        query = select(NodeRow).where(
-            NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
-        )
-        return self.session.scalars(query.order_by(NodeRow.address)).all()
-
-    def is_nonce_new(self, signer: str, nonce: str, *, expires: float, now: float) -> bool:
-        """Record a nonce; False when it was used before."""
-        self.session.execute(delete(NonceRow).where(NonceRow.expires < now))
-        if self.session.get(NonceRow, (signer, nonce)) is not None:
-            return False
-        self.add(NonceRow(signer=signer, nonce=nonce, expires=expires))
-        return True
 
     # -- steps and tasks
 
@@ -111,6 +78,23 @@ class Repository(ChainQueries):
             TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node, TaskRow.lease.not_in(holding)
         )
         return self.session.scalars(query.order_by(TaskRow.id).limit(1)).first()
+
+    def list_offered_nodes(self) -> Sequence[str]:
+        """Nodes to which a task is leased that they have not collected yet."""
+        query = select(TaskRow.node).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_(None))
+        return [node for node in self.session.scalars(query.distinct()) if node is not None]
+
+    def list_collected(self, nodes: Collection[str]) -> dict[str, list[int]]:
+        """Leases that some nodes have collected and not handed in, by node."""
+        query = select(TaskRow.node, TaskRow.lease).where(
+            TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_not(None)
+        )
+        leases: dict[str, list[int]] = {}
+        for part in cut(nodes):
+            for node, lease in self.session.execute(query.where(TaskRow.node.in_(part))):
+                if node is not None and lease is not None:
+                    leases.setdefault(node, []).append(lease)
+        return leases
 
     def count_leases(self, node: str) -> int:
         query = select(func.count()).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node)
@@ -234,6 +218,20 @@ class Repository(ChainQueries):
 
     def get_judgement(self, judgement: int) -> JudgementRow | None:
         return self.session.get(JudgementRow, judgement)
+
+    def has_turn_for(self, validator: str) -> bool:
+        """Whether an open judgement is free, or taken by the validator."""
+        query = (
+            select(JudgementRow.id)
+            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+            .where(
+                SubmissionRow.state == SubmissionState.SUBMITTED,
+                JudgementRow.verdict.is_(None),
+                JudgementRow.lapsed.is_(False),
+                or_(JudgementRow.validator.is_(None), JudgementRow.validator == validator),
+            )
+        )
+        return self.session.scalar(query.limit(1)) is not None
 
     def list_open_judgements(self) -> Sequence[JudgementRow]:
         """Judgements of undecided submissions that are neither revealed nor lapsed."""

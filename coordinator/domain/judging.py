@@ -107,7 +107,23 @@ def record_reveal(
     live_groups: int | None,
     now: float,
 ) -> SubmissionRow:
-    """Note a revealed verdict and what its evidence says of live groups.
+    """Note a revealed verdict and what its evidence says of live groups. Raises the errors of `require_reveal`."""
+    row = require_reveal(repository, params, judgement=judgement, verdict=verdict, digest=digest, salt=salt, now=now)
+    row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
+    return _require_submission(repository, row)
+
+
+def require_reveal(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    judgement: int,
+    verdict: messages.Verdict,
+    digest: Hash,
+    salt: Hash,
+    now: float,
+) -> JudgementRow:
+    """Return the turn of a verdict that may be revealed now.
 
     Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
     """
@@ -118,8 +134,7 @@ def record_reveal(
     if not panel.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
-    row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
-    return submission
+    return row
 
 
 def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:

@@ -53,44 +53,33 @@ def require_node(repository: Repository, node: str) -> NodeRow:
     return row
 
 
-def record_heartbeat(
-    repository: Repository,
-    params: PoolParams,
-    *,
-    node: str,
-    instance: str,
-    free_slots: int,
-    cached_version: int | None,
-    now: float,
-    wait: float = 0.0,
-) -> NodeRow:
-    """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks.
+def take_over(repository: Repository, params: PoolParams, node: NodeRow, instance: str, now: float) -> None:
+    """Let an instance take a node over from a silent one, whose leases end as dropped.
 
-    Another instance takes the node over once the first is silent: leases in the hands of that one end, as dropped.  It
-    may have signed a receipt for them, and a second one would be equivocation.  Raises as `require_instance`.
+    The silent one may have signed a receipt for them, and a second one would be equivocation.
     """
-    row = require_node(repository, node)
-    require_instance(row, instance, now)
-    if row.instance not in ("", instance):
-        for task in _end_leases(repository, row):
-            cool_down(repository, params, row, now, is_dropped=task.collected_at is not None)
-    row.instance, row.seen_at, row.cached_version = instance, now, cached_version
-    if wait:
-        row.free_slots, row.waiting_until = free_slots, now + wait
-    return row
+    if node.instance not in ("", instance):
+        for task in _end_leases(repository, node):
+            cool_down(repository, params, node, now, is_dropped=task.collected_at is not None)
 
 
 def require_instance(node: NodeRow, instance: str, now: float) -> None:
-    """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS; raise
-    ProtocolError("another_instance")."""
+    """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS.
+
+    Raises ProtocolError("another_instance").
+    """
     silence = now - node.seen_at
-    if node.instance in ("", instance) or silence >= INSTANCE_SECONDS:
-        return
+    if node.instance not in ("", instance) and silence < INSTANCE_SECONDS:
+        raise build_another_instance(node.address, silence=silence)
+
+
+def build_another_instance(node: str, *, silence: float) -> ProtocolError:
+    """Return the error of a worker whose key another one uses, which was heard `silence` seconds ago."""
     message = (
-        f"another worker with the key of {node.address} was heard {silence:.0f} s ago, and two receipts for one lease"
+        f"another worker with the key of {node} was heard {silence:.0f} s ago, and two receipts for one lease"
         f" cost stake. Stop one of them; this one is served after {INSTANCE_SECONDS:.0f} s of silence"
     )
-    raise ProtocolError("another_instance", message, status=409)
+    return ProtocolError("another_instance", message, status=409)
 
 
 def get_most_leases(node: NodeRow) -> int:

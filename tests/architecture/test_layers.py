@@ -20,6 +20,8 @@ ADDRESSES = {
         "coordinator/db/models.py",
         "coordinator/db/repository.py",
         "coordinator/db/chain_queries.py",
+        "coordinator/db/node_queries.py",
+        "coordinator/db/writer.py",
         "coordinator/db/connection.py",
         MIGRATIONS,
     ],

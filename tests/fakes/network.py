@@ -4,6 +4,7 @@ Jobs are run by hand (`harness.run_job`), so a test decides when a kick arrives.
 """
 
 import asyncio
+import secrets
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import httpx
 
 from coordinator import app, chain_events
 from coordinator.api.application import build_api
+from coordinator.api.state import ApiState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.jobs import build_jobs
@@ -67,8 +69,8 @@ def mine_draw(ctx: Context) -> None:
 class CoordinatorHarness:
     """A coordinator in this process. Example: `await harness.follow()`, `harness.run_job("assign_tasks")`."""
 
-    def __init__(self, chain: Any, ctx: Context, clock: Clock) -> None:
-        self.chain, self.ctx, self.clock = chain, ctx, clock
+    def __init__(self, chain: Any, ctx: Context, clock: Clock, api: ApiState) -> None:
+        self.chain, self.ctx, self.clock, self.api = chain, ctx, clock, api
         self.url = ctx.config.base_url
 
     def wallet(self, name: str) -> Wallet:
@@ -103,7 +105,11 @@ class CoordinatorHarness:
     def sign(self, name: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
         """Return the headers of a signed POST. `changes` replace parts of the request, or chain_id, now and nonce."""
         asked: dict[str, Any] = {"method": "POST", "authority": self.ctx.config.signed_authority, "path": "/v1/nodes"}
-        about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
+        about: dict[str, Any] = {
+            "chain_id": self.ctx.ledger.chain_id,
+            "now": int(self.clock()),
+            "nonce": secrets.token_hex(8),
+        }
         for key, value in changes.items():
             (about if key in about else asked)[key] = value
         request = http_signatures.SignedRequest(**({"query": "", "body": body} | asked))
@@ -191,15 +197,17 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
     ctx = app.build(config, clock=clock)
     serving = asyncio.new_event_loop()
 
+    application = build_api(ctx)
+
     def serve() -> None:
         asyncio.set_event_loop(serving)
-        serving.run_until_complete(serve_http(build_api(ctx), host="127.0.0.1", port=port, stop=ctx.stop))
+        serving.run_until_complete(serve_http(application, host="127.0.0.1", port=port, stop=ctx.stop))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         _await_port(port)
-        yield CoordinatorHarness(chain, ctx, clock)
+        yield CoordinatorHarness(chain, ctx, clock, application.state.api)
     finally:
         serving.call_soon_threadsafe(ctx.stop.set)
         thread.join(timeout=10)
@@ -219,7 +227,10 @@ def _await_port(port: int) -> None:
 
 
 def reset(harness: CoordinatorHarness) -> None:
-    """Delete all rows, set the clock right, and read the chain again."""
+    """Delete all rows and what the API remembers, set the clock right, and read the chain again."""
     harness.clock.offset = 0.0
     empty(harness.ctx.database)
+    harness.api.members._nodes.clear()
+    harness.api.roll_call._heard.clear()
+    harness.api.roll_call._beats.clear()
     asyncio.run(harness.follow())

@@ -16,12 +16,14 @@ from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
 from coordinator.domain.panel import Ruling, compute_ruling, list_current
+from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.submissions import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
-from covey.errors import ProtocolError
+from covey.chain.structs import PoolTerms
+from covey.errors import CoveyError, ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.status import SubmissionState, TaskState
@@ -50,6 +52,24 @@ def make_params(**changes: Any) -> PoolParams:
         "verification": {"audit_rate": 1.0, "confirm_rate": 0.0, "draw_seconds": 1},
     }
     return PoolParams.model_validate(values | changes)
+
+
+def make_terms(**changes: Any) -> PoolTerms:
+    """Return terms of a pool in which a node requires a stake of 100."""
+    values: dict[str, Any] = {
+        "trainer": make_address("trainer"),
+        "arbiter": make_address("arbiter"),
+        "token": make_address("token"),
+        "params_hash": make_hash("params"),
+        "reward_per_unit": 3,
+        "min_stake": 100,
+        "slash_amount": 60,
+        "quorum": 2,
+        "challenge_window": 10,
+        "veto_window": 10,
+        "unbond_window": 20,
+    }
+    return PoolTerms(**(values | changes))
 
 
 def make_hash(text: str) -> Hash:
@@ -113,16 +133,13 @@ class FakePool:
         self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0, instance: str = INSTANCE
     ) -> None:
         with self.database.write() as rows:
-            nodes.record_heartbeat(
-                rows,
-                self.params,
-                node=make_address(name),
-                instance=instance,
-                free_slots=slots,
-                cached_version=version,
-                now=self.now,
-                wait=seconds,
-            )
+            sign = Sign(node=make_address(name), instance=instance, free_slots=slots, cached_version=version)
+            (result,) = record_signs(rows, self.params, [sign], terms=make_terms(), pool=PoolId(POOL), now=self.now)
+            if isinstance(result, CoveyError):
+                raise result
+            if seconds:  # As a claim does, but without stake.
+                row = nodes.require_node(rows, sign.node)
+                row.free_slots, row.waiting_until = slots, self.now + seconds
 
     def assign(self) -> int:
         with self.database.write() as rows:

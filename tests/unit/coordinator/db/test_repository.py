@@ -1,4 +1,4 @@
-"""The database: one writer at a time, all or nothing, nonces used once, and what a reorganisation takes back."""
+"""The database: one writer at a time, all or nothing, and what a reorganisation takes back."""
 
 import subprocess
 import sys
@@ -39,25 +39,6 @@ def build_config(database: Database) -> alembic.config.Config:
     config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "db" / "migrations"))
     config.attributes["engine"] = database._engine
     return config
-
-
-def use(database: Database, signer: str, nonce: str, *, now: float, expires: float) -> bool:
-    with database.write() as rows:
-        return rows.is_nonce_new(signer, nonce, expires=expires, now=now)
-
-
-def test_is_nonce_new__once__and_never_again_while_it_could_pass(database: Database):
-    assert use(database, "0xa", "n", now=0, expires=65)
-    assert not use(database, "0xa", "n", now=65, expires=130)
-    assert use(database, "0xb", "n", now=65, expires=130), "of another signer"
-    assert use(database, "0xa", "m", now=65, expires=130)
-    assert use(database, "0xa", "n", now=65.5, expires=130), "it could not pass any more: forgotten"
-
-
-def test_is_nonce_new__at_the_same_moment__passes_one(database: Database):
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: use(database, "0xa", "n", now=0, expires=65), range(8)))
-    assert sorted(found) == [False] * 7 + [True]
 
 
 def test_write__many_at_once__loses_no_change(database: Database):

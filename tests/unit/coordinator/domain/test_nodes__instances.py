@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 OTHER = "f" * 32
 
 
-def test_record_heartbeat__another_instance__is_refused_while_the_first_is_heard(pool: FakePool):
+def test_record_signs__another_instance__is_refused_while_the_first_is_heard(pool: FakePool):
     """119.9 s of silence are too few, 120 suffice; a sign of life of the first begins them again."""
     pool.register("a")
     pool.wait("a")
@@ -30,7 +30,7 @@ def test_record_heartbeat__another_instance__is_refused_while_the_first_is_heard
     assert code_of(lambda: pool.wait("a")) == "another_instance"
 
 
-def test_record_heartbeat__another_instance_takes_over__leases_of_the_first_end_as_dropped(pool: FakePool):
+def test_record_signs__another_instance_takes_over__leases_of_the_first_end_as_dropped(pool: FakePool):
     """What the first one signed for them, perhaps, is contradicted by nothing that the second one is given."""
     pool.params = make_params(lease_seconds=1000)
     pool.register("a")

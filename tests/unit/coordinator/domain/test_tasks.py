@@ -321,7 +321,7 @@ def test_expire_leases__rare_drops_of_a_proven_node__are_no_strike(pool: FakePoo
     assert (pool.node("a").dropped, pool.strikes("a")) == (21, 0)
 
 
-def test_record_heartbeat__without_a_long_poll__makes_no_candidate(pool: FakePool):
+def test_assign__heartbeat_without_a_long_poll__makes_no_candidate(pool: FakePool):
     pool.register("a")
     pool.publish(0)
     pool.wait("a", version=0, seconds=0.0)

@@ -1,0 +1,182 @@
+"""Admits requests to the API: the cheap checks come first, and nothing is written.
+
+A POST request is signed. Its headers, the declared size, the rate of its sender, the role of its key, the signature and
+the nonce are checked in this order, and only then the body is read. The authority comes from the settings, never from
+the Host header.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.api.error_answers import describe_error
+from coordinator.api.members import Members, Role
+from coordinator.api.nonces import Nonces
+from covey.errors import CoveyError, ProtocolError
+from covey.protocol import http_signatures
+from covey.protocol.http_signatures import RequestSignature, RequestTarget
+from covey.shardcast.rate_limit import TokenBuckets, group_address
+
+SIGNER = "covey.signer"
+"""Key of the verified signer's address in a request's scope."""
+_ROLES: Mapping[str, Role] = {
+    "nodes": Role.ANYBODY,
+    "heartbeat": Role.NODE,
+    "tasks": Role.NODE,
+    "uploads": Role.NODE,
+    "submissions": Role.NODE,
+    "validations": Role.VALIDATOR,
+    "cases": Role.VALIDATOR,
+    "batches": Role.TRAINER,
+}
+"""Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
+_HEADERS = {b"signature-input", b"signature", b"content-digest"}
+
+
+class Admission:
+    """ASGI middleware. The signer of an admitted request is in its scope."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        members: Members,
+        nonces: Nonces,
+        authority: str,
+        chain_id: int,
+        max_body: int,
+        max_upload: int,
+        requests_per_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """`max_body` and `max_upload` limit bodies in bytes. `requests_per_s` is the rate that one key, or one address
+        without a known key, may keep up.
+        """
+        self._app, self._members, self._nonces, self._clock = app, members, nonces, clock
+        self._authority, self._chain_id = authority, chain_id
+        self._max_body, self._max_upload = max_body, max_upload
+        self._keys = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
+        self._addresses = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            receive = await self._admit(scope, receive)
+        except CoveyError as error:
+            await _refuse(send, error, self._clock())
+            return
+        await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
+        """Check a request, and return what its body is received from. Raises CoveyError if it is refused."""
+        is_upload = scope["path"].startswith("/v1/objects/")
+        limit = self._max_upload if is_upload else self._max_body
+        headers = {name: value for name, value in scope["headers"] if name in _HEADERS or name == b"content-length"}
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit:
+            raise _oversized(limit)
+        role = _find_role(scope)
+        if role is None:
+            self._take(self._addresses, group_address(_get_address(scope)))
+            return _count(receive, limit)
+        signature = await self._require_signature(scope, role, headers)
+        body = await _read(receive, limit)
+        http_signatures.require_body(signature, body)
+        self._nonces.use(signature, self._clock())
+        scope[SIGNER] = signature.signer
+        return _replay(body, receive)
+
+    async def _require_signature(self, scope: Scope, role: Role, headers: Mapping[bytes, bytes]) -> RequestSignature:
+        """Verify the signature of a request of which only the headers are known."""
+        now = self._clock()
+        texts = {name.decode(): value.decode("latin-1") for name, value in headers.items()}
+        try:
+            signature = http_signatures.read_signature(texts, chain_id=self._chain_id, now=int(now))
+        except ProtocolError:
+            self._take(self._addresses, group_address(_get_address(scope)))
+            raise
+        if role is not Role.ANYBODY and self._members.is_known(role, signature.signer):
+            self._take(self._keys, signature.signer.lower())
+        else:
+            self._take(self._addresses, group_address(_get_address(scope)))
+            await self._members.require(role, signature.signer)
+        self._nonces.require_new(signature, now)
+        target = RequestTarget("POST", self._authority, scope["path"], scope["query_string"].decode("latin-1"))
+        return signature._replace(signer=http_signatures.require_signer(signature, target))
+
+    def _take(self, buckets: TokenBuckets, sender: str) -> None:
+        wait_s = buckets.take(sender, now=time.monotonic())
+        if wait_s:
+            message = f"{sender} sends too many requests. Wait {wait_s:.1f} seconds"
+            raise ProtocolError("rate_limited", message, status=429)
+
+
+def _find_role(scope: Scope) -> Role | None:
+    """Return who may send a request. None if it needs no signature."""
+    if scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+        return None
+    return _ROLES.get(scope["path"][4:].partition("/")[0])
+
+
+def _get_address(scope: Scope) -> str:
+    return str((scope.get("client") or ("", 0))[0])
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    """Read a body of at most `limit` bytes."""
+    parts: list[bytes] = []
+    size, is_complete = 0, False
+    while not is_complete:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProtocolError("bad_body", "the client left before the end of its body", status=400)
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise _oversized(limit)
+        is_complete = not message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that yields a body that was read, and afterwards what else comes from the client."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return first.pop() if first else await receive()
+
+    return replay
+
+
+def _count(receive: Receive, limit: int) -> Callable[[], Awaitable[Message]]:
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            raise HTTPException(413, f"a body is at most {limit} bytes")
+        return message
+
+    return counted
+
+
+def _oversized(limit: int) -> ProtocolError:
+    return ProtocolError("oversized", f"a body is at most {limit} bytes", status=413)
+
+
+async def _refuse(send: Send, error: CoveyError, now: float) -> None:
+    status, answer = describe_error(error, now)
+    body = answer.model_dump_json().encode()
+    headers: list[tuple[bytes, Any]] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,63 @@
+"""Who may sign requests: the nodes, validators and the trainer of a pool, known in memory before a body is read."""
+
+from enum import Enum, auto
+
+from coordinator.chain_state import ChainState
+from coordinator.db.database import Database
+from covey.errors import ProtocolError
+from covey.protocol.ids import Address
+
+
+class Role(Enum):
+    """Who may call a route."""
+
+    ANYBODY = auto()
+    """Any key, because a node registers itself."""
+    NODE = auto()
+    VALIDATOR = auto()
+    TRAINER = auto()
+
+
+class Members:
+    """The addresses of each role. Example: `members.add_node(address)`."""
+
+    def __init__(self, database: Database, chain: ChainState, *, pool: int, trainer: Address) -> None:
+        self._database, self._chain, self._pool = database, chain, pool
+        self._trainer = trainer
+        self._nodes: set[str] = set()
+        """Lower-case addresses of nodes that are registered, or were once."""
+
+    async def load(self) -> None:
+        """Read the registered nodes."""
+        self._nodes = await self._database.look(lambda rows: {address.lower() for address in rows.list_addresses()})
+
+    def add_node(self, node: Address) -> None:
+        """Note that a node has registered."""
+        self._nodes.add(node.lower())
+
+    def is_known(self, role: Role, address: str) -> bool:
+        """Return whether memory has an address, in any case, for a role."""
+        if role is Role.NODE:
+            return address.lower() in self._nodes
+        return role is Role.ANYBODY or self._is_known_on_chain(role, address)
+
+    async def require(self, role: Role, address: str) -> None:
+        """Raise ProtocolError "unknown_node", "not_a_validator" or "not_the_trainer" unless the address has the role.
+
+        A node that memory does not have is looked up: another process may have registered it.
+        """
+        if self.is_known(role, address):
+            return
+        if role is Role.VALIDATOR:
+            message = f"{address} is not a validator of pool {self._pool}"
+            raise ProtocolError("not_a_validator", message, status=403)
+        if role is Role.TRAINER:
+            message = f"{address} is not the trainer of pool {self._pool}"
+            raise ProtocolError("not_the_trainer", message, status=403)
+        if not await self._database.look(lambda rows: rows.has_node(address)):
+            raise ProtocolError("unknown_node", f"{address} is not registered here; register it first", status=403)
+        self._nodes.add(address.lower())
+
+    def _is_known_on_chain(self, role: Role, address: str) -> bool:
+        named = self._chain.active_validators if role is Role.VALIDATOR else (self._trainer,)
+        return any(address.lower() == each.lower() for each in named)

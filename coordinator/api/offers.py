@@ -1,0 +1,86 @@
+"""Wakes the long polls of nodes when a task is leased to them.
+
+One query after a commit finds the nodes of all offered leases, whatever the number of polls.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coordinator.api.changes import Changes
+from coordinator.db.database import Database
+from covey.errors import TransientError
+from covey.protocol.ids import Address
+
+
+class Offer:
+    """What one long poll waits for. Example: `while await offer.wait(5.0): ...`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._is_over = False
+
+    async def wait(self, seconds: float) -> bool:
+        """Return True once a lease is offered, or False after `seconds` or if the poll is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        if self._is_over:
+            return False
+        self._event.clear()
+        return True
+
+    def announce(self) -> None:
+        """Let the poll look for its lease."""
+        self._event.set()
+
+    def end(self) -> None:
+        """End the poll: its client has left, or this process ends."""
+        self._is_over = True
+        self._event.set()
+
+
+class Offers:
+    """Example: `with offers.open(node) as offer: ...`. `run` looks for offers until it is cancelled."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database, self._changes = database, changes
+        self._open: dict[Address, set[Offer]] = {}
+        self._is_over = False
+
+    @contextmanager
+    def open(self, node: Address) -> Iterator[Offer]:
+        """Open the long poll of a node."""
+        offer, own = Offer(), self._open.setdefault(node, set())
+        own.add(offer)
+        if self._is_over:
+            offer.end()
+        try:
+            yield offer
+        finally:
+            own.discard(offer)
+            if not own and self._open.get(node) is own:
+                del self._open[node]
+
+    async def run(self) -> None:
+        """Look for offers after each commit, until this is cancelled."""
+        while True:
+            await self._changes.wait()
+            if not self._open:
+                continue
+            try:
+                offered = await self._database.look(lambda rows: rows.list_offered_nodes())
+            except TransientError:
+                continue  # The next commit is another occasion.
+            for node in offered:
+                for offer in self._open.get(Address(node), ()):
+                    offer.announce()
+
+    def end(self) -> None:
+        """End all polls, because this process ends."""
+        self._is_over = True
+        for own in self._open.values():
+            for offer in own:
+                offer.end()

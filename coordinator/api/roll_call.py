@@ -1,0 +1,101 @@
+"""The nodes that were heard, in memory. What a heartbeat says is written once a second, and claims as soon as possible.
+
+A crash loses a second of heartbeats, which nobody misses. While one transaction is being committed, claims collect for
+the next one.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from coordinator.context import Context
+from coordinator.db.repository import Repository
+from coordinator.domain.nodes import INSTANCE_SECONDS
+from coordinator.domain.presence import Sign, record_signs
+from covey.errors import CoveyError, ProtocolError, TransientError
+from covey.protocol.ids import Address, PoolId
+from covey.runtime.log import get_logger
+
+WRITE_S = 1.0
+"""Maximum time in seconds between a heartbeat and its row."""
+MOST_SIGNS = 1000
+"""Maximum number of signs of life that are written at once."""
+
+
+class RollCall:
+    """Example: `await roll_call.hear(sign)`. `run` writes what was heard, until it is cancelled."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._heard: dict[Address, tuple[str, float]] = {}
+        """Instance that was heard last of each node, and when, in Unix seconds."""
+        self._beats: dict[Address, Sign] = {}
+        """Heartbeats that are not written yet. A later one replaces an earlier one."""
+        self._asking: list[tuple[Sign, asyncio.Future[bool]]] = []
+        """Signs whose senders wait until they are written."""
+        self._is_asked = asyncio.Event()
+
+    async def hear(self, sign: Sign) -> bool:
+        """Note a sign of life, and return whether the node has a lease that it does not know of.
+
+        A heartbeat of a known worker is only noted in memory. Everything else returns once it is written, and raises
+        the errors of `record_signs`.
+        """
+        instance, heard_at = self._heard.get(sign.node, ("", 0.0))
+        now = self._ctx.clock()
+        if not sign.is_claim and instance == sign.instance and now - heard_at < INSTANCE_SECONDS:
+            self._heard[sign.node] = instance, now
+            self._beats[sign.node] = sign
+            return False
+        future = asyncio.get_running_loop().create_future()
+        self._asking.append((sign, future))
+        self._is_asked.set()
+        return bool(await future)
+
+    async def run(self) -> None:
+        """Write what was heard, until this is cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await self._is_asked.wait()
+            except TimeoutError:
+                pass
+            asking, self._asking = self._asking[:MOST_SIGNS], self._asking[MOST_SIGNS:]
+            if not self._asking:
+                self._is_asked.clear()
+            is_due = not asking or len(self._beats) > MOST_SIGNS
+            beats = list(self._beats.values())[:MOST_SIGNS] if is_due else []
+            if asking or beats:
+                await self._write(asking, beats)
+
+    async def _write(self, asking: Sequence[tuple[Sign, asyncio.Future[bool]]], beats: Sequence[Sign]) -> None:
+        ctx, signs = self._ctx, [*(sign for sign, _ in asking), *beats]
+
+        def record(repository: Repository) -> list[bool | CoveyError]:
+            pool = PoolId(ctx.config.pool)
+            return record_signs(repository, ctx.params, signs, terms=ctx.terms, pool=pool, now=ctx.clock())
+
+        try:
+            results = await ctx.database.run(record)
+        except TransientError as error:
+            get_logger().warning("signs of life are not written", code=error.code, message=error.message)
+            results = [error] * len(asking)  # Heartbeats are tried again with the next ones.
+        else:
+            for sign, result in zip(signs, results, strict=True):
+                self._note(sign, result)
+        for (_, future), result in zip(asking, results, strict=False):
+            if future.done():
+                continue  # Its client has left.
+            if isinstance(result, CoveyError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        if any(sign.is_claim for sign, _ in asking):
+            ctx.kicker.kick("assign_tasks")
+
+    def _note(self, sign: Sign, result: bool | CoveyError) -> None:
+        if self._beats.get(sign.node) is sign:
+            del self._beats[sign.node]
+        if isinstance(result, ProtocolError) and result.code != "stake_too_low":
+            self._heard.pop(sign.node, None)  # The next heartbeat gets the error.
+        elif not isinstance(result, CoveyError):
+            self._heard[sign.node] = sign.instance, self._ctx.clock()

@@ -1,0 +1,60 @@
+"""What the routes of one API process share: its context, and what it keeps in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from coordinator.api.changes import Changes
+from coordinator.api.long_poll import LongPolls
+from coordinator.api.members import Members
+from coordinator.api.nonces import Nonces
+from coordinator.api.offers import Offers
+from coordinator.api.roll_call import RollCall
+from coordinator.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiState:
+    """Example: `async with state.run(): ...` keeps it up to date within the block."""
+
+    ctx: Context
+    members: Members
+    nonces: Nonces
+    changes: Changes
+    offers: Offers
+    roll_call: RollCall
+    polls: LongPolls
+    """Long polls of validators."""
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Read who is known, and run the tasks of this process within the block."""
+        await self.members.load()
+        loops = (self.changes.run(), self.offers.run(), self.roll_call.run(), self._end_polls())
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_polls(self) -> None:
+        """End the long polls of nodes once the process is to end."""
+        await self.ctx.stop.wait()
+        self.offers.end()
+
+
+def build_state(ctx: Context) -> ApiState:
+    """Return the state of a new API process."""
+    changes = Changes(ctx.database, poll_s=ctx.config.poll_seconds)
+    return ApiState(
+        ctx=ctx,
+        members=Members(ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer),
+        nonces=Nonces(ctx.clock()),
+        changes=changes,
+        offers=Offers(ctx.database, changes),
+        roll_call=RollCall(ctx),
+        polls=LongPolls(),
+    )

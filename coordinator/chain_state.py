@@ -1,0 +1,92 @@
+"""State of the chain that requests need. It is looked up ahead of them, so that no request waits for the chain's node.
+
+`ChainState` contains the validators and the chain's time, in memory. The stake of contributors is in the database,
+where all processes see it. `list_touched` says whose stake an event has changed.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from coordinator.domain.stakes import Stake
+from covey.chain import events
+from covey.chain.contracts import Contracts
+from covey.chain.json_rpc import Block
+from covey.chain.structs import BondKind
+from covey.protocol.ids import Address, Hash, PoolId
+
+_STAKE_EVENTS = (events.Staked, events.StakeUnbonded, events.StakeWithdrawn, events.StakeSlashed)
+_CASE_EVENTS = (
+    events.CaseOpened,
+    events.CaseExecuted,
+    events.EquivocationSlashed,
+)
+_RELEASING_EVENTS = (events.CaseVetoed, events.CaseLapsed)
+"""Events that name the receipt of a case and not its contributor."""
+
+
+class ChainState:
+    """What a process knows of the chain. Example: `chain.refresh(); chain.active_validators`."""
+
+    def __init__(self, contracts: Contracts, pool: PoolId) -> None:
+        self._contracts, self._pool = contracts, pool
+        self.validators: tuple[Address, ...] = ()
+        """All validators that the chain names."""
+        self.active_validators: frozenset[Address] = frozenset()
+        """Those whose verdicts count already."""
+        self._head_time, self._head_seen = 0, 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing changes until an event says so. A new validator becomes active by the passing of time."""
+        return bool(self.validators) and len(self.active_validators) == len(self.validators)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a block was noted."""
+        return self._head_time > 0
+
+    def note_head(self, block: Block) -> None:
+        """Note the newest block."""
+        self._head_time, self._head_seen = block.timestamp, time.monotonic()
+
+    def estimate_time(self) -> int:
+        """Return what the time of the next block is at least, in Unix seconds. 0 before the first block is seen."""
+        return self._head_time and int(self._head_time + time.monotonic() - self._head_seen)
+
+    def refresh(self) -> None:
+        """Look the validators up. Raises TransientError if the chain does not answer."""
+        pools = self._contracts.pools
+        validators = tuple(pools.get_validators(self._pool))
+        active = frozenset(each for each in validators if pools.is_validator(self._pool, each))
+        self.validators, self.active_validators = validators, active
+
+    def read_stake(self, contributor: Address) -> Stake:
+        """Look up the stake of a contributor. Raises TransientError if the chain does not answer."""
+        stakes = self._contracts.stakes
+        return Stake(
+            staked=stakes.stake_of(self._pool, BondKind.CONTRIBUTOR, contributor),
+            locked=stakes.locked_of(self._pool, contributor),
+        )
+
+
+def list_touched(
+    found: Iterable[Any], pool: int, find_contributor: Callable[[Hash], Address | None]
+) -> dict[Address, int]:
+    """Return the contributors whose stake some events of a pool have changed, with the number of the last block.
+
+    `find_contributor` returns the contributor of the case of a receipt, or None if the case is not known.
+    """
+    touched: dict[Address, int] = {}
+    for event in found:
+        if getattr(event, "pool", None) != pool:
+            continue
+        if isinstance(event, _STAKE_EVENTS) and event.kind == BondKind.CONTRIBUTOR:
+            touched[event.account] = event.block_number
+        elif isinstance(event, _CASE_EVENTS):
+            touched[event.contributor] = event.block_number
+        elif isinstance(event, _RELEASING_EVENTS):
+            contributor = find_contributor(event.receipt_hash)
+            if contributor is not None:
+                touched[contributor] = event.block_number
+    return touched

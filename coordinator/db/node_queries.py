@@ -1,0 +1,104 @@
+"""Queries over nodes and contributors.
+
+`coordinator.db.repository.Repository` has them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.db.models import ContributorRow, NodeRow
+
+_PART = 500
+"""Maximum number of values in one list of a query."""
+
+
+def cut(values: Collection[str]) -> Iterator[Sequence[str]]:
+    """Yield the values in parts that fit into a query."""
+    ordered = sorted(values)
+    for start in range(0, len(ordered), _PART):
+        yield ordered[start : start + _PART]
+
+
+class NodeQueries:
+    """The part of the repository that is about who works."""
+
+    session: Session
+
+    def get_node(self, address: str) -> NodeRow | None:
+        return self.session.get(NodeRow, address)
+
+    def list_nodes(self) -> Sequence[NodeRow]:
+        return self.session.scalars(select(NodeRow).order_by(NodeRow.address)).all()
+
+    def list_nodes_of(self, contributor: str) -> Sequence[NodeRow]:
+        return self.session.scalars(
+            select(NodeRow).where(NodeRow.contributor == contributor).order_by(NodeRow.address)
+        ).all()
+
+    def list_addresses(self) -> Sequence[str]:
+        """Addresses of all nodes, including those that are suspended or removed."""
+        return self.session.scalars(select(NodeRow.address)).all()
+
+    def has_node(self, address: str) -> bool:
+        """Whether a node is registered, or was once. The address may be in any case."""
+        return self.session.scalar(select(func.count()).where(func.lower(NodeRow.address) == address.lower())) != 0
+
+    def load_nodes(self, addresses: Collection[str]) -> list[NodeRow | ContributorRow]:
+        """Read nodes and their contributors, so that `get_node` and `get_contributor` need no query for them.
+
+        That holds as long as the caller keeps the result.
+        """
+        loaded: list[NodeRow | ContributorRow] = []
+        for part in cut(addresses):
+            rows = self.session.scalars(select(NodeRow).where(NodeRow.address.in_(part))).all()
+            owners = {row.contributor for row in rows}
+            loaded += rows
+            loaded += self.session.scalars(select(ContributorRow).where(ContributorRow.address.in_(owners))).all()
+        return loaded
+
+    def update_nodes(self, changes: Sequence[Mapping[str, object]]) -> None:
+        """Change nodes by one statement. Each mapping contains the address and the same other columns."""
+        self.session.flush()
+        if changes:
+            self.session.execute(update(NodeRow), changes)
+
+    def count_nodes_of(self, contributors: Collection[str]) -> dict[str, int]:
+        """Count the nodes that each contributor vouches for."""
+        query = select(NodeRow.contributor, func.count()).where(~NodeRow.removed).group_by(NodeRow.contributor)
+        counts: dict[str, int] = {}
+        for part in cut(contributors):
+            counts |= {row[0]: row[1] for row in self.session.execute(query.where(NodeRow.contributor.in_(part)))}
+        return counts
+
+    def get_contributor(self, address: str) -> ContributorRow | None:
+        return self.session.get(ContributorRow, address)
+
+    def require_contributor(self, address: str) -> ContributorRow:
+        """The row of a contributor, which begins with its first mention."""
+        row = self.get_contributor(address)
+        if row is None:
+            row = ContributorRow(address=address, strikes=0)
+            self.session.add(row)
+            self.session.flush()
+        return row
+
+    def list_contributors(
+        self, addresses: Collection[str] = (), *, after_block: int | None = None
+    ) -> Sequence[ContributorRow]:
+        """Known contributors among `addresses`, and those whose stake is not looked up yet, or was after a block."""
+        is_asked: list[ColumnElement[bool]] = [
+            ContributorRow.address.in_(addresses),
+            ContributorRow.stake_block.is_(None),
+        ]
+        if after_block is not None:
+            is_asked.append(ContributorRow.stake_block > after_block)
+        return self.session.scalars(select(ContributorRow).where(or_(*is_asked))).all()
+
+    def list_waiting_nodes(self, now: float) -> Sequence[NodeRow]:
+        """Nodes whose long poll is open, that are neither suspended nor removed nor cooling down."""
+        query = select(NodeRow).where(
+            NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
+        )
+        return self.session.scalars(query.order_by(NodeRow.address)).all()

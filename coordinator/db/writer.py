@@ -1,0 +1,135 @@
+"""Group commit: one thread applies commands in the order in which they come, many of them in one transaction.
+
+A command is a function of a `Repository`. It changes rows or raises, and then only its own changes are undone. Its
+caller learns the result after the commit, so whatever a caller was told is on disk.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, NamedTuple, Self, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from coordinator.db.repository import Repository
+from covey.errors import TransientError
+
+MOST_COMMANDS = 256
+"""Maximum number of commands in one transaction."""
+SLICE_S = 0.05
+"""Seconds after which a transaction takes no further command, because other processes wait for their turn."""
+Result = TypeVar("Result")
+
+
+class _Command(NamedTuple):
+    work: Callable[[Repository], Any]
+    future: "Future[Any]"
+    expires_at: float
+    """Time of the monotonic clock after which nobody waits for the result any more."""
+
+
+class _Outcome:
+    """Keeps what its block raises for the caller who waits for it, as a future does."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.error = error
+        return True
+
+
+class Writer:
+    """Applies commands in a thread of its own. Example: `writer.submit(count_rows, patience_s=10).result()`."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[Connection]]) -> None:
+        """`begin` opens the one writing transaction, which is committed at the end of its block."""
+        self._begin = begin
+        self._queue: SimpleQueue[_Command | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._starting = Lock()
+        self._is_closing = False
+
+    def submit(self, work: Callable[[Repository], Result], *, patience_s: float) -> "Future[Result]":
+        """Add a command. It is not applied if its turn does not come within `patience_s`, or if it was cancelled.
+
+        The future raises what the command raises, or TransientError if nothing could be committed.
+        """
+        with self._starting:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="writer", daemon=True)
+                self._thread.start()
+        command = _Command(work, Future(), time.monotonic() + patience_s)
+        self._queue.put(command)
+        return command.future
+
+    def close(self) -> None:
+        """Apply what was added so far, and end the thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread, self._is_closing = None, False
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            first = self._queue.get()
+            if first is not None:
+                self._commit(first)
+            else:
+                self._is_closing = True
+
+    def _commit(self, first: _Command) -> None:
+        """Apply commands in one transaction, commit it, and tell their callers."""
+        if not first.future.set_running_or_notify_cancel():
+            return
+        outcomes: list[tuple[_Command, _Outcome]] = []
+        commit = _Outcome()
+        with commit, self._begin() as connection:
+            for command in self._take(first):
+                outcomes.append((command, _apply(connection, command)))
+        if commit.error is not None:  # Nothing was committed.
+            for command in [command for command, _ in outcomes] or [first]:
+                command.future.set_exception(commit.error)
+            return
+        for command, outcome in outcomes:
+            if outcome.error is None:
+                command.future.set_result(outcome.result)
+            else:
+                command.future.set_exception(outcome.error)
+
+    def _take(self, first: _Command) -> Iterator[_Command]:
+        """Yield the first command and those that wait after it, until the transaction is long enough."""
+        end, count = time.monotonic() + SLICE_S, 1
+        yield first
+        while count < MOST_COMMANDS and time.monotonic() < end:
+            try:
+                command = self._queue.get_nowait()
+            except Empty:
+                return
+            if command is None:
+                self._is_closing = True
+                return
+            if command.future.set_running_or_notify_cancel():
+                yield command
+                count += 1
+
+
+def _apply(connection: Connection, command: _Command) -> _Outcome:
+    outcome = _Outcome()
+    with outcome:
+        if time.monotonic() > command.expires_at:
+            raise TransientError("database_busy", "the database was busy for too long")
+        with (
+            Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            outcome.result = command.work(Repository(session))
+    return outcome

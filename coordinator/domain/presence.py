@@ -1,0 +1,79 @@
+"""Signs of life of many nodes at once: heartbeats, and claims, which ask for a task as well.
+
+The number of queries does not depend on the number of nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.db.models import NodeRow
+from coordinator.db.repository import Repository
+from coordinator.domain import nodes
+from coordinator.domain.stakes import get_stake, require_stake
+from covey.chain.structs import PoolTerms
+from covey.errors import CoveyError, ProtocolError
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """A sign of life of a worker. Example: Sign(node=address, instance="0f...", free_slots=2, cached_version=3)."""
+
+    node: Address
+    instance: str
+    free_slots: int
+    cached_version: int | None
+    is_claim: bool = False
+    """Whether the node asks for a task."""
+    wait_s: float = 0.0
+    """Seconds for which a claim waits."""
+    holding: tuple[int, ...] = ()
+    """Leases that the node knows of."""
+
+
+def record_signs(
+    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, terms: PoolTerms, pool: PoolId, now: float
+) -> list[bool | CoveyError]:
+    """Note signs of life.
+
+    Returns for each its error, or whether the node has collected a lease that it does not know of. Errors are those of
+    `nodes.require_node` and `nodes.require_instance`, and for claims ProtocolError "suspended" or "stake_too_low", or
+    TransientError "stake_unknown".
+    """
+    claiming = {sign.node for sign in signs if sign.is_claim}
+    loaded = repository.load_nodes({sign.node for sign in signs})
+    owners = {row.contributor for row in loaded if isinstance(row, NodeRow) and row.address in claiming}
+    counts, collected = repository.count_nodes_of(owners), repository.list_collected(claiming)
+    results: list[bool | CoveyError] = []
+    changes: dict[str, dict[str, object]] = {}
+    instances: dict[str, str] = {}
+    for sign in signs:
+        try:
+            row = nodes.require_node(repository, sign.node)
+            if sign.is_claim:
+                _require_served(repository, row, terms=terms, pool=pool, count=counts.get(row.contributor, 1))
+            if instances.setdefault(sign.node, sign.instance) != sign.instance:
+                raise nodes.build_another_instance(sign.node, silence=0.0)
+            nodes.require_instance(row, sign.instance, now)
+            nodes.take_over(repository, params, row, sign.instance, now)
+            results.append(any(lease not in sign.holding for lease in collected.get(sign.node, ())))
+        except CoveyError as error:
+            results.append(error)
+            continue
+        change = changes.setdefault(
+            sign.node, {"address": sign.node, "free_slots": row.free_slots, "waiting_until": row.waiting_until}
+        )
+        change |= {"instance": sign.instance, "seen_at": now, "cached_version": sign.cached_version}
+        if sign.wait_s:
+            change |= {"free_slots": sign.free_slots, "waiting_until": now + sign.wait_s}
+    repository.update_nodes(list(changes.values()))
+    return results
+
+
+def _require_served(repository: Repository, row: NodeRow, *, terms: PoolTerms, pool: PoolId, count: int) -> None:
+    if row.barred:
+        raise ProtocolError("suspended", f"{row.address} is suspended: {row.barred}", status=403)
+    contributor = Address(row.contributor)
+    stake = get_stake(repository.get_contributor(contributor))
+    require_stake(stake, terms=terms, pool=pool, contributor=contributor, nodes=count)

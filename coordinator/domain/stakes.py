@@ -1,0 +1,49 @@
+"""The stake that backs a contributor's nodes and its unseen work, as it was last looked up on chain."""
+
+from typing import NamedTuple
+
+from coordinator.db.models import ContributorRow
+from coordinator.db.repository import Repository
+from covey.chain.structs import PoolTerms
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.ids import Address, PoolId
+
+
+class Stake(NamedTuple):
+    """A contributor's stake, in the token's smallest unit. Example: Stake(staked=300, locked=60)."""
+
+    staked: int
+    locked: int
+    """What cases lock. It may exceed `staked`, because cases lock stake that is leaving, too."""
+
+    @property
+    def free(self) -> int:
+        """Stake that no case has locked. It may be negative."""
+        return self.staked - self.locked
+
+
+def record_stake(repository: Repository, contributor: Address, stake: Stake, *, block: int) -> None:
+    """Record what was looked up at a block, unless something newer is known."""
+    row = repository.require_contributor(contributor)
+    if row.stake_block is None or row.stake_block <= block:
+        row.staked, row.locked, row.stake_block = str(stake.staked), str(stake.locked), block
+
+
+def get_stake(row: ContributorRow | None) -> Stake:
+    """Return the stake of a contributor. Raises TransientError("stake_unknown") if it is not looked up yet."""
+    if row is None or row.staked is None or row.locked is None:
+        raise TransientError("stake_unknown", "the stake of the contributor is not looked up yet")
+    return Stake(staked=int(row.staked), locked=int(row.locked))
+
+
+def require_stake(stake: Stake, *, terms: PoolTerms, pool: PoolId, contributor: Address, nodes: int) -> None:
+    """Raise ProtocolError("stake_too_low") unless the free stake of a contributor backs all its nodes."""
+    needed = terms.min_stake * nodes
+    if stake.free < needed:
+        missing = needed - stake.free
+        message = (
+            f"{contributor} has staked {stake.staked}, of which cases lock {stake.locked}; its nodes require {needed}"
+            " that are free, in the token's smallest unit. "
+            f"Run covey stake add {missing} --raw --pool {pool} with the key of {contributor}"
+        )
+        raise ProtocolError("stake_too_low", message, status=403)

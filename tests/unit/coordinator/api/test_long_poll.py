@@ -1,0 +1,99 @@
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator.api import long_poll
+from coordinator.api.changes import Changes
+from coordinator.api.long_poll import call_when_gone, wait_for
+from coordinator.db.change_counter import ChangeCounter
+from coordinator.db.database import Database
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'rows.sqlite3'}")
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+async def changes(database: Database) -> AsyncIterator[Changes]:
+    changes = Changes(database, poll_s=0.01)
+    running = asyncio.create_task(changes.run())
+    yield changes
+    running.cancel()
+
+
+async def look_in_vain(looks: list[None]) -> None:
+    looks.append(None)
+
+
+async def test_wait_for__nothing_is_committed__looks_first_and_last(changes: Changes):
+    await changes.wait(0.1)
+    looks: list[None] = []
+    assert await wait_for(changes, 0.3, lambda: look_in_vain(looks)) is None
+    assert len(looks) == 2
+
+
+async def test_wait_for__a_commit_of_another_process__is_looked_at(changes: Changes, database: Database):
+    other = Database(database.url)
+    waiting = asyncio.create_task(
+        wait_for(changes, 30, lambda: database.look(lambda rows: rows.get_fact("ended") or None))
+    )
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    with other.write() as rows:
+        rows.set_fact("ended", 1)
+    other.close()
+    assert await asyncio.wait_for(waiting, long_poll.LOOK_S / 2) == 1
+
+
+async def test_wait_for__what_depends_on_the_time__is_looked_at_without_a_commit(
+    changes: Changes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(long_poll, "LOOK_S", 0.05)
+    clock = asyncio.get_running_loop().time
+    ready_at = clock() + 0.1
+
+    async def look() -> bool | None:
+        return clock() >= ready_at or None
+
+    assert await wait_for(changes, 30, look) is True
+
+
+async def test_wait_for__a_database_that_does_not_count__is_looked_at_every_time():
+    changes = Changes(SimpleNamespace(changes=ChangeCounter(None)), poll_s=0.01)  # type: ignore[arg-type]
+    running = asyncio.create_task(changes.run())
+    looks: list[None] = []
+    assert await wait_for(changes, 0.3, lambda: look_in_vain(looks)) is None
+    running.cancel()
+    assert len(looks) > 3
+
+
+async def test_wait_for__the_poll_is_closed__ends_with_the_next_look(changes: Changes):
+    is_open = True
+    waiting = asyncio.create_task(wait_for(changes, 30, lambda: look_in_vain([]), is_open=lambda: is_open))
+    await asyncio.sleep(0.05)
+    is_open = False
+    assert await asyncio.wait_for(waiting, 2 * long_poll.LOOK_S) is None
+
+
+async def test_call_when_gone__client_leaves__is_called_once_and_not_after_the_block():
+    messages: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    calls: list[str] = []
+    with call_when_gone(messages.get, lambda: calls.append("gone")):
+        await asyncio.sleep(0.01)
+        assert calls == []
+        messages.put_nowait({"type": "http.disconnect"})
+        await asyncio.sleep(0.01)
+    with call_when_gone(messages.get, lambda: calls.append("late")):
+        pass
+    messages.put_nowait({"type": "http.disconnect"})
+    await asyncio.sleep(0.01)
+    assert calls == ["gone"]

@@ -1,0 +1,57 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator.api.changes import Changes
+from coordinator.api.offers import Offers
+from coordinator.domain import tasks
+from tests.fakes.pool import FakePool, make_address
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+async def offers(pool: FakePool) -> AsyncIterator[Offers]:
+    changes = Changes(pool.database, poll_s=0.01)
+    offers = Offers(pool.database, changes)
+    running = [asyncio.create_task(changes.run()), asyncio.create_task(offers.run())]
+    yield offers
+    for task in running:
+        task.cancel()
+
+
+def assign(pool: FakePool) -> None:
+    with pool.database.write() as rows:
+        tasks.assign_tasks(rows, pool.params, now=pool.now)
+
+
+async def test_wait__lease_is_offered_to_one_of_two__wakes_that_one(offers: Offers, pool: FakePool):
+    pool.register("a", "b")
+    pool.publish(0)
+    with offers.open(make_address("a")) as first, offers.open(make_address("b")) as second:
+        waiting = asyncio.create_task(second.wait(0.3))
+        await asyncio.sleep(0.05)
+        pool.wait("a")
+        assign(pool)
+        assert await first.wait(5)
+        assert not await waiting
+    assert offers._open == {}
+
+
+async def test_wait__poll_ends__is_false_at_once(offers: Offers):
+    with offers.open(make_address("a")) as offer:
+        asyncio.get_running_loop().call_later(0.02, offer.end)
+        async with asyncio.timeout(1):
+            assert not await offer.wait(30)
+            assert not await offer.wait(30), "it stays over"
+
+
+async def test_end__process_ends__ends_all_polls_and_those_to_come(offers: Offers):
+    with offers.open(make_address("a")) as offer:
+        asyncio.get_running_loop().call_later(0.02, offers.end)
+        async with asyncio.timeout(1):
+            assert not await offer.wait(30)
+    with offers.open(make_address("a")) as late:
+        async with asyncio.timeout(1):
+            assert not await late.wait(30)

@@ -1,0 +1,97 @@
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from coordinator.db.database import Database
+from coordinator.db.repository import Repository
+from coordinator.db.writer import Writer
+from covey.errors import ProtocolError, TransientError
+
+pytestmark = pytest.mark.unit
+
+
+def add(name: str, *, fails: bool = False) -> Callable[[Repository], int]:
+    def work(rows: Repository) -> int:
+        rows.set_fact(name, rows.get_fact(name) + 1)
+        if fails:
+            raise ProtocolError("refused", "as asked")
+        return rows.get_fact(name)
+
+    return work
+
+
+@pytest.fixture
+def held(database: Database) -> Callable[[], list[Future[Any]]]:
+    """Submit commands while another writer holds the lock, so that all are applied in one transaction."""
+
+    def submit() -> list[Future[Any]]:
+        with database.write():
+            futures = [database._writer.submit(add("a", fails=i == 1), patience_s=10) for i in range(4)]
+            time.sleep(0.05)
+            assert not any(future.done() for future in futures)
+        return futures
+
+    return submit
+
+
+def read_fact(database: Database, name: str) -> int:
+    with database.read() as rows:
+        return rows.get_fact(name)
+
+
+def test_submit__one_of_several_fails__is_undone_alone(database: Database, held: Callable[[], list[Future[Any]]]):
+    futures = held()
+    assert [futures[i].result(10) for i in (0, 2, 3)] == [1, 2, 3]
+    with pytest.raises(ProtocolError):
+        futures[1].result(10)
+    assert read_fact(database, "a") == 3
+
+
+def test_submit__many__share_a_transaction(database: Database, held: Callable[[], list[Future[Any]]], monkeypatch):
+    begun = []
+    begin = database._writer._begin
+    monkeypatch.setattr(database._writer, "_begin", lambda: begun.append(1) or begin())
+    for future in held():
+        future.exception(10)
+    assert len(begun) <= 2, "the first one may begin before the others come"
+
+
+def test_submit__cancelled_before_its_turn__is_not_applied(database: Database):
+    with database.write():
+        first = database._writer.submit(add("a"), patience_s=10)
+        second = database._writer.submit(add("b"), patience_s=10)
+        assert second.cancel()
+    assert first.result(10) == 1
+    assert database._writer.submit(add("c"), patience_s=10).result(10) == 1
+    assert read_fact(database, "b") == 0
+
+
+def test_submit__turn_comes_too_late__is_not_applied(database: Database):
+    with database.write():
+        late = database._writer.submit(add("a"), patience_s=0.01)
+        time.sleep(0.05)
+    with pytest.raises(TransientError) as caught:
+        late.result(10)
+    assert caught.value.code == "database_busy"
+    assert read_fact(database, "a") == 0
+
+
+def test_submit__transaction_cannot_begin__tells_all_and_goes_on():
+    def begin() -> Any:
+        raise TransientError("database_unavailable", "gone")
+
+    writer = Writer(begin)
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            writer.submit(add("a"), patience_s=10).result(10)
+    writer.close()
+
+
+def test_close__commands_that_wait__are_applied(database: Database):
+    futures = [database._writer.submit(add("a"), patience_s=10) for _ in range(20)]
+    database._writer.close()
+    assert [future.result(0) for future in futures] == list(range(1, 21))
+    assert database._writer.submit(add("a"), patience_s=10).result(10) == 21, "a new thread begins"

@@ -1,0 +1,110 @@
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from coordinator.domain import nodes, stakes
+from coordinator.domain.presence import Sign, record_signs
+from coordinator.domain.stakes import Stake
+from covey.errors import CoveyError
+from tests.fakes.pool import INSTANCE, POOL, FakePool, make_address, make_terms
+
+pytestmark = pytest.mark.unit
+OTHER = "f" * 32
+
+
+def make_sign(name: str, **changes: Any) -> Sign:
+    values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 3}
+    return Sign(**(values | changes))
+
+
+def claim(name: str, **changes: Any) -> Sign:
+    return make_sign(name, is_claim=True, wait_s=5.0, **changes)
+
+
+def stake(pool: FakePool, name: str, staked: int, locked: int = 0) -> None:
+    with pool.database.write() as rows:
+        stakes.record_stake(rows, make_address(f"{name}'s owner"), Stake(staked, locked), block=1)
+
+
+def record(pool: FakePool, *signs: Sign) -> list[Any]:
+    """Return the codes of errors, and whether a lease waits that the node does not know of."""
+    with pool.database.write() as rows:
+        found = record_signs(rows, pool.params, signs, terms=make_terms(), pool=POOL, now=pool.now)
+    return [each.code if isinstance(each, CoveyError) else each for each in found]
+
+
+def test_record_signs__heartbeats__are_noted_and_make_nobody_a_candidate(pool: FakePool):
+    pool.register("a")
+    assert record(pool, make_sign("a"), make_sign("stranger")) == [False, "unknown_node"]
+    node = pool.node("a")
+    assert (node.seen_at, node.instance, node.cached_version, node.waiting_until) == (pool.now, INSTANCE, 3, 0.0)
+
+
+def test_record_signs__claims__are_refused_one_by_one(pool: FakePool):
+    pool.register("a", "poor", "new", "bad", "gone")
+    for name in ("a", "bad", "gone"):
+        stake(pool, name, 100)
+    stake(pool, "poor", 150, locked=60)
+    pool.remove("gone")
+    with pool.database.write() as rows:
+        nodes.suspend(rows, rows.get_node(make_address("bad")), nodes.CASE)
+    signs = [claim(name) for name in ("a", "poor", "new", "bad", "gone")]
+    assert record(pool, *signs) == [False, "stake_too_low", "stake_unknown", "suspended", "suspended"]
+    assert pool.node("a").waiting_until == pool.now + 5
+    assert pool.node("poor").waiting_until == 0.0
+
+
+def test_record_signs__stake_of_one_contributor__must_back_all_its_nodes(pool: FakePool):
+    pool.register("a", "b", owner="both")
+    with pool.database.write() as rows:
+        stakes.record_stake(rows, make_address("both"), Stake(199, 0), block=1)
+    assert record(pool, claim("a"), claim("b")) == ["stake_too_low"] * 2
+    pool.remove("b")
+    assert record(pool, claim("a")) == [False]
+
+
+def test_record_signs__lease_that_the_node_does_not_know__is_told(pool: FakePool):
+    pool.register("a")
+    stake(pool, "a", 100)
+    pool.publish(0)
+    task = pool.lease("a")
+    assert record(pool, claim("a", holding=(task.lease,))) == [False]
+    assert record(pool, claim("a")) == [True]
+
+
+def test_record_signs__another_instance__is_refused_until_the_first_is_silent(pool: FakePool):
+    pool.register("a")
+    assert record(pool, make_sign("a")) == [False]
+    assert record(pool, make_sign("a", instance=OTHER)) == ["another_instance"]
+    pool.now += nodes.INSTANCE_SECONDS
+    assert record(pool, make_sign("a", instance=OTHER), make_sign("a")) == [False, "another_instance"]
+
+
+def test_record_signs__two_instances_at_once__only_the_first_is_served(pool: FakePool):
+    pool.register("a")
+    assert record(pool, make_sign("a"), make_sign("a", instance=OTHER)) == [False, "another_instance"]
+    assert pool.node("a").instance == INSTANCE
+
+
+def test_record_signs__ten_times_as_many_nodes__need_no_more_queries(pool: FakePool):
+    names = [f"n{number}" for number in range(50)]
+    pool.register(*names)
+    for name in names:
+        stake(pool, name, 100)
+
+    def count(signs: list[Sign]) -> int:
+        statements: list[str] = []
+        engine = pool.database._engine
+        listener = lambda *arguments: statements.append(arguments[2])  # noqa: E731
+        event.listen(engine, "before_cursor_execute", listener)
+        try:
+            assert record(pool, *signs) == [False] * len(signs)
+        finally:
+            event.remove(engine, "before_cursor_execute", listener)
+        return len(statements)
+
+    pool.now += 1
+    few = count([claim(name) for name in names[:5]])
+    pool.now += 1
+    assert count([claim(name) for name in names]) == few
