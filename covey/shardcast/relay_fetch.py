@@ -92,7 +92,7 @@ class RelayFetcher:
                 if reply.status == 304 and known is not None:
                     return known
                 if reply.status != 404:
-                    data = bytes(self._require_ok(upstream, reply.status, reply.body))
+                    data = bytes(reply.body)
                     if Head.from_bytes(data).pool != pool:
                         raise ProtocolError("bad_head", "the head belongs to another pool", status=502)
                     self._store(lambda data=data: self.cache.add_head(pool, data))  # type: ignore[misc]
@@ -115,21 +115,14 @@ class RelayFetcher:
                     reply = upstream.request(path + query, buffer)
                     if reply.status == 404:
                         break
-                    body = self._require_ok(upstream, reply.status, reply.body)
-                    verify(body)
-                    return body
+                    verify(reply.body)
+                    return reply.body
                 except TransientError as error:
                     failure = error
                     break
                 except ProtocolError as error:
                     failure = self._blame(upstream, path, error)
         raise failure or ProtocolError("not_found", f"no upstream has {path}", status=404)
-
-    def _require_ok(self, upstream: Upstream, status: int, body: memoryview) -> memoryview:
-        if status != 200:
-            upstream.fail()
-            raise TransientError("upstream_failed", f"{upstream.url} answered with status {status}")
-        return body
 
     def _blame(self, upstream: Upstream, path: str, error: ProtocolError) -> TransientError:
         upstream.fail()
