@@ -17,7 +17,7 @@ from covey.protocol.head import Head
 from covey.protocol.ids import Hash
 from covey.runtime.log import get_logger
 from covey.shardcast.flights import Flights, Misses
-from covey.shardcast.piece_cache import KEPT_DATASETS, SPARE_BYTES, PieceCache, select_mirrored
+from covey.shardcast.piece_cache import KEPT_DATASETS, SPARE_BYTES, PieceCache, list_mirrored
 from covey.shardcast.piece_files import Location
 from covey.shardcast.reachability import KEPT_POLICIES
 from covey.shardcast.relay_fetch import FetchedHead, RelayFetcher
@@ -233,27 +233,25 @@ class Relay:
 
         Ends early if a head changes meanwhile.
         """
-        states = [(state, state.head) for state in self._pools.values()]
-        heads = [
-            (state, select_mirrored(Head.from_bytes(head.data), self._settings.keep))
-            for state, head in states
-            if head is not None
-        ]
-        policies = [policy for _, head in heads for policy in head.policies]
-        ways = [way for policy in policies for way in sorted(policy.ways, key=lambda way: way.size)]
+        self._fetcher.is_full = False
+        states = [(state, state.head) for state in self._pools.values() if state.head is not None]
+        heads = [Head.from_bytes(head.data) for _, head in states]
+        policies = list_mirrored(heads, self._settings.keep)
+        ways = [way for policy in policies for way in policy.ways]
         is_complete = await self._run_all(policies, lambda policy: self.get_record(policy.record, verify=False))
         is_complete &= await self._run_all(ways, lambda way: self.get_manifest(way.manifest, verify=False))
         if is_complete:  # Otherwise the pieces of a missing manifest would be removed.
-            await asyncio.to_thread(self._prune, self._settings.spare_bytes)
-        self._fetcher.is_full = False
-        pieces: dict[Hash, None] = {}
+            await asyncio.to_thread(self._prune)
+            self._fetcher.is_full = False
+        pieces: dict[Hash, int] = {}
         for way in ways:
             listed = await asyncio.to_thread(self._cache.list_pieces, way.manifest)
-            pieces |= dict.fromkeys(listed or ())
+            pieces |= listed or {}
         missing = [digest for digest in pieces if not self._cache.has_piece(digest)]
         is_complete &= await self._run_all(missing, lambda digest: self.get_piece(digest, verify=False))
-        for state, head in heads:
-            state.is_mirrored = is_complete and state.head is not None and head.pool in self._pools
+        is_complete &= all(map(self._cache.has_piece, missing))  # One without room is fetched, but not kept.
+        for state, head in states:
+            state.is_mirrored = is_complete and state.head is not None and state.head.data == head.data
         return is_complete or self._has_news.is_set()
 
     async def _run_all(self, items: Iterable[Item], work: Callable[[Item], Awaitable[object]]) -> bool:
@@ -275,14 +273,20 @@ class Relay:
         await asyncio.gather(*(run() for _ in range(self._settings.ahead)))
         return is_complete and not self._fetcher.is_full
 
-    def _prune(self, spare_bytes: int) -> None:
-        keep, keep_datasets = self._settings.keep, self._settings.keep_datasets
+    def _prune(self, spare_share: float = 1.0) -> None:
+        settings = self._settings
         try:
-            self._cache.prune(keep=keep, keep_datasets=keep_datasets, spare_bytes=spare_bytes)
+            self._cache.prune(
+                keep=settings.keep,
+                keep_datasets=settings.keep_datasets,
+                spare_bytes=settings.spare_bytes,
+                spare_share=spare_share,
+            )
         except OSError as error:
             get_logger().warning("cannot prune", reason=str(error), root=str(self._cache.root))
 
     def _make_room(self) -> None:
+        """Remove the older half of the spare pieces."""
         if self._clock() - self._made_room_at >= _MAKE_ROOM_S:
             self._made_room_at = self._clock()
-            self._prune(0)
+            self._prune(spare_share=0.5)

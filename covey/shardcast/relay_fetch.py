@@ -45,17 +45,19 @@ class RelayFetcher:
         make_room: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make_room` is called when the disk is full."""
+        """`make_room` is called when the disk is full or the pieces have reached their limit."""
         self.cache, self.upstreams = cache, tuple(upstreams)
         self._make_room, self._clock = make_room, clock
         self._warned_at = float("-inf")
         self._local = threading.local()
         """Buffer of each thread for a piece."""
         self.is_full = False
-        """Whether the last thing could not be stored, because the disk is full."""
+        """Whether something could not be stored, because the disk is full or the pieces have reached their limit. It
+        ends with the next piece that is stored.
+        """
 
     def fetch_piece(self, digest: Hash) -> Location | memoryview:
-        """Return where the piece is now, or its bytes if the disk is full."""
+        """Return where the piece is now, or its bytes if the disk is full or the pieces have reached their limit."""
 
         def verify(data: memoryview) -> None:
             if compute_blake3(data) != digest:
@@ -65,7 +67,10 @@ class RelayFetcher:
             self._local.buffer = memoryview(bytearray(PIECE_BYTES))
         data = self._fetch(get_piece_path(digest), self._local.buffer, verify)
         stored = self._store(lambda: self.cache.add_piece(digest, data))
-        return memoryview(bytes(data)) if stored is None else stored
+        if stored is None:
+            return memoryview(bytes(data))
+        self.is_full = False
+        return stored
 
     def fetch_manifest(self, address: Hash) -> bytes:
         """Return the bytes of a manifest."""
@@ -137,25 +142,23 @@ class RelayFetcher:
         return sorted(usable, key=lambda upstream: upstream.failures)
 
     def _store(self, store: Callable[[], Stored]) -> Stored | None:
-        """Store something, after making room if need be. Returns None if the disk is full."""
+        """Store something, after making room if need be. Returns None if there is no room."""
         try:
-            stored = store()
+            return store()
         except OSError:
             self._make_room()
-            try:
-                stored = store()
-            except OSError as error:
-                self._warn(error)
-                return None
-        self.is_full = False
-        return stored
+        try:
+            return store()
+        except OSError as error:
+            self._warn(error)
+            return None
 
     def _warn(self, error: OSError) -> None:
         self.is_full = True
         now = self._clock()
         if now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
-            fix = "Free space there, or keep fewer policies with --keep-policies"
+            fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
             get_logger().warning(
                 "cannot store, serves from memory", reason=str(error), root=str(self.cache.root), fix=fix
             )

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from covey.errors import TransientError
 from covey.protocol.head import Head
@@ -81,8 +82,9 @@ async def start(tmp_path, upstream):
     """Return a function that starts a relay, and returns it and its application."""
     async with AsyncExitStack() as stack:
 
-        def start_relay(*upstreams, is_following=True, **settings):
-            relay = Relay(PieceCache(tmp_path / "relay"), upstreams or (upstream,), RelaySettings(**QUICK | settings))
+        def start_relay(*upstreams, is_following=True, max_bytes=None, **settings):
+            cache = PieceCache(tmp_path / "relay", max_bytes=max_bytes)
+            relay = Relay(cache, upstreams or (upstream,), RelaySettings(**QUICK | settings))
             stack.push_async_callback(relay.close)
             if is_following:
                 relay.start()
@@ -400,3 +402,43 @@ async def test_old_policies__are_pruned_when_newer_ones_are_here__and_come_back_
     assert relay._cache.find_manifest(first.anchor.address) is None
     assert (await ask(app, f"/manifests/{first.anchor.address}")).status == 200
     assert await get_pieces(app, first.anchor) == [200, 200]
+
+
+async def test_limit__what_does_not_fit__is_served_from_memory(publisher, upstream, start):
+    made = publisher.add_anchor(1, sizes=(5 << 20, 1000))
+    _, app = start(is_following=False, max_bytes=3000)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert await get_pieces(app, made.anchor) == [200] * 4
+    (warning,) = (each for each in logs if each["event"] == "cannot store, serves from memory")
+    assert "limit of 3000 bytes" in warning["reason"]
+    assert "--max-gigabytes" in warning["fix"]
+    status = json.loads((await ask(app, "/status")).body)
+    assert (status["pieces"], status["bytes_on_disk"], status["max_bytes"]) == (2, 1022, 3000)
+    large = made.anchor.objects[0].pieces[0].digest
+    assert (await ask(app, f"/pieces/{large}")).status == 200
+    assert json.loads((await ask(app, "/status")).body)["is_full"]
+    assert upstream.count("pieces") == 2 + 3 * 2 - 1
+
+
+async def test_limit__newest_policy_replaces_the_oldest(publisher, start):
+    """There is room for two anchors of 1,300 bytes, and five policies should be kept."""
+    limit = 2 * 1300 + 22
+    relay, _ = start(pools=(1,), keep=5, max_bytes=limit)
+    for step in range(1, 6):
+        pieces = publisher.add_anchor(step).anchor.pieces
+        await wait_for(lambda pieces=pieces: all(relay._cache.has_piece(piece.digest) for piece in pieces))
+        assert relay._cache.describe()["bytes_on_disk"] <= limit
+    await wait_for(lambda: relay.describe()["is_full"])
+    assert not is_mirrored(relay, 5)
+
+
+async def test_limit__clients_fetch_old_policies__the_newest_one_is_kept_nevertheless(publisher, start):
+    old = [publisher.add_anchor(step).anchor for step in range(1, 5)]
+    relay, app = start(pools=(1,), keep=1, max_bytes=2 * 1300 + 22)
+    await wait_for(lambda: is_mirrored(relay, 4))
+    for manifest in old[:3] * 2:
+        assert await get_pieces(app, manifest) == [200, 200]
+        assert relay._cache.describe()["bytes_on_disk"] <= 2 * 1300 + 22
+    publisher.add_anchor(5)
+    await wait_for(lambda: is_mirrored(relay, 5))
