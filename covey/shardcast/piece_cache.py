@@ -9,6 +9,7 @@ a server of static files can serve the folder as well.
 """
 
 import errno
+import heapq
 import math
 import secrets
 import threading
@@ -162,22 +163,26 @@ class PieceCache:
 
     def prune(
         self,
+        heads: Sequence[Head] | None = None,
         *,
         keep: int = KEPT_POLICIES,
         keep_datasets: int = KEPT_DATASETS,
         spare_bytes: int = SPARE_BYTES,
         spare_share: float = 1.0,
     ) -> None:
-        """Remove what the newest `keep` policies of each pool and the last `keep_datasets` data sets do not need.
+        """Remove what the newest `keep` policies of each head and the last `keep_datasets` data sets do not need.
+
+        `heads` are those of all pools, possibly several of the same pool. None means those that are stored here.
 
         Pieces that no kept manifest lists are spare. They stay up to a total of `spare_bytes` and up to `spare_share`
         of their present size, the newest first. With `max_bytes`, the pieces of the newest policies come first, whether
-        they are here or not. Whatever then exceeds the limit is removed.
+        they are here or not, and all heads have equal parts. Whatever then exceeds the limit is removed.
         """
         with self._pruning:
             # Others may come meanwhile, and stay. A name with a dot is a draft that is being written.
             present = [*self._records.glob("[!.]*"), *self._manifests.glob("[!.]*")]
-            heads = [Head.from_bytes(data) for pool in self.list_pools() if (data := self.find_head(pool))]
+            if heads is None:
+                heads = [Head.from_bytes(data) for pool in self.list_pools() if (data := self.find_head(pool))]
             policies, datasets = list_mirrored(heads, keep), self._select_datasets(keep_datasets)
             ways = [way.manifest for policy in policies for way in policy.ways]
             kept = {policy.record for policy in policies}.union(ways, datasets)
@@ -185,10 +190,42 @@ class PieceCache:
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
                     self._documents.forget(path)
-            needed, room = self._select_pieces(ways, datasets)
+            needed, room = self.select_needed(heads, keep)
+            for digest, size in self._iterate_listed(datasets):
+                if size <= room and digest in self._sizes and digest not in needed:
+                    needed.add(digest)
+                    room -= size
             for address in self._listed.keys() - kept:
                 self._listed.pop(address, None)
             self._prune_pieces(needed, min(spare_bytes, room), spare_share)
+
+    def select_needed(self, heads: Iterable[Head], keep: int) -> tuple[set[Hash], float]:
+        """Return the pieces of the newest policies that fit into `max_bytes`, and the bytes that are left.
+
+        Pieces are taken in the order of the bytes that their head then has. So each head has an equal part of the
+        limit, and large policies of one do not take the room of the others.
+        """
+        needed, room = set[Hash](), math.inf if self.max_bytes is None else float(self.max_bytes)
+        queue: list[tuple[int, int, Hash, int, Iterator[tuple[Hash, int]]]] = []
+
+        def push_next(used: int, number: int, pieces: Iterator[tuple[Hash, int]]) -> None:
+            for digest, size in pieces:
+                if digest not in needed:
+                    heapq.heappush(queue, (used + size, number, digest, size, pieces))
+                    return
+
+        for number, head in enumerate(heads):
+            ways = (way.manifest for policy in list_mirrored([head], keep) for way in policy.ways)
+            push_next(0, number, self._iterate_listed(ways))
+        while queue:
+            used, number, digest, size, pieces = heapq.heappop(queue)
+            if digest in needed:
+                push_next(used - size, number, pieces)
+            elif size <= room:
+                needed.add(digest)
+                room -= size
+                push_next(used, number, pieces)
+        return needed, room
 
     def verify_all(self) -> int:
         """Hash every piece, manifest and record, remove the damaged ones, and return the number of damaged pieces."""
@@ -209,21 +246,10 @@ class PieceCache:
         paths = sorted(self._manifests.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         return [Hash(path.name) for path in paths if is_hash(path.name) and not is_transport(path)][:keep]
 
-    def _select_pieces(self, ways: Sequence[Hash], datasets: Sequence[Hash]) -> tuple[set[Hash], float]:
-        """Return the first pieces of the manifests that fit into `max_bytes`, and the bytes that are left.
-
-        Missing pieces of data sets take no room, because they are not fetched ahead.
-        """
-        room, needed = math.inf if self.max_bytes is None else float(self.max_bytes), set[Hash]()
-        for address in (*ways, *datasets):
-            for digest, size in (self.list_pieces(address) or {}).items():
-                if digest in needed or (address in datasets and digest not in self._sizes):
-                    continue
-                if size > room:
-                    return needed, room
-                needed.add(digest)
-                room -= size
-        return needed, room
+    def _iterate_listed(self, manifests: Iterable[Hash]) -> Iterator[tuple[Hash, int]]:
+        """Yield the pieces of the manifests that are here, with their sizes."""
+        for address in manifests:
+            yield from (self.list_pieces(address) or {}).items()
 
     def _prune_pieces(self, needed: Collection[Hash], spare_bytes: float, spare_share: float) -> None:
         others = []

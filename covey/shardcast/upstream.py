@@ -20,6 +20,8 @@ _PATIENCE = 8.0
 """A request may take this many times as long as the measured rate suggests."""
 _UNREACHABLE, _PAUSE_S = 3, 1.0
 """After this many requests without an answer, none is sent for this many seconds."""
+_FORGIVEN_AFTER_S = 60.0
+"""Seconds after its last failure from which on an answer clears the failures of an upstream."""
 _MEASURED_BYTES = 1 << 16
 """Size in bytes from which on an answer tells the rate. A smaller one tells the latency."""
 
@@ -61,7 +63,7 @@ class Upstream:
         self.rate = _FIRST_RATE
         """Moving average of the bytes/s of one connection."""
         self.failures = 0
-        """Number of failures since the last success."""
+        """Number of failures since the last bytes that were right, or since a minute without a failure."""
         self._full_url, self._stall_s, self._connect_s, self._base_s = url, stall_s, connect_s, base_s
         self._clock = clock
         self._idle: list[Connection] = []
@@ -69,6 +71,7 @@ class Upstream:
         """Deadlines of the requests under way."""
         self._lock = threading.Lock()
         self._is_closed = False
+        self._failed_at = float("-inf")
         self._unreachable, self._unreachable_at = 0, float("-inf")
         """Number of consecutive requests without an answer, and the time of the last one."""
 
@@ -93,7 +96,9 @@ class Upstream:
         finally:
             self._learn(connection.received, self._clock() - begun)
             self._put_back(connection)
-        self.failures, self._unreachable = 0, 0
+        self._unreachable = 0
+        if self._clock() - self._failed_at > _FORGIVEN_AFTER_S:
+            self.failures = 0
         return reply
 
     @property
@@ -103,7 +108,11 @@ class Upstream:
 
     def fail(self) -> None:
         """Count a failure."""
-        self.failures += 1
+        self.failures, self._failed_at = self.failures + 1, self._clock()
+
+    def succeed(self) -> None:
+        """Note that bytes were right. A head does not count, because nobody can tell whether it is."""
+        self.failures = 0
 
     def abort_overdue(self) -> None:
         """End the requests whose deadline has passed. Must be called about once per second."""

@@ -260,3 +260,20 @@ def test_list_mirrored__newest_of_each_pool_first__smallest_way_first():
     listed = list_mirrored(heads, 3)
     assert [policy.step for policy in listed] == [9, 3, 8, 2, 7]
     assert all([way.size for way in policy.ways] == [1] for policy in listed), "the cheapest anchor suffices"
+
+
+def test_select_needed__head_with_large_policies__leaves_the_others_their_part(publisher, cache):
+    """A lying upstream invents a newer step with a large policy. Pieces of 5,000, and of 1,300 and 22 bytes."""
+    true = publisher.add_anchor(1)
+    honest = publisher.build_head()
+    copy(publisher, cache)
+    false = publisher.add_anchor(9, sizes=(5000,))
+    lying = publisher.build_head().model_copy(update={"policies": publisher.build_head().policies[:1]})
+    copy(publisher, cache)
+    limited = PieceCache(cache.root, max_bytes=6000)
+    for heads in ([honest, lying], [lying, honest]):
+        needed, room = limited.select_needed(heads, 5)
+        assert needed == {piece.digest for piece in true.anchor.pieces}
+        assert room == 6000 - 1322
+    needed, _ = cache.select_needed([honest, lying], 5)
+    assert needed == {piece.digest for made in (true, false) for piece in made.anchor.pieces}
