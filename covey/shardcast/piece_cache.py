@@ -18,12 +18,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import zip_longest
 from pathlib import Path
 
+from prometheus_client.core import Metric
+
 from covey.errors import ProtocolError
 from covey.protocol.head import Head, ServedPolicy
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.pieces import Octets
 from covey.protocol.policy_record import PolicyRecord
 from covey.runtime.log import get_logger
+from covey.runtime.prometheus import build_gauge
 from covey.shardcast.manifest_index import is_transport, read_contents
 from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain, select_kept
@@ -240,6 +243,12 @@ class PieceCache:
     def describe(self) -> dict[str, object]:
         """Return values for operators: the number and total size of the pieces, and the limit of their size."""
         return {"pieces": len(self._sizes), "bytes_on_disk": self._bytes, "max_bytes": self.max_bytes}
+
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return the size of the pieces and its limit, if there is one."""
+        yield build_gauge("covey_disk_bytes", "Total size of the pieces on disk.", self._bytes)
+        if self.max_bytes is not None:
+            yield build_gauge("covey_disk_limit_bytes", "Maximum total size of the pieces on disk.", self.max_bytes)
 
     def _select_datasets(self, keep: int) -> list[Hash]:
         """Return the manifests of the data sets that were fetched last, the newest first."""

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from prometheus_client.core import Metric
+
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Hash
 from covey.runtime.log import get_logger
+from covey.runtime.prometheus import build_counter, build_gauge
 from covey.shardcast.flights import Flights, Misses
 from covey.shardcast.piece_cache import KEPT_DATASETS, SPARE_BYTES, PieceCache, list_mirrored
 from covey.shardcast.piece_files import Location
@@ -136,6 +139,20 @@ class Relay:
         ]
         disk = {**self._cache.describe(), "is_full": self._fetcher.is_full}
         return {"role": "relay", "upstreams": upstreams, "pools": self._heads.describe(), **disk}
+
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return the metrics of upstreams, heads and disk. Upstreams have the numbers of /status."""
+        upstreams = {str(number): each for number, each in enumerate(self._fetcher.upstreams, 1)}
+        received = {number: each.received_bytes for number, each in upstreams.items()}
+        failed = {number: each.failed_requests for number, each in upstreams.items()}
+        text = "Bytes received from an upstream."
+        yield build_counter("covey_upstream_received_bytes", text, received, label="upstream")
+        text = "Requests to an upstream that failed or brought wrong bytes."
+        yield build_counter("covey_upstream_failures", text, failed, label="upstream")
+        yield from self._heads.read_metrics()
+        yield from self._cache.read_metrics()
+        text = "1 if something could not be stored, because there is no room. It is then served from memory."
+        yield build_gauge("covey_disk_is_full", text, self._fetcher.is_full)
 
     async def _get_manifest(self, address: Hash, *, verify: bool, is_listed: bool) -> bytes:
         find = partial(self._cache.find_manifest, address, verify=verify)

@@ -6,13 +6,17 @@ counts from the next request on.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
+
+from prometheus_client.core import Metric
 
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.protocol.head import Head
 from covey.runtime.log import get_logger
+from covey.runtime.prometheus import build_gauge
 from covey.shardcast.flights import Flights, Misses
 from covey.shardcast.piece_cache import select_mirrored
 from covey.shardcast.pool_heads import RESTORED, FetchedHead, PoolHeads, merge_heads
@@ -105,6 +109,15 @@ class RelayHeads:
             }
             for pool, heads in self.pools.items()
         }
+
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return the age and the newest step of the heads of the first pools."""
+        now, followed = self._clock(), list(islice(self.pools.items(), _MOST_POOLS))
+        ages = {str(pool): now - heads.checked_at for pool, heads in followed if heads.data is not None}
+        steps = {str(pool): step for pool, heads in followed if (step := heads.newest_step) is not None}
+        text = "Seconds since an upstream has confirmed its head of a pool."
+        yield build_gauge("covey_head_age_seconds", text, ages, label="pool")
+        yield build_gauge("covey_newest_step", "Newest step that a head of a pool names.", steps, label="pool")
 
     def describe_upstream(self, number: int) -> Mapping[str, object]:
         """Return what one upstream says, by pool."""

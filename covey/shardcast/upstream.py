@@ -64,6 +64,8 @@ class Upstream:
         """Moving average of the bytes/s of one connection."""
         self.failures = 0
         """Number of failures since the last bytes that were right, or since a minute without a failure."""
+        self.received_bytes, self.failed_requests = 0, 0
+        """Bytes received and failures since the start."""
         self._full_url, self._stall_s, self._connect_s, self._base_s = url, stall_s, connect_s, base_s
         self._clock = clock
         self._idle: list[Connection] = []
@@ -108,7 +110,9 @@ class Upstream:
 
     def fail(self) -> None:
         """Count a failure."""
-        self.failures, self._failed_at = self.failures + 1, self._clock()
+        with self._lock:
+            self.failures, self._failed_at = self.failures + 1, self._clock()
+            self.failed_requests += 1
 
     def succeed(self) -> None:
         """Note that bytes were right. A head does not count, because nobody can tell whether it is."""
@@ -147,6 +151,7 @@ class Upstream:
     def _put_back(self, connection: Connection) -> None:
         with self._lock:
             del self._deadlines[connection]
+            self.received_bytes += connection.received
             if self._is_closed:
                 connection.close()
             else:

@@ -23,6 +23,7 @@ from covey.shardcast.piece_server import PieceServer, compute_etag
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import UpstreamReply
 from tests.fakes.asgi import ask
+from tests.fakes.exposition import read_metrics
 from tests.fakes.served_policies import Publisher, flip
 
 pytestmark = pytest.mark.unit
@@ -35,6 +36,7 @@ class FakeUpstream:
     def __init__(self, store, name="http://origin"):
         self.store, self.url, self.requests = store, name, Counter()
         self.failures, self.rate, self.is_paused = 0, 1.0, False
+        self.received_bytes, self.failed_requests = 0, 0
         self.alter = lambda path, body: body
 
     def request(self, path, buffer, *, etag=None):
@@ -54,10 +56,12 @@ class FakeUpstream:
         if etag == tag:
             return UpstreamReply(304, memoryview(b""), tag)
         buffer[: len(body)] = body
+        self.received_bytes += len(body)
         return UpstreamReply(200, buffer[: len(body)], tag)
 
     def fail(self):
         self.failures += 1
+        self.failed_requests += 1
 
     def succeed(self):
         self.failures = 0
@@ -569,3 +573,33 @@ async def test_limit__large_policies_of_a_liar__leave_room_for_true_ones(publish
         other.add_anchor(100 + step, sizes=(50_000,))
         assert relay._cache.describe()["bytes_on_disk"] <= limit
     assert await get_pieces(app, publisher.policies[7].anchor) == [200, 200]
+
+
+async def test_metrics__upstreams_pools_and_disk(publisher, upstream, start, liar):
+    made = publisher.add_anchor(3)
+    liar.alter = lambda path, body: b"{" if path.startswith("/heads") else body
+    relay, app = start(liar, upstream, pools=(1,), max_bytes=5000)
+    await wait_for(lambda: list_mirrored_steps(relay, 1) == 3)
+    values = read_metrics((await ask(app, "/metrics")).body)
+    assert (
+        values["covey_upstream_received_bytes_total", "1"] + values["covey_upstream_received_bytes_total", "2"]
+        == liar.received_bytes + upstream.received_bytes
+    )
+    assert values["covey_upstream_failures_total", "1"] >= 1
+    assert values["covey_upstream_failures_total", "2"] == 0
+    assert 0 <= values["covey_head_age_seconds", "1"] < 5
+    assert values["covey_newest_step", "1"] == 3
+    assert values["covey_disk_bytes", None] == made.anchor.size == 1322
+    assert values["covey_disk_limit_bytes", None] == 5000
+    assert values["covey_disk_is_full", None] == 0
+
+
+async def test_metrics__number_of_pools__is_bounded(publisher, start):
+    publisher.add_anchor(1)
+    _, app = start(is_following=False, pools=tuple(range(1, 201)))
+    for pool in range(1, 201):
+        publisher.store.write_head(pool, publisher.build_head().model_copy(update={"pool": pool}))
+        assert (await ask(app, f"/heads/{pool}.json")).status == 200
+    values = read_metrics((await ask(app, "/metrics")).body)
+    assert sum(name == "covey_newest_step" for name, _ in values) == 64
+    assert ("covey_disk_limit_bytes", None) not in values

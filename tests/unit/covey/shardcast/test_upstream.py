@@ -67,6 +67,7 @@ def test_answers__share_a_connection_whatever_their_status(connect):
     with pytest.raises(TransientError, match="answered with status 500") as caught:
         request(upstream)
     assert (caught.value.code, upstream.failures) == ("upstream_failed", 1)
+    assert (upstream.received_bytes, upstream.failed_requests) == (3, 1)
     assert request(upstream).status == 200
     assert server.connections == 1
 
