@@ -60,6 +60,14 @@ def relay_run(
     keep_datasets: Annotated[
         int, typer.Option(min=1, help="Number of data sets to keep, most recently fetched first.")
     ] = 16,
+    max_gigabytes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Gigabytes of disk that the pieces of policies and data sets may take, for example 200. "
+            "Unlimited by default.",
+        ),
+    ] = None,
     requests_per_second: Requests = 1000.0,
     megabytes_per_second: Megabytes = None,
 ) -> None:
@@ -77,6 +85,7 @@ def relay_run(
         port=port,
         settings=RelaySettings(keep=keep_policies, keep_datasets=keep_datasets, pools=tuple(pool or ())),
         limits=launch.build_limits(requests_per_second, megabytes_per_second),
+        max_bytes=None if max_gigabytes is None else round(max_gigabytes * 1e9),
     )
 
 

@@ -77,9 +77,13 @@ class Misses:
         if not is_listed and self._budget.take("", 0.0, now=now):
             raise TransientError("busy", "the upstream was asked for too many unknown things. Try again later")
 
-    def add(self, key: Hashable, *, now: float) -> None:
-        """Remember that the upstream does not have the thing."""
-        self._budget.take("", now=now)
+    def add(self, key: Hashable, *, now: float, is_listed: bool = False) -> None:
+        """Remember that the upstream does not have the thing. One that is listed does not count as unknown.
+
+        Otherwise a false head could list so many things that true ones are no longer requested.
+        """
+        if not is_listed:
+            self._budget.take("", now=now)
         self._times[key] = now
         self._times.move_to_end(key)
         if len(self._times) > self._entries:

@@ -45,14 +45,17 @@ def run_relay(
     port: int,
     settings: RelaySettings | None = None,
     limits: RateLimits | None = None,
+    max_bytes: int | None = None,
 ) -> None:
     """Serve what the upstreams serve, and keep it in the folder `root`.
 
+    `max_bytes` is the maximum total size of the pieces there. None means that only the disk limits it.
     Raises OperatorError("bad_upstream") if an upstream is not a URL.
     """
     configure("relay")
     servers = [Upstream(url) for url in upstreams]
-    uvloop.run(_run_relay(PieceCache(root), servers, settings, host=host, port=port, limits=limits))
+    cache = PieceCache(root, max_bytes=max_bytes)
+    uvloop.run(_run_relay(cache, servers, settings, host=host, port=port, limits=limits))
 
 
 async def _run_relay(

@@ -8,18 +8,25 @@ A file appears by one rename, after its bytes were verified. The paths are those
 a server of static files can serve the folder as well.
 """
 
+import errno
+import heapq
+import math
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
+from prometheus_client.core import Metric
+
 from covey.errors import ProtocolError
-from covey.protocol.head import Head
+from covey.protocol.head import Head, ServedPolicy
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.pieces import Octets
 from covey.protocol.policy_record import PolicyRecord
 from covey.runtime.log import get_logger
+from covey.runtime.prometheus import build_gauge
 from covey.shardcast.manifest_index import is_transport, read_contents
 from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain, select_kept
@@ -34,8 +41,9 @@ SPARE_BYTES = 4 << 30
 class PieceCache:
     """Example: `PieceCache(Path("relay")).add_piece(digest, data)`. Methods can be called by several threads."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, max_bytes: int | None = None) -> None:
+        """`max_bytes` is the maximum total size of the pieces. None means that only the disk limits it."""
+        self.root, self.max_bytes = root, max_bytes
         self._pieces, self._heads = root / "pieces", root / "heads"
         self._manifests, self._records = root / "manifests", root / "records"
         for folder in (self._heads, self._manifests, self._records):
@@ -44,11 +52,18 @@ class PieceCache:
             (self._pieces / f"{number:02x}").mkdir(parents=True, exist_ok=True)
         self._checks = PieceChecks()
         self._documents = DocumentChecks()
-        self._listed: dict[Hash, dict[Hash, None]] = {}
-        """Pieces, in order, of the manifests that `list_pieces` was asked for and that were not pruned since."""
+        self._listed: dict[Hash, dict[Hash, int]] = {}
+        """Pieces, in order and with their sizes, of the manifests that `list_pieces` was asked for and that were not
+        pruned since.
+        """
         self._sizes: dict[Hash, int] = {digest: path.stat().st_size for digest, path in self._iterate_pieces()}
         """Size of each piece here."""
+        self._bytes = sum(self._sizes.values())
+        """Total size of the pieces here and of those that are being written."""
+        self._sizing = threading.Lock()
         self._pruning = threading.Lock()
+        if max_bytes is not None and self._bytes > max_bytes:
+            self.prune()
 
     def has_piece(self, digest: Hash) -> bool:
         """Return whether there is a file for the piece, verified or not."""
@@ -68,7 +83,7 @@ class PieceCache:
         """
         location = self._locate(digest)
         if location is None:
-            self._sizes.pop(digest, None)
+            self._forget_size(digest)
             return None
         result = None if verify else self._checks.get_result(digest, location)
         if result is None:
@@ -80,12 +95,26 @@ class PieceCache:
         return location
 
     def add_piece(self, digest: Hash, data: Octets) -> Location:
-        """Store bytes that were verified, and return where they are. Raises OSError if that fails."""
-        path = self._get_piece_path(digest)
-        _write(path, data)
-        location = Location(path, 0, len(data), get_stamp(path))
+        """Store bytes that were verified, and return where they are.
+
+        Raises OSError if that fails or if the pieces would exceed `max_bytes`.
+        """
+        path, size = self._get_piece_path(digest), len(data)
+        with self._sizing:
+            if self.max_bytes is not None and self._bytes + size > self.max_bytes:
+                raise OSError(errno.EDQUOT, f"the pieces would exceed the limit of {self.max_bytes} bytes")
+            self._bytes += size
+        try:
+            _write(path, data)
+            location = Location(path, 0, size, get_stamp(path))
+        except OSError:
+            with self._sizing:
+                self._bytes -= size
+            raise
         self._checks.record(digest, location, is_sound=True)
-        self._sizes[digest] = len(data)
+        with self._sizing:
+            self._bytes -= self._sizes.get(digest, 0)  # It has replaced a file of this piece.
+            self._sizes[digest] = size
         return location
 
     def find_record(self, record: Hash, *, verify: bool = False) -> bytes | None:
@@ -104,14 +133,14 @@ class PieceCache:
         """Store a manifest that was verified. Raises OSError if that fails."""
         _write(self._manifests / address, data)
 
-    def list_pieces(self, address: Hash) -> Collection[Hash] | None:
-        """Return the distinct pieces of a manifest in order, or None if it is not here."""
+    def list_pieces(self, address: Hash) -> Mapping[Hash, int] | None:
+        """Return the distinct pieces of a manifest in order, with their sizes, or None if it is not here."""
         if address not in self._listed:
             data = self.find_manifest(address)
             if data is None:
                 return None
             contents = read_contents(data, address)
-            self._listed[address] = dict.fromkeys(piece.digest for each in contents for piece in each.pieces)
+            self._listed[address] = {piece.digest: piece.size for each in contents for piece in each.pieces}
         return self._listed[address]
 
     def is_listed(self, digest: Hash) -> bool:
@@ -136,28 +165,70 @@ class PieceCache:
         return sorted(int(path.stem) for path in self._heads.glob("*.json") if path.stem.isdecimal())
 
     def prune(
-        self, *, keep: int = KEPT_POLICIES, keep_datasets: int = KEPT_DATASETS, spare_bytes: int = SPARE_BYTES
+        self,
+        heads: Sequence[Head] | None = None,
+        *,
+        keep: int = KEPT_POLICIES,
+        keep_datasets: int = KEPT_DATASETS,
+        spare_bytes: int = SPARE_BYTES,
+        spare_share: float = 1.0,
     ) -> None:
-        """Remove what the newest `keep` policies of each pool and the last `keep_datasets` data sets do not need.
+        """Remove what the newest `keep` policies of each head and the last `keep_datasets` data sets do not need.
 
-        Pieces that no kept manifest lists stay up to a total of `spare_bytes`, the newest first.
+        `heads` are those of all pools, possibly several of the same pool. None means those that are stored here.
+
+        Pieces that no kept manifest lists are spare. They stay up to a total of `spare_bytes` and up to `spare_share`
+        of their present size, the newest first. With `max_bytes`, the pieces of the newest policies come first, whether
+        they are here or not, and all heads have equal parts. Whatever then exceeds the limit is removed.
         """
         with self._pruning:
             # Others may come meanwhile, and stay. A name with a dot is a draft that is being written.
             present = [*self._records.glob("[!.]*"), *self._manifests.glob("[!.]*")]
-            records, manifests = self._select_kept(keep)
-            manifests |= self._select_datasets(keep_datasets)
-            kept = records | manifests
+            if heads is None:
+                heads = [Head.from_bytes(data) for pool in self.list_pools() if (data := self.find_head(pool))]
+            policies, datasets = list_mirrored(heads, keep), self._select_datasets(keep_datasets)
+            ways = [way.manifest for policy in policies for way in policy.ways]
+            kept = {policy.record for policy in policies}.union(ways, datasets)
             for path in present:
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
                     self._documents.forget(path)
-            reachable: set[Hash] = set()
-            for address in manifests:
-                reachable.update(self.list_pieces(address) or ())
-            for address in self._listed.keys() - manifests:
+            needed, room = self.select_needed(heads, keep)
+            for digest, size in self._iterate_listed(datasets):
+                if size <= room and digest in self._sizes and digest not in needed:
+                    needed.add(digest)
+                    room -= size
+            for address in self._listed.keys() - kept:
                 self._listed.pop(address, None)
-            self._prune_pieces(reachable, spare_bytes)
+            self._prune_pieces(needed, min(spare_bytes, room), spare_share)
+
+    def select_needed(self, heads: Iterable[Head], keep: int) -> tuple[set[Hash], float]:
+        """Return the pieces of the newest policies that fit into `max_bytes`, and the bytes that are left.
+
+        Pieces are taken in the order of the bytes that their head then has. So each head has an equal part of the
+        limit, and large policies of one do not take the room of the others.
+        """
+        needed, room = set[Hash](), math.inf if self.max_bytes is None else float(self.max_bytes)
+        queue: list[tuple[int, int, Hash, int, Iterator[tuple[Hash, int]]]] = []
+
+        def push_next(used: int, number: int, pieces: Iterator[tuple[Hash, int]]) -> None:
+            for digest, size in pieces:
+                if digest not in needed:
+                    heapq.heappush(queue, (used + size, number, digest, size, pieces))
+                    return
+
+        for number, head in enumerate(heads):
+            ways = (way.manifest for policy in list_mirrored([head], keep) for way in policy.ways)
+            push_next(0, number, self._iterate_listed(ways))
+        while queue:
+            used, number, digest, size, pieces = heapq.heappop(queue)
+            if digest in needed:
+                push_next(used - size, number, pieces)
+            elif size <= room:
+                needed.add(digest)
+                room -= size
+                push_next(used, number, pieces)
+        return needed, room
 
     def verify_all(self) -> int:
         """Hash every piece, manifest and record, remove the damaged ones, and return the number of damaged pieces."""
@@ -170,44 +241,47 @@ class PieceCache:
         return damaged
 
     def describe(self) -> dict[str, object]:
-        """Return values for operators: the number and total size of the pieces."""
-        sizes = tuple(self._sizes.values())
-        return {"pieces": len(sizes), "bytes_on_disk": sum(sizes)}
+        """Return values for operators: the number and total size of the pieces, and the limit of their size."""
+        return {"pieces": len(self._sizes), "bytes_on_disk": self._bytes, "max_bytes": self.max_bytes}
 
-    def _select_kept(self, keep: int) -> tuple[set[Hash], set[Hash]]:
-        """Return the records and manifests that the newest policies of all pools need."""
-        records: set[Hash] = set()
-        manifests: set[Hash] = set()
-        for pool in self.list_pools():
-            data = self.find_head(pool)
-            if data is not None:
-                head = select_mirrored(Head.from_bytes(data), keep)
-                records |= {policy.record for policy in head.policies}
-                manifests |= {way.manifest for policy in head.policies for way in policy.ways}
-        return records, manifests
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return the size of the pieces and its limit, if there is one."""
+        yield build_gauge("covey_disk_bytes", "Total size of the pieces on disk.", self._bytes)
+        if self.max_bytes is not None:
+            yield build_gauge("covey_disk_limit_bytes", "Maximum total size of the pieces on disk.", self.max_bytes)
 
-    def _select_datasets(self, keep: int) -> set[Hash]:
-        """Return the manifests of the data sets that were fetched last."""
+    def _select_datasets(self, keep: int) -> list[Hash]:
+        """Return the manifests of the data sets that were fetched last, the newest first."""
         paths = sorted(self._manifests.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        datasets = [Hash(path.name) for path in paths if is_hash(path.name) and not is_transport(path)]
-        return set(datasets[:keep])
+        return [Hash(path.name) for path in paths if is_hash(path.name) and not is_transport(path)][:keep]
 
-    def _prune_pieces(self, reachable: Collection[Hash], spare_bytes: int) -> None:
+    def _iterate_listed(self, manifests: Iterable[Hash]) -> Iterator[tuple[Hash, int]]:
+        """Yield the pieces of the manifests that are here, with their sizes."""
+        for address in manifests:
+            yield from (self.list_pieces(address) or {}).items()
+
+    def _prune_pieces(self, needed: Collection[Hash], spare_bytes: float, spare_share: float) -> None:
         others = []
-        for digest in set(self._sizes).difference(reachable):
+        for digest in set(self._sizes).difference(needed):
             location = self._locate(digest)
             if location is not None:
                 others.append((location.stamp.changed_ns, digest, location.size))
+        spare_bytes = min(spare_bytes, spare_share * sum(size for _, _, size in others))
         for _, digest, size in sorted(others, reverse=True):
-            spare_bytes -= size
-            if spare_bytes < 0:
+            if size > spare_bytes:
                 self._remove_piece(digest)
+            else:
+                spare_bytes -= size
 
     def _remove_piece(self, digest: Hash) -> None:
         path = self._get_piece_path(digest)
-        self._sizes.pop(digest, None)
-        self._checks.forget(path)
         path.unlink(missing_ok=True)
+        self._checks.forget(path)
+        self._forget_size(digest)
+
+    def _forget_size(self, digest: Hash) -> None:
+        with self._sizing:
+            self._bytes -= self._sizes.pop(digest, 0)
 
     def _find_document(
         self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool
@@ -237,6 +311,18 @@ class PieceCache:
                 yield Hash(path.name), path
             else:
                 path.unlink(missing_ok=True)
+
+
+def list_mirrored(heads: Iterable[Head], keep: int) -> list[ServedPolicy]:
+    """Return the policies that a relay fetches ahead, in this order, each with its smallest ways first.
+
+    The newest policies of all pools come first, so that no pool takes the room of the others.
+    """
+    ranks = zip_longest(*(select_mirrored(head, keep).policies for head in heads))
+    policies = [policy for rank in ranks for policy in rank if policy is not None]
+    return [
+        policy.model_copy(update={"ways": tuple(sorted(policy.ways, key=lambda way: way.size))}) for policy in policies
+    ]
 
 
 def select_mirrored(head: Head, keep: int) -> Head:

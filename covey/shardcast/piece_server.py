@@ -5,6 +5,7 @@
     GET /records/<hash>     policy record
     GET /heads/<pool>.json  head, with an ETag
     GET /health, /status    for operators
+    GET /metrics            for Prometheus
 
 A piece goes from a mapped file to the socket without a copy in this process. Errors are JSON with `code` and `message`.
 """
@@ -12,13 +13,16 @@ A piece goes from a mapped file to the socket without a copy in this process. Er
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from prometheus_client.core import Metric
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.pieces import compute_blake3
+from covey.runtime import prometheus
 from covey.runtime.log import get_logger
 from covey.shardcast.piece_files import Location, map_piece
 from covey.shardcast.rate_limit import ClientLimiter, RateLimits
@@ -34,6 +38,7 @@ _VERIFY_COST = 20.0
 """Number of requests that a request with ?verify=1 counts as, because the server hashes the piece again."""
 _HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
 _BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
+_PROMETHEUS = (b"content-type", prometheus.CONTENT_TYPE.encode())
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _NO_CACHE = (b"cache-control", b"no-cache")
 _NO_STORE = (b"cache-control", b"no-store")
@@ -57,6 +62,9 @@ class PieceSource(Protocol):
     def describe(self) -> Mapping[str, object]:
         """Return values for operators that can be encoded as JSON."""
 
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return metrics besides those of the server."""
+
 
 @dataclass(slots=True)
 class ServerMetrics:
@@ -65,12 +73,26 @@ class ServerMetrics:
     started_at: float = field(default_factory=time.time)
     """Unix time."""
     requests: int = 0
+    succeeded: int = 0
     refused: int = 0
-    """Number of requests that exceeded the rate limits."""
+    """Number of requests that exceeded the rate limits or were not GET."""
+    missing: int = 0
+    """Number of requests for something that neither this server nor an upstream has."""
+    failed: int = 0
+    """Number of requests that this server could not answer now."""
     pieces: int = 0
     """Number of pieces sent."""
     bytes_sent: int = 0
     """Bytes of the bodies of all successful responses."""
+
+    def read(self) -> Iterable[Metric]:
+        """Return them in the form of Prometheus."""
+        outcomes = {"ok": self.succeeded, "refused": self.refused, "missing": self.missing, "failed": self.failed}
+        yield prometheus.build_counter("covey_requests", "Requests by outcome.", outcomes, label="outcome")
+        yield prometheus.build_counter(
+            "covey_sent_bytes", "Bytes of the bodies of successful responses.", self.bytes_sent
+        )
+        yield prometheus.build_counter("covey_sent_pieces", "Pieces sent.", self.pieces)
 
 
 class PieceServer:
@@ -82,6 +104,9 @@ class PieceServer:
         self._source, self._clock = source, clock
         self._limiter = ClientLimiter(limits or RateLimits())
         self.metrics = ServerMetrics()
+        self._registry = prometheus.build_registry()
+        self._registry.register(prometheus.ReadOnRequest(self.metrics.read))
+        self._registry.register(prometheus.ReadOnRequest(source.read_metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,18 +115,25 @@ class PieceServer:
         try:
             await self._answer(scope, send)
         except ProtocolError as error:
+            if error.status == 404:
+                self.metrics.missing += 1
+            else:
+                self.metrics.failed += 1
             await _send_error(send, error.status, error.code, error.message)
         except TransientError as error:
+            self.metrics.failed += 1
             # The message may name an upstream, which is the operator's business only.
             get_logger().info("cannot serve now", path=scope["path"], code=error.code, reason=error.message)
             await _send_error(send, 503, error.code, "not available now; repeat the request")
         except OSError as error:
+            self.metrics.failed += 1
             get_logger().warning("cannot serve", path=scope["path"], reason=str(error))
             await _send_error(send, 503, "unavailable", f"the server cannot read it now: {error.strerror}")
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         client = scope.get("client") or ("", 0)
         if scope["method"] != "GET":
+            self.metrics.refused += 1
             await _send_error(send, 405, "bad_method", "only GET is allowed", [(b"allow", b"GET")])
             return
         verify = scope["query_string"] == b"verify=1"
@@ -124,6 +156,8 @@ class PieceServer:
         elif path in ("/health", "/status"):
             body = {"status": "ok"} if path == "/health" else self._describe()
             await self._send(send, json.dumps(body).encode(), [_JSON, _NO_STORE])
+        elif path == "/metrics":
+            await self._send(send, prometheus.render(self._registry), [_PROMETHEUS, _NO_STORE])
         else:
             raise ProtocolError("not_found", "the server has no such path", status=404)
 
@@ -142,6 +176,7 @@ class PieceServer:
             body = view[start : start + _CHUNK]
             await send({"type": "http.response.body", "body": body, "more_body": start < last})
         self.metrics.pieces += 1
+        self.metrics.succeeded += 1
         self.metrics.bytes_sent += len(view)
 
     async def _open_piece(self, digest: Hash, *, verify: bool) -> memoryview | None:
@@ -155,12 +190,14 @@ class PieceServer:
         if (b"if-none-match", tag[1]) in scope["headers"]:
             await _start(send, 304, [tag, _NO_CACHE])
             await send({"type": "http.response.body", "body": b""})
+            self.metrics.succeeded += 1
             return
         await self._send(send, data, [_JSON, _NO_CACHE, tag])
 
     async def _send(self, send: Send, data: bytes, headers: Headers) -> None:
         await _start(send, 200, [*headers, _length(len(data))])
         await send({"type": "http.response.body", "body": data})
+        self.metrics.succeeded += 1
         self.metrics.bytes_sent += len(data)
 
     async def _refuse(self, send: Send, wait_s: float) -> None:
@@ -170,14 +207,13 @@ class PieceServer:
         await _send_error(send, 429, "rate_limited", message, [retry])
 
     def _describe(self) -> dict[str, object]:
-        metrics = self.metrics
         return {
             **self._source.describe(),
-            "uptime_s": round(time.time() - metrics.started_at, 1),
-            "requests": metrics.requests,
-            "refused": metrics.refused,
-            "pieces_sent": metrics.pieces,
-            "bytes_sent": metrics.bytes_sent,
+            "uptime_s": round(time.time() - self.metrics.started_at, 1),
+            "requests": self.metrics.requests,
+            "refused": self.metrics.refused,
+            "pieces_sent": self.metrics.pieces,
+            "bytes_sent": self.metrics.bytes_sent,
         }
 
 

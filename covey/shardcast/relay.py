@@ -1,7 +1,8 @@
 """A relay: fetches ahead what the newest policies need, and anything else when a client asks for it.
 
 Nobody trusts a relay, and a relay does not trust its upstream: whatever it keeps or serves has the hash in its name.
-Heads have none. They are served as the upstream sends them, and a wrong one is replaced with the next poll.
+Heads have none, so the relay serves the union of what all upstreams say (`pool_heads`), and fetches ahead for each
+upstream on its own. An upstream that lies or stalls then delays nothing that another one names.
 """
 
 import asyncio
@@ -12,19 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from prometheus_client.core import Metric
+
 from covey.errors import CoveyError, ProtocolError
-from covey.protocol.head import Head
 from covey.protocol.ids import Hash
 from covey.runtime.log import get_logger
+from covey.runtime.prometheus import build_counter, build_gauge
 from covey.shardcast.flights import Flights, Misses
-from covey.shardcast.piece_cache import KEPT_DATASETS, SPARE_BYTES, PieceCache, select_mirrored
+from covey.shardcast.piece_cache import KEPT_DATASETS, SPARE_BYTES, PieceCache, list_mirrored
 from covey.shardcast.piece_files import Location
 from covey.shardcast.reachability import KEPT_POLICIES
-from covey.shardcast.relay_fetch import FetchedHead, RelayFetcher
+from covey.shardcast.relay_fetch import RelayFetcher
+from covey.shardcast.relay_heads import RelayHeads
 from covey.shardcast.upstream import Upstream
 
-_MOST_POOLS = 64
-"""Maximum number of pools that a relay learns from its clients."""
 _PRUNE_S = 60.0
 """Seconds after which a relay prunes even if no head has changed, and fetches ahead again after the disk was full."""
 _MAKE_ROOM_S = 5.0
@@ -38,7 +40,9 @@ class RelaySettings:
     """How a relay fetches and what it keeps. Example: RelaySettings(keep=3, pools=(1,))."""
 
     keep: int = KEPT_POLICIES
-    """Number of the newest policies of each pool that are fetched ahead and kept."""
+    """Number of the newest policies of each pool and upstream that are fetched ahead and kept. Honest upstreams name
+    the same ones.
+    """
     keep_datasets: int = KEPT_DATASETS
     """Number of data sets that are kept: those that were fetched last."""
     spare_bytes: int = SPARE_BYTES
@@ -48,20 +52,15 @@ class RelaySettings:
     poll_s: float = 1.0
     """Seconds between two requests for the head of a pool."""
     fresh_s: float = 0.2
-    """Seconds for which a head is served without asking the upstream."""
+    """Seconds for which a head is served without asking the upstreams."""
     fetches: int = 8
     """Maximum number of pieces, manifests and records that are fetched at once."""
     ahead: int = 4
-    """Maximum number of pieces that are fetched ahead at once."""
+    """Maximum number of pieces that are fetched ahead at once for each upstream."""
 
 
-@dataclass(slots=True)
-class _PoolState:
-    head: FetchedHead | None = None
-    checked_at: float = float("-inf")
-    """Time at which the upstream last confirmed the head."""
-    is_mirrored: bool = False
-    """Whether everything that is fetched ahead is here."""
+class _NoRoomError(Exception):
+    """A piece was fetched but not stored. Fetching ahead ends, because others would not be stored either."""
 
 
 class Relay:
@@ -76,23 +75,27 @@ class Relay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache, self._settings, self._clock = cache, settings or RelaySettings(), clock
-        self._fetcher = RelayFetcher(cache, upstreams, make_room=self._make_room)
-        self._pools = {pool: _PoolState() for pool in self._settings.pools}
-        for pool in cache.list_pools():
-            data = cache.find_head(pool)
-            self._pools[pool] = _PoolState(None if data is None else FetchedHead(data, None, ""))
+        keep, ahead = self._settings.keep, self._settings.ahead * len(upstreams)
+        self._fetcher = RelayFetcher(cache, upstreams, keep=keep, make_room=self._make_room)
+        self._news = [asyncio.Event() for _ in upstreams]
+        """One event for each upstream, set when one of its heads has changed."""
+        self._heads = RelayHeads(
+            self._fetcher,
+            pools=self._settings.pools,
+            fresh_s=self._settings.fresh_s,
+            on_change=lambda number: self._news[number].set(),
+            clock=clock,
+        )
         self._flights = Flights(most=512)
         self._misses = Misses()
-        self._threads = ThreadPoolExecutor(self._settings.fetches, "fetch")
-        self._head_threads = ThreadPoolExecutor(4, "head")
-        self._has_news = asyncio.Event()
+        self._threads = ThreadPoolExecutor(self._settings.fetches + ahead, "fetch")
         self._made_room_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to follow the known pools. Must be called in the event loop."""
-        loops = (self._poll_forever, self._abort_forever, self._mirror_forever)
-        self._tasks = [asyncio.create_task(loop()) for loop in loops]
+        mirrors = (self._mirror_forever(number) for number in range(len(self._news)))
+        self._tasks = [asyncio.create_task(loop) for loop in (self._poll_forever(), self._abort_forever(), *mirrors)]
 
     async def close(self) -> None:
         """End all requests and tasks."""
@@ -101,9 +104,9 @@ class Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._heads.close()
         await self._flights.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._head_threads.shutdown(wait=False, cancel_futures=True)
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
         """Return a piece, fetched if need be. It is in memory if the disk is full."""
@@ -113,43 +116,55 @@ class Relay:
 
     async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a manifest, fetched if need be."""
-        find = partial(self._cache.find_manifest, address, verify=verify)
-        fetch = partial(self._fetcher.fetch_manifest, address)
-        return await self._flights.run(("manifest", address), partial(self._obtain, address, find, fetch))
+        return await self._get_manifest(address, verify=verify, is_listed=False)
 
     async def get_record(self, record: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a policy record, fetched if need be."""
-        find = partial(self._cache.find_record, record, verify=verify)
-        fetch = partial(self._fetcher.fetch_record, record)
-        return await self._flights.run(("record", record), partial(self._obtain, record, find, fetch))
+        return await self._get_record(record, verify=verify, is_listed=False)
 
     async def get_head(self, pool: int) -> bytes:
-        """Return the head as the upstream has it now, or the last one if the upstream does not answer."""
-        state = self._pools.get(pool)
-        if state is None or self._clock() - state.checked_at > self._settings.fresh_s:
-            try:
-                return await self._flights.run(("head", pool), partial(self._refresh, pool))
-            except CoveyError:
-                if state is None or state.head is None:
-                    raise
-        if state.head is None:
-            raise ProtocolError("not_found", f"no upstream has a head of pool {pool}", status=404)
-        return state.head.data
+        """Return the union of the heads that the upstreams have now, or the last one if none of them answers."""
+        return await self._heads.get(pool)
 
     def describe(self) -> Mapping[str, object]:
         """Return the values of /status. Everybody can read them, so they do not name the upstreams."""
         upstreams = [
-            {"number": number, "failures": each.failures, "bytes_per_s": round(each.rate)}
+            {
+                "number": number,
+                "failures": each.failures,
+                "bytes_per_s": round(each.rate),
+                "pools": self._heads.describe_upstream(number - 1),
+            }
             for number, each in enumerate(self._fetcher.upstreams, 1)
         ]
-        pools = {}
-        for pool, state in self._pools.items():
-            policies = () if state.head is None else Head.from_bytes(state.head.data).policies
-            newest = max((policy.step for policy in policies), default=None)
-            age_s = round(self._clock() - state.checked_at, 1) if state.head is not None else None
-            pools[str(pool)] = {"newest_step": newest, "head_age_s": age_s, "is_mirrored": state.is_mirrored}
         disk = {**self._cache.describe(), "is_full": self._fetcher.is_full}
-        return {"role": "relay", "upstreams": upstreams, "pools": pools, **disk}
+        return {"role": "relay", "upstreams": upstreams, "pools": self._heads.describe(), **disk}
+
+    def read_metrics(self) -> Iterable[Metric]:
+        """Return the metrics of upstreams, heads and disk. Upstreams have the numbers of /status."""
+        upstreams = {str(number): each for number, each in enumerate(self._fetcher.upstreams, 1)}
+        received = {number: each.received_bytes for number, each in upstreams.items()}
+        failed = {number: each.failed_requests for number, each in upstreams.items()}
+        text = "Bytes received from an upstream."
+        yield build_counter("covey_upstream_received_bytes", text, received, label="upstream")
+        text = "Requests to an upstream that failed or brought wrong bytes."
+        yield build_counter("covey_upstream_failures", text, failed, label="upstream")
+        yield from self._heads.read_metrics()
+        yield from self._cache.read_metrics()
+        text = "1 if something could not be stored, because there is no room. It is then served from memory."
+        yield build_gauge("covey_disk_is_full", text, self._fetcher.is_full)
+
+    async def _get_manifest(self, address: Hash, *, verify: bool, is_listed: bool) -> bytes:
+        find = partial(self._cache.find_manifest, address, verify=verify)
+        fetch = partial(self._fetcher.fetch_manifest, address)
+        work = partial(self._obtain, address, find, fetch, is_listed=is_listed)
+        return await self._flights.run(("manifest", address), work)
+
+    async def _get_record(self, record: Hash, *, verify: bool, is_listed: bool) -> bytes:
+        find = partial(self._cache.find_record, record, verify=verify)
+        fetch = partial(self._fetcher.fetch_record, record)
+        work = partial(self._obtain, record, find, fetch, is_listed=is_listed)
+        return await self._flights.run(("record", record), work)
 
     async def _obtain_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
         if self._cache.has_piece(digest):
@@ -159,54 +174,23 @@ class Relay:
         is_listed = self._cache.is_listed(digest)
         return await self._fetch(digest, partial(self._fetcher.fetch_piece, digest), is_listed=is_listed)
 
-    async def _obtain(self, address: Hash, find: Callable[[], bytes | None], fetch: Callable[[], bytes]) -> bytes:
+    async def _obtain(
+        self, address: Hash, find: Callable[[], bytes | None], fetch: Callable[[], bytes], *, is_listed: bool
+    ) -> bytes:
         found = await asyncio.to_thread(find)
-        return found if found is not None else await self._fetch(address, fetch, is_listed=False)
+        return found if found is not None else await self._fetch(address, fetch, is_listed=is_listed)
 
     async def _fetch(self, key: Hash, fetch: Callable[[], Result], *, is_listed: bool) -> Result:
         self._misses.require_promising(key, is_listed=is_listed, now=self._clock())
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, fetch)
         except ProtocolError:
-            self._misses.add(key, now=self._clock())
+            self._misses.add(key, now=self._clock(), is_listed=is_listed)
             raise
-
-    async def _refresh(self, pool: int) -> bytes:
-        """Ask the upstream for a head, and announce it if it has changed."""
-        state, key = self._pools.get(pool), ("head", pool)
-        if state is None:
-            self._misses.require_promising(key, is_listed=False, now=self._clock())
-        loop, known = asyncio.get_running_loop(), None if state is None else state.head
-        try:
-            fetched = await loop.run_in_executor(self._head_threads, self._fetcher.fetch_head, pool, known)
-        except ProtocolError:
-            if state is None:
-                self._misses.add(key, now=self._clock())
-            else:
-                state.checked_at = self._clock()
-            raise
-        if state is None:
-            state = _PoolState()
-            if len(self._pools) < _MOST_POOLS:
-                self._pools[pool] = state
-        if known is None or known.data != fetched.data:
-            state.is_mirrored = False
-            self._has_news.set()
-        state.head, state.checked_at = fetched, self._clock()
-        return fetched.data
 
     async def _poll_forever(self) -> None:
-        failed: set[int] = set()
         while True:
-            pools = list(self._pools)
-            shared = (self._flights.run(("head", pool), partial(self._refresh, pool)) for pool in pools)
-            for pool, result in zip(pools, await asyncio.gather(*shared, return_exceptions=True), strict=True):
-                if isinstance(result, CoveyError) and pool not in failed:
-                    failed.add(pool)
-                    get_logger().warning("head is not updated", pool=pool, reason=result.message)
-                elif not isinstance(result, BaseException) and pool in failed:
-                    failed.discard(pool)
-                    get_logger().info("head is updated again", pool=pool)
+            await self._heads.poll()
             await asyncio.sleep(self._settings.poll_s)
 
     async def _abort_forever(self) -> None:
@@ -215,55 +199,68 @@ class Relay:
                 upstream.abort_overdue()
             await asyncio.sleep(1)
 
-    async def _mirror_forever(self) -> None:
-        """Fetch ahead after each change of a head, and again after a while if something was not available."""
-        is_complete = True
+    async def _mirror_forever(self, number: int) -> None:
+        """Fetch ahead after each change of an upstream's head, and again after a while if something was missing."""
+        news, should_wait = self._news[number], True
         while True:
             try:
-                should_wait = is_complete or self._fetcher.is_full
                 async with asyncio.timeout(_PRUNE_S if should_wait else 2 * self._settings.poll_s):
-                    await self._has_news.wait()
+                    await news.wait()
             except TimeoutError:
                 pass
-            self._has_news.clear()
-            is_complete = await self._mirror()
+            news.clear()
+            should_wait = await self._mirror(number)
 
-    async def _mirror(self) -> bool:
-        """Fetch what the newest policies need, the newest first, and prune. Returns whether everything is here.
+    async def _mirror(self, number: int) -> bool:
+        """Fetch what the newest policies of an upstream need, the newest first, and prune.
 
-        Ends early if a head changes meanwhile.
+        Returns whether everything is here or there is no room. Ends early if a head of this upstream changes meanwhile.
         """
-        states = [(state, state.head) for state in self._pools.values()]
-        heads = [
-            (state, select_mirrored(Head.from_bytes(head.data), self._settings.keep))
-            for state, head in states
-            if head is not None
-        ]
-        policies = [policy for _, head in heads for policy in head.policies]
-        ways = [way for policy in policies for way in sorted(policy.ways, key=lambda way: way.size)]
-        is_complete = await self._run_all(policies, lambda policy: self.get_record(policy.record, verify=False))
-        is_complete &= await self._run_all(ways, lambda way: self.get_manifest(way.manifest, verify=False))
-        if is_complete:  # Otherwise the pieces of a missing manifest would be removed.
-            await asyncio.to_thread(self._prune, self._settings.spare_bytes)
         self._fetcher.is_full = False
-        pieces: dict[Hash, None] = {}
+        named = [(heads, head) for heads in self._heads.pools.values() if (head := heads.heads.get(number)) is not None]
+        policies = list_mirrored([head.mirrored for _, head in named], self._settings.keep)
+        ways, run_all = [way for policy in policies for way in policy.ways], partial(self._run_all, self._news[number])
+        get_record = partial(self._get_record, verify=False, is_listed=True)
+        get_manifest = partial(self._get_manifest, verify=False, is_listed=True)
+        is_complete = await run_all(policies, lambda policy: get_record(policy.record))
+        is_complete &= await run_all(ways, lambda way: get_manifest(way.manifest))
+        if is_complete:  # Otherwise the pieces of a missing manifest would be removed.
+            await asyncio.to_thread(self._prune)
+        pieces: dict[Hash, int] = {}
         for way in ways:
             listed = await asyncio.to_thread(self._cache.list_pieces, way.manifest)
-            pieces |= dict.fromkeys(listed or ())
-        missing = [digest for digest in pieces if not self._cache.has_piece(digest)]
-        is_complete &= await self._run_all(missing, lambda digest: self.get_piece(digest, verify=False))
-        for state, head in heads:
-            state.is_mirrored = is_complete and state.head is not None and head.pool in self._pools
-        return is_complete or self._has_news.is_set()
+            pieces |= listed or {}
+            is_complete &= listed is not None
+        select = partial(self._cache.select_needed, self._heads.list_mirrored(), self._settings.keep)
+        needed, _ = await asyncio.to_thread(select)
+        missing = [digest for digest in pieces if digest in needed and not self._cache.has_piece(digest)]
+        try:
+            is_complete &= await run_all(missing, self._fetch_ahead)
+        except _NoRoomError:
+            is_complete = False
+        if pieces.keys() - needed:
+            is_complete = False
+            self._fetcher.report_full(f"the newest policies exceed the limit of {self._cache.max_bytes} bytes")
+        for heads, head in named:
+            if is_complete and heads.heads.get(number) is head:
+                heads.mirrored.add(number)
+        return is_complete or self._fetcher.is_full
 
-    async def _run_all(self, items: Iterable[Item], work: Callable[[Item], Awaitable[object]]) -> bool:
-        """Do the work for all items, several at once. Returns whether all succeeded. Ends early if a head changes."""
+    async def _fetch_ahead(self, digest: Hash) -> None:
+        await self.get_piece(digest, verify=False)
+        if not self._cache.has_piece(digest):
+            raise _NoRoomError
+
+    async def _run_all(
+        self, news: asyncio.Event, items: Iterable[Item], work: Callable[[Item], Awaitable[object]]
+    ) -> bool:
+        """Do the work for all items, several at once. Returns whether all succeeded. Ends early if there is news."""
         queue, is_complete = iter(items), True
 
         async def run() -> None:
             nonlocal is_complete
             for item in queue:
-                if self._has_news.is_set() or self._fetcher.is_full:
+                if news.is_set():
                     is_complete = False
                     return
                 try:
@@ -272,17 +269,26 @@ class Relay:
                     is_complete = False
                     get_logger().debug("cannot fetch ahead", reason=str(error))
 
-        await asyncio.gather(*(run() for _ in range(self._settings.ahead)))
-        return is_complete and not self._fetcher.is_full
+        results = await asyncio.gather(*(run() for _ in range(self._settings.ahead)), return_exceptions=True)
+        for error in filter(None, results):
+            raise error
+        return is_complete
 
-    def _prune(self, spare_bytes: int) -> None:
-        keep, keep_datasets = self._settings.keep, self._settings.keep_datasets
+    def _prune(self, spare_share: float = 1.0) -> None:
+        settings = self._settings
         try:
-            self._cache.prune(keep=keep, keep_datasets=keep_datasets, spare_bytes=spare_bytes)
+            self._cache.prune(
+                self._heads.list_mirrored(),
+                keep=settings.keep,
+                keep_datasets=settings.keep_datasets,
+                spare_bytes=settings.spare_bytes,
+                spare_share=spare_share,
+            )
         except OSError as error:
             get_logger().warning("cannot prune", reason=str(error), root=str(self._cache.root))
 
     def _make_room(self) -> None:
+        """Remove the older half of the spare pieces."""
         if self._clock() - self._made_room_at >= _MAKE_ROOM_S:
             self._made_room_at = self._clock()
-            self._prune(0)
+            self._prune(spare_share=0.5)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from covey.errors import ProtocolError, TransientError
@@ -14,22 +13,13 @@ from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
 from covey.protocol.transport import MAX_MANIFEST_BYTES
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import read_contents
-from covey.shardcast.piece_cache import PieceCache
+from covey.shardcast.piece_cache import PieceCache, select_mirrored
 from covey.shardcast.piece_files import Location
+from covey.shardcast.pool_heads import FetchedHead
 from covey.shardcast.upstream import Upstream
 
 _WARN_EVERY_S = 60.0
 Stored = TypeVar("Stored")
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedHead:
-    """The head of a pool as an upstream sent it. Example: FetchedHead(b"{...}", '"5f..."', "http://10.0.0.1:9001")."""
-
-    data: bytes
-    etag: str | None
-    source: str
-    """URL of the upstream."""
 
 
 class RelayFetcher:
@@ -42,20 +32,25 @@ class RelayFetcher:
         cache: PieceCache,
         upstreams: Sequence[Upstream],
         *,
+        keep: int,
         make_room: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make_room` is called when the disk is full."""
-        self.cache, self.upstreams = cache, tuple(upstreams)
+        """`keep` is the number of policies that are fetched ahead. `make_room` is called when the disk is full or the
+        pieces have reached their limit.
+        """
+        self.cache, self.upstreams, self.keep = cache, tuple(upstreams), keep
         self._make_room, self._clock = make_room, clock
         self._warned_at = float("-inf")
         self._local = threading.local()
         """Buffer of each thread for a piece."""
         self.is_full = False
-        """Whether the last thing could not be stored, because the disk is full."""
+        """Whether something could not be stored, because the disk is full or the pieces have reached their limit. It
+        ends with the next piece that is stored.
+        """
 
     def fetch_piece(self, digest: Hash) -> Location | memoryview:
-        """Return where the piece is now, or its bytes if the disk is full."""
+        """Return where the piece is now, or its bytes if the disk is full or the pieces have reached their limit."""
 
         def verify(data: memoryview) -> None:
             if compute_blake3(data) != digest:
@@ -65,7 +60,10 @@ class RelayFetcher:
             self._local.buffer = memoryview(bytearray(PIECE_BYTES))
         data = self._fetch(get_piece_path(digest), self._local.buffer, verify)
         stored = self._store(lambda: self.cache.add_piece(digest, data))
-        return memoryview(bytes(data)) if stored is None else stored
+        if stored is None:
+            return memoryview(bytes(data))
+        self.is_full = False
+        return stored
 
     def fetch_manifest(self, address: Hash) -> bytes:
         """Return the bytes of a manifest."""
@@ -82,26 +80,35 @@ class RelayFetcher:
         self._store(lambda: self.cache.add_record(record, data))
         return data
 
-    def fetch_head(self, pool: int, known: FetchedHead | None) -> FetchedHead:
-        """Return the pool's head. It is `known` if that is still the same at its upstream."""
-        failure: TransientError | None = None
-        for upstream in self._order():
-            etag = known.etag if known is not None and known.source == upstream.url else None
-            try:
-                reply = upstream.request(get_head_path(pool), memoryview(bytearray(MAX_HEAD_BYTES)), etag=etag)
-                if reply.status == 304 and known is not None:
-                    return known
-                if reply.status != 404:
-                    data = bytes(self._require_ok(upstream, reply.status, reply.body))
-                    if Head.from_bytes(data).pool != pool:
-                        raise ProtocolError("bad_head", "the head belongs to another pool", status=502)
-                    self._store(lambda data=data: self.cache.add_head(pool, data))  # type: ignore[misc]
-                    return FetchedHead(data, reply.etag, upstream.url)
-            except TransientError as error:
-                failure = error
-            except ProtocolError as error:
-                failure = self._blame(upstream, get_head_path(pool), error)
-        raise failure or ProtocolError("not_found", f"no upstream has a head of pool {pool}", status=404)
+    def fetch_head(self, upstream: Upstream, pool: int, known: FetchedHead | None) -> FetchedHead:
+        """Return the pool's head at one upstream. It is `known` if that has not changed."""
+        path, etag = get_head_path(pool), None if known is None else known.etag
+        reply = upstream.request(path, memoryview(bytearray(MAX_HEAD_BYTES)), etag=etag)
+        if reply.status == 304 and known is not None:
+            return known
+        if reply.status == 404:
+            raise ProtocolError("not_found", f"no upstream has a head of pool {pool}", status=404)
+        data = bytes(reply.body)
+        try:
+            head = Head.from_bytes(data)
+            if head.pool != pool:
+                raise ProtocolError("bad_head", "the head belongs to another pool", status=502)
+        except ProtocolError as error:
+            raise self._blame(upstream, path, error) from error
+        return FetchedHead(data, reply.etag, select_mirrored(head, self.keep))
+
+    def store_head(self, pool: int, data: bytes) -> None:
+        """Store the head that is served, unless the disk is full."""
+        self._store(lambda: self.cache.add_head(pool, data))
+
+    def report_full(self, reason: str) -> None:
+        """Log now and then that something could not be stored."""
+        self.is_full = True
+        now = self._clock()
+        if now - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = now
+            fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
+            get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)
 
     def _fetch(self, path: str, buffer: memoryview, verify: Callable[[memoryview], object]) -> memoryview:
         """Return verified bytes from the first upstream that sends them, as a part of the buffer.
@@ -115,21 +122,15 @@ class RelayFetcher:
                     reply = upstream.request(path + query, buffer)
                     if reply.status == 404:
                         break
-                    body = self._require_ok(upstream, reply.status, reply.body)
-                    verify(body)
-                    return body
+                    verify(reply.body)
+                    upstream.succeed()
+                    return reply.body
                 except TransientError as error:
                     failure = error
                     break
                 except ProtocolError as error:
                     failure = self._blame(upstream, path, error)
         raise failure or ProtocolError("not_found", f"no upstream has {path}", status=404)
-
-    def _require_ok(self, upstream: Upstream, status: int, body: memoryview) -> memoryview:
-        if status != 200:
-            upstream.fail()
-            raise TransientError("upstream_failed", f"{upstream.url} answered with status {status}")
-        return body
 
     def _blame(self, upstream: Upstream, path: str, error: ProtocolError) -> TransientError:
         upstream.fail()
@@ -144,25 +145,13 @@ class RelayFetcher:
         return sorted(usable, key=lambda upstream: upstream.failures)
 
     def _store(self, store: Callable[[], Stored]) -> Stored | None:
-        """Store something, after making room if need be. Returns None if the disk is full."""
+        """Store something, after making room if need be. Returns None if there is no room."""
         try:
-            stored = store()
+            return store()
         except OSError:
             self._make_room()
-            try:
-                stored = store()
-            except OSError as error:
-                self._warn(error)
-                return None
-        self.is_full = False
-        return stored
-
-    def _warn(self, error: OSError) -> None:
-        self.is_full = True
-        now = self._clock()
-        if now - self._warned_at >= _WARN_EVERY_S:
-            self._warned_at = now
-            fix = "Free space there, or keep fewer policies with --keep-policies"
-            get_logger().warning(
-                "cannot store, serves from memory", reason=str(error), root=str(self.cache.root), fix=fix
-            )
+        try:
+            return store()
+        except OSError as error:
+            self.report_full(str(error))
+            return None

@@ -1,4 +1,4 @@
-"""One HTTP connection to a relay, for one thread. Bodies are read straight into the caller's memory.
+"""One HTTP connection to a relay or origin, for one thread. Bodies are read straight into the caller's memory.
 
 A download moves gigabytes per second, so the standard library's blocking client is used: it adds no copy, and a thread
 that waits for the network costs nothing. Another thread may end a request with `abort`.
@@ -17,6 +17,8 @@ CONNECT_S = 3.0
 _SILENCE_S = 30.0
 """Timeout in seconds without any byte. The downloader's own deadlines are usually far shorter."""
 _LONGEST_WAIT_S = 30.0
+_DRAINED = 1 << 16
+"""Maximum size in bytes of an error's body that is read, so that its connection can be used again."""
 _CHUNK = 1 << 18
 """Maximum number of bytes that are received at once."""
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
@@ -29,6 +31,10 @@ class DeliveryError(Exception):
 
 class LackingError(DeliveryError):
     """The source answered that it does not have it."""
+
+
+class UnchangedError(DeliveryError):
+    """The source answered that the resource still has the ETag that the request named."""
 
 
 class BusyError(DeliveryError):
@@ -46,16 +52,22 @@ class SilentError(DeliveryError):
 class Connection:
     """A connection that is opened by the first request and again after a failure. It does not follow redirects."""
 
-    def __init__(self, url: str) -> None:
-        """`url` is the base URL of a source, as checked by `is_source_url`."""
+    def __init__(self, url: str, *, connect_s: float = CONNECT_S, silence_s: float = _SILENCE_S) -> None:
+        """`url` is the base URL of a source, as checked by `is_source_url`.
+
+        A connection attempt fails after `connect_s` seconds, and a request after `silence_s` seconds without a byte.
+        """
         parts = urlsplit(url)
         is_secure = parts.scheme == "https"
         self._context = ssl.create_default_context() if is_secure else None
         self._address = (parts.hostname or "", parts.port or (443 if is_secure else 80))
         self._http = http.client.HTTPConnection(*self._address)
         self._prefix = parts.path.rstrip("/")
+        self._connect_s, self._silence_s = connect_s, silence_s
         self.received = 0
         """Bytes of the current body that have arrived."""
+        self.etag: str | None = None
+        """ETag of the last answer. None if it has none."""
         self._is_aborted = False
 
     def get(self, path: str, limit: int) -> memoryview:
@@ -76,13 +88,20 @@ class Connection:
         with self._request(path) as response:
             if response.length not in (None, len(target)):
                 raise DeliveryError(f"offers {response.length} bytes instead of {len(target)}")
-            while self.received < len(target):
-                size = _receive(response, target[self.received : self.received + _CHUNK])
-                if not size:
-                    raise ConnectionError(f"the end came after {self.received} of {len(target)} bytes")
-                self.received += size
-            if _receive(response, memoryview(bytearray(1))):
-                raise DeliveryError(f"sends more than {len(target)} bytes")
+            self._receive_all(response, target)
+            if self.received < len(target):
+                raise ConnectionError(f"the end came after {self.received} of {len(target)} bytes")
+
+    def get_within(self, path: str, buffer: memoryview, *, etag: str | None = None) -> memoryview:
+        """Return the body of a resource as a part of `buffer`, whose size is the maximum.
+
+        Raises UnchangedError if the resource still has the ETag, and DeliveryError if it is not delivered.
+        """
+        with self._request(path, etag) as response:
+            if (response.length or 0) > len(buffer):
+                raise DeliveryError(f"offers {response.length} bytes, and at most {len(buffer)} are allowed")
+            self._receive_all(response, buffer)
+            return buffer[: self.received]
 
     def abort(self) -> None:
         """End the current request from another thread. It raises SilentError."""
@@ -96,15 +115,21 @@ class Connection:
         self._http.close()
 
     @contextmanager
-    def _request(self, path: str) -> Iterator[http.client.HTTPResponse]:
+    def _request(self, path: str, etag: str | None = None) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield the response, of which the body follows. Raises DeliveryError if there is none.
 
-        The connection is closed unless the caller reads the whole body.
+        The connection is closed unless the caller reads the whole body or the body of an error is small.
         """
-        self.received, self._is_aborted = 0, False
+        self.received, self.etag, self._is_aborted = 0, None, False
         response, is_complete = None, False
         try:
-            response = self._send_twice(path)
+            response = self._send_twice(path, etag)
+            self.etag = response.headers.get("etag")
+            if response.status != 200 and response.length is not None and response.length <= _DRAINED:
+                response.read()
+                is_complete = True
+            if response.status == 304:
+                raise UnchangedError("still has the same")
             if response.status == 404:
                 raise LackingError("does not have it")
             if response.status == 429:
@@ -122,21 +147,22 @@ class Connection:
             if not is_complete:
                 self.close()
 
-    def _send_twice(self, path: str) -> http.client.HTTPResponse:
+    def _send_twice(self, path: str, etag: str | None) -> http.client.HTTPResponse:
         """Send a request, a second time if the server has closed a kept connection meanwhile."""
         was_open = self._http.sock is not None
         try:
-            return self._send(path)
+            return self._send(path, etag)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             self._http.close()
             if not was_open or self._is_aborted:
                 raise
-        return self._send(path)
+        return self._send(path, etag)
 
-    def _send(self, path: str) -> http.client.HTTPResponse:
+    def _send(self, path: str, etag: str | None) -> http.client.HTTPResponse:
         if self._http.sock is None:
             self._connect()
-        self._http.request("GET", self._prefix + path, headers={"accept-encoding": "identity"})
+        headers = {"accept-encoding": "identity"} | ({"if-none-match": etag} if etag else {})
+        self._http.request("GET", self._prefix + path, headers=headers)
         return self._http.getresponse()
 
     def _connect(self) -> None:
@@ -144,7 +170,7 @@ class Connection:
         failure = OSError("the host has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
             self._http.sock = sock = socket.socket(family, kind, protocol)
-            sock.settimeout(CONNECT_S)
+            sock.settimeout(self._connect_s)
             try:
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -161,7 +187,17 @@ class Connection:
             sock = self._context.wrap_socket(sock, server_hostname=self._address[0], do_handshake_on_connect=False)
             self._http.sock = sock  # Before the handshake, so that `abort` can end it.
             sock.do_handshake()
-        sock.settimeout(_SILENCE_S)
+        sock.settimeout(self._silence_s)
+
+    def _receive_all(self, response: http.client.HTTPResponse, target: memoryview) -> None:
+        """Receive a body to its end. Raises DeliveryError if it exceeds `target`."""
+        while self.received < len(target):
+            size = _receive(response, target[self.received : self.received + _CHUNK])
+            if not size:
+                return
+            self.received += size
+        if _receive(response, memoryview(bytearray(1))):
+            raise DeliveryError(f"sends more than {len(target)} bytes")
 
 
 def _parse_seconds(text: str | None) -> float:

@@ -1,22 +1,17 @@
 """Blocking HTTP requests to an origin or another relay, for threads of a relay.
 
-The body is received into a buffer of the caller: no copies, no event loop. Redirects are not followed, and the size is
-checked before a byte of the body is read. Every request has a deadline, which `abort_overdue` enforces, so a peer
-that sends a byte now and then cannot hold a thread.
+Every request has a deadline, which `abort_overdue` enforces, so a peer that sends a byte now and then cannot hold a
+thread. An upstream that does not answer is left alone for a moment.
 """
 
-import http.client
-import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
-from urllib.parse import urlsplit
 
 from covey.errors import OperatorError, TransientError
 from covey.runtime.urls import hide_secrets, is_plain_url
+from covey.shardcast.source_connection import Connection, DeliveryError, LackingError, SilentError, UnchangedError
 
 _SMOOTHING = 0.2
 _LEAST_RATE, _FIRST_RATE = 15_000.0, 1_000_000.0
@@ -25,8 +20,10 @@ _PATIENCE = 8.0
 """A request may take this many times as long as the measured rate suggests."""
 _UNREACHABLE, _PAUSE_S = 3, 1.0
 """After this many requests without an answer, none is sent for this many seconds."""
-_DRAINED = 1 << 16
-"""Maximum size of an error's body that is read, so that its connection can be used again."""
+_FORGIVEN_AFTER_S = 60.0
+"""Seconds after its last failure from which on an answer clears the failures of an upstream."""
+_MEASURED_BYTES = 1 << 16
+"""Size in bytes from which on an answer tells the rate. A smaller one tells the latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,7 @@ class UpstreamReply:
     """An answer of an upstream. Example: UpstreamReply(200, memoryview(b"..."), '"5f..."')."""
 
     status: int
+    """200, 304 or 404."""
     body: memoryview
     """Empty unless the status is 200."""
     etag: str | None
@@ -60,21 +58,22 @@ class Upstream:
                 f"{hide_secrets(url)} is not a URL of an origin",
                 fix="Pass one such as http://host:port",
             )
-        parts = urlsplit(url.rstrip("/"))
         self.url = hide_secrets(url.rstrip("/"))
         """URL for messages."""
         self.rate = _FIRST_RATE
         """Moving average of the bytes/s of one connection."""
         self.failures = 0
-        """Number of failures since the last success."""
-        self._prefix, self._stall_s, self._connect_s, self._base_s = parts.path, stall_s, connect_s, base_s
-        self._host, self._port = cast(str, parts.hostname), parts.port
-        self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        """Number of failures since the last bytes that were right, or since a minute without a failure."""
+        self.received_bytes, self.failed_requests = 0, 0
+        """Bytes received and failures since the start."""
+        self._full_url, self._stall_s, self._connect_s, self._base_s = url, stall_s, connect_s, base_s
         self._clock = clock
-        self._idle: deque[http.client.HTTPConnection] = deque()
-        self._deadlines: dict[http.client.HTTPConnection, float] = {}
+        self._idle: list[Connection] = []
+        self._deadlines: dict[Connection, float] = {}
+        """Deadlines of the requests under way."""
         self._lock = threading.Lock()
         self._is_closed = False
+        self._failed_at = float("-inf")
         self._unreachable, self._unreachable_at = 0, float("-inf")
         """Number of consecutive requests without an answer, and the time of the last one."""
 
@@ -82,21 +81,26 @@ class Upstream:
         """Return the answer to a GET request. The body is a part of `buffer`, whose size is the maximum.
 
         With an ETag, status 304 means that the document has not changed.
-        Raises TransientError("upstream_unreachable") if there is no answer, or one that is late, incomplete or too
-        large.
+        Raises TransientError("upstream_unreachable") if there is no answer, or one that is late or incomplete.
+        Raises TransientError("upstream_failed") if the answer is too large or has another status.
         """
-        headers = {"accept-encoding": "identity"} | ({"if-none-match": etag} if etag else {})
-        begun = self._clock()
+        connection, begun = self._take(len(buffer)), self._clock()
         try:
-            reply = self._try_twice(path, headers, buffer)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            self.fail()
+            reply = self._exchange(connection, path, buffer, etag)
+        except SilentError as error:
             self._unreachable, self._unreachable_at = self._unreachable + 1, self._clock()
-            raise TransientError("upstream_unreachable", f"{self.url}{path} was not received: {reason}") from error
-        if reply.status == 200:
-            self._learn(len(reply.body), self._clock() - begun)
-        self.failures, self._unreachable = 0, 0
+            self.fail()
+            raise TransientError("upstream_unreachable", f"{self.url}{path} was not received: it {error}") from error
+        except DeliveryError as error:
+            self._unreachable = 0
+            self.fail()
+            raise TransientError("upstream_failed", f"{self.url}{path} was not received: it {error}") from error
+        finally:
+            self._learn(connection.received, self._clock() - begun)
+            self._put_back(connection)
+        self._unreachable = 0
+        if self._clock() - self._failed_at > _FORGIVEN_AFTER_S:
+            self.failures = 0
         return reply
 
     @property
@@ -106,96 +110,61 @@ class Upstream:
 
     def fail(self) -> None:
         """Count a failure."""
-        self.failures += 1
+        with self._lock:
+            self.failures, self._failed_at = self.failures + 1, self._clock()
+            self.failed_requests += 1
+
+    def succeed(self) -> None:
+        """Note that bytes were right. A head does not count, because nobody can tell whether it is."""
+        self.failures = 0
 
     def abort_overdue(self) -> None:
         """End the requests whose deadline has passed. Must be called about once per second."""
         now = self._clock()
         with self._lock:
-            overdue = [connection for connection, deadline in self._deadlines.items() if now > deadline]
-        for connection in overdue:
-            _shut_down(connection)
+            for connection, deadline in self._deadlines.items():
+                if now > deadline:
+                    connection.abort()
 
     def close(self) -> None:
-        """Close all connections, including those in use."""
-        self._is_closed = True
+        """Close all connections and end the requests under way."""
         with self._lock:
+            self._is_closed = True
             for connection in self._deadlines:
-                _shut_down(connection)
-        while self._idle:
-            self._idle.pop().close()
+                connection.abort()
+            while self._idle:
+                self._idle.pop().close()
 
-    def _try_twice(self, path: str, headers: Mapping[str, str], buffer: memoryview) -> UpstreamReply:
-        """Repeat the request on a new connection if the server has closed an idle one."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._exchange(self._open(), path, headers, buffer)
-        try:
-            return self._exchange(connection, path, headers, buffer)
-        except (ConnectionError, http.client.RemoteDisconnected):
-            return self._exchange(self._open(), path, headers, buffer)
-
-    def _open(self) -> http.client.HTTPConnection:
-        if self._is_closed:
-            raise ConnectionAbortedError("the relay is ending")
-        connection = self._connection(self._host, self._port, timeout=self._connect_s)
-        connection.connect()
-        connection.sock.settimeout(self._stall_s)
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _exchange(
-        self, connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str], buffer: memoryview
-    ) -> UpstreamReply:
-        allowed_s = self._base_s + _PATIENCE * len(buffer) / max(self.rate, _LEAST_RATE)
+    def _take(self, size: int) -> Connection:
+        """Return a connection, for an answer of at most `size` bytes. Its deadline starts now."""
+        allowed_s = self._base_s + _PATIENCE * size / max(self.rate, _LEAST_RATE)
         with self._lock:
+            if self._is_closed:
+                raise TransientError("upstream_unreachable", "the relay is ending")
+            if self._idle:
+                connection = self._idle.pop()
+            else:
+                connection = Connection(self._full_url, connect_s=self._connect_s, silence_s=self._stall_s)
             self._deadlines[connection] = self._clock() + allowed_s
-        is_reusable = False
-        try:
-            connection.request("GET", self._prefix + path, headers=dict(headers))
-            response = connection.getresponse()
-            etag = response.getheader("etag")
-            if response.status == 200:
-                body = self._receive(response, buffer)
-            else:
-                body = buffer[:0]
-                response.read(_DRAINED)
-            is_reusable = not response.will_close and (response.status == 200 or response.isclosed())
-            response.close()
-            return UpstreamReply(response.status, body, etag)
-        finally:
-            with self._lock:
-                del self._deadlines[connection]
-            if is_reusable and not self._is_closed:
-                self._idle.append(connection)
-            else:
-                connection.close()
+            return connection
 
-    def _receive(self, response: http.client.HTTPResponse, buffer: memoryview) -> memoryview:
-        size = response.length
-        if size is None:
-            raise ValueError("the answer has no content-length")
-        if size > len(buffer):
-            raise ValueError(f"the answer has {size} bytes, which exceeds the maximum of {len(buffer)}")
-        file, received, begun = response.fp, 0, self._clock()
-        while received < size:
-            count = file.readinto1(buffer[received:size])
-            if not count:
-                self._learn(received, self._clock() - begun)
-                raise ValueError(f"the answer ended after {received} of {size} bytes")
-            received += count
-        return buffer[:size]
+    def _put_back(self, connection: Connection) -> None:
+        with self._lock:
+            del self._deadlines[connection]
+            self.received_bytes += connection.received
+            if self._is_closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def _exchange(self, connection: Connection, path: str, buffer: memoryview, etag: str | None) -> UpstreamReply:
+        try:
+            return UpstreamReply(200, connection.get_within(path, buffer, etag=etag), connection.etag)
+        except UnchangedError:
+            return UpstreamReply(304, buffer[:0], connection.etag)
+        except LackingError:
+            return UpstreamReply(404, buffer[:0], connection.etag)
 
     def _learn(self, size: int, seconds: float) -> None:
-        if size >= _DRAINED:
+        if size >= _MEASURED_BYTES:
             self.rate += _SMOOTHING * (size / max(seconds, 1e-6) - self.rate)
-
-
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    """End a connection that another thread reads from. Its read returns at once."""
-    try:
-        if connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # It has ended already.

@@ -23,6 +23,8 @@ class RawServer:
     def __init__(self, answer: Callable[[str, Send], bool | None], context: ssl.SSLContext | None = None) -> None:
         self.answer, self._context = answer, context
         self.paths: list[str] = []
+        self.heads: list[bytes] = []
+        """Request line and headers of each request."""
         self.connections = 0
         """Number of connections accepted so far."""
         self.open = 0
@@ -88,6 +90,7 @@ class RawServer:
                     data += part
                 head, _, data = data.partition(b"\r\n\r\n")
                 path = head.split(b" ")[1].decode()
+                self.heads.append(head)
                 self.paths.append(path)
                 if not self.answer(path, accepted.sendall):
                     return

@@ -6,10 +6,13 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
+from covey.protocol.head import Head, ServedPolicy, Way, build_head
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.http import find_free_ports, serve_http
 from covey.shardcast.origin import OriginSource
 from covey.shardcast.piece_server import PieceServer
+from tests.fakes.raw_server import RawServer as ThreadedRawServer
+from tests.fakes.raw_server import respond
 from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.integration
@@ -131,8 +134,8 @@ LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 4194304\r\n\r\n"
     [
         (b"", "timed out"),
         (LONG + b"x" * 1000, "timed out"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 4194305\r\n\r\n", "exceeds the maximum"),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "no content-length"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 4194305\r\n\r\n", "at most 4194304 are allowed"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "timed out"),
         (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", "status 302"),
         (b"nonsense\r\n\r\n", "nonsense"),
         (b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", "status 500"),
@@ -182,6 +185,44 @@ async def test_upstream_closes_idle_connections__requests_go_on(broadcast):
     assert inner.describe()["upstreams"][0]["failures"] == 0
     stop.set()
     await task
+
+
+@pytest.mark.parametrize("does_stall", [True, False], ids=["stall", "404"])
+async def test_upstream_with_a_false_head__what_the_other_one_says_is_fetched_ahead_and_served(broadcast, does_stall):
+    """The false policies are newer. Their manifests do not exist, or never arrive."""
+    hashes = iter(f"0x{number:064x}" for number in range(1000))
+    invented = [
+        ServedPolicy(step=step, record=next(hashes), ways=tuple(Way(manifest=next(hashes), size=1) for _ in range(8)))
+        for step in range(1000, 900, -1)
+    ]
+    false = build_head(1, invented)
+
+    def lie(path, send):
+        if path.startswith("/heads"):
+            send(respond(false.to_bytes()))
+        elif does_stall:
+            liar.is_closed.wait(10)
+        else:
+            send(respond(b"", 404))
+        return True
+
+    with ThreadedRawServer(lie) as liar:
+        origin, _ = await broadcast.add_origin()
+        broadcast.publisher.add_anchor(1)
+        relay, _ = await broadcast.add_relay(liar.url, origin, pools=(1,), stall_s=1)
+        for step in (2, 3):
+            made, begun = broadcast.publisher.add_anchor(step), time.monotonic()
+            async with asyncio.timeout(10):
+                while True:
+                    status = (await broadcast.http.get(f"{relay}/status")).json()
+                    pool = status["upstreams"][1]["pools"].get("1", {})
+                    if pool.get("newest_step") == step and pool["is_mirrored"]:
+                        break
+                    await asyncio.sleep(0.01)
+            assert time.monotonic() - begun < 3
+            assert await broadcast.get_pieces(relay, made.anchor) == [200, 200]
+            served = Head.from_bytes((await broadcast.http.get(f"{relay}/heads/1.json")).content)
+            assert {*broadcast.publisher.build_head().policies, *false.policies} == set(served.policies)
 
 
 async def test_upstream_away_and_back__relay_serves_meanwhile_and_recovers(broadcast):

@@ -83,6 +83,15 @@ def test_misses__budget__limits_unknown_things_only():
     misses.require_promising("unknown", is_listed=False, now=1)
 
 
+def test_misses__listed_things__leave_the_budget_for_unknown_ones():
+    misses = Misses(rate=1, burst=1)
+    for key in range(100):
+        misses.add(key, now=0, is_listed=True)
+    misses.require_promising("unknown", is_listed=False, now=0)
+    with pytest.raises(ProtocolError, match="not_found"):
+        misses.require_promising(99, is_listed=True, now=0)
+
+
 def test_misses__memory_is_bounded():
     misses = Misses(entries=2)
     for key in "abc":

@@ -1,13 +1,14 @@
 """A relay's folder: damage is removed, and only what the newest policies need stays."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.pieces import compute_blake3
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_cache import PieceCache, select_mirrored
+from covey.shardcast.piece_cache import PieceCache, list_mirrored, select_mirrored
 from covey.shardcast.piece_files import map_piece
 from tests.fakes.served_policies import Publisher, flip
 
@@ -74,7 +75,7 @@ def test_verify_all__removes_what_is_damaged(publisher, cache):
     flip(cache.root / "manifests" / made.anchor.address, 60)
     later = PieceCache(cache.root)
     assert later.verify_all() == 1
-    assert later.describe() == {"pieces": 1, "bytes_on_disk": 22}
+    assert later.describe() == {"pieces": 1, "bytes_on_disk": 22, "max_bytes": None}
     assert later.find_manifest(made.anchor.address) is None
 
 
@@ -168,3 +169,111 @@ def test_select_mirrored__thousands_of_policies_of_one_step__two_at_most():
     ]
     selected = select_mirrored(Head(pool=1, policies=tuple(policies)), 2)
     assert [policy.step for policy in selected.policies] == [7, 7, 6]
+
+
+def list_present(cache, pieces):
+    return [cache.has_piece(piece.digest) for piece in pieces]
+
+
+def add_numbered(cache, number, size=100):
+    """Add a piece, as if it had been fetched at this Unix time. Returns its hash, or None if it does not fit."""
+    data = number.to_bytes(2, "big") * (size // 2)
+    try:
+        location = cache.add_piece(compute_blake3(data), data)
+    except OSError:
+        return None
+    os.utime(location.path, ns=(number * 10**9, number * 10**9))
+    return compute_blake3(data)
+
+
+def measure(cache):
+    return sum(path.stat().st_size for path in (cache.root / "pieces").glob("*/*"))
+
+
+def test_limit__many_threads__is_never_exceeded_and_what_is_removed_makes_room(tmp_path):
+    cache = PieceCache(tmp_path, max_bytes=1050)
+    with ThreadPoolExecutor(8) as threads:
+        digests = list(threads.map(lambda number: add_numbered(cache, number), range(100)))
+        assert measure(cache) == 1000
+    kept = [digest for digest in digests if digest is not None]
+    assert len(kept) == 10
+    assert cache.describe() == {"pieces": 10, "bytes_on_disk": 1000, "max_bytes": 1050}
+    assert add_numbered(cache, 200, size=50) is not None
+    assert add_numbered(cache, 201, size=2) is None
+    flip(get_path(cache, kept[0]))
+    os.utime(get_path(cache, kept[0]), ns=(0, 0))
+    assert cache.find_piece(kept[0]) is None
+    assert add_numbered(cache, 202) is not None
+    get_path(cache, kept[1]).unlink()
+    assert cache.find_piece(kept[1]) is None
+    assert add_numbered(cache, 203) is not None
+    assert add_numbered(cache, 204) is None
+    assert cache.describe()["bytes_on_disk"] == measure(cache) == 1050
+
+
+def test_limit__same_piece_again__counts_once(tmp_path):
+    cache = PieceCache(tmp_path, max_bytes=250)
+    assert [add_numbered(cache, number) is not None for number in (1, 1, 1, 2, 3)] == [True] * 4 + [False]
+
+
+def test_limit__failed_write__takes_no_room(tmp_path):
+    cache = PieceCache(tmp_path, max_bytes=100)
+    blocked = compute_blake3(bytes(100))
+    get_path(cache, blocked).mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        cache.add_piece(blocked, bytes(100))
+    assert add_numbered(cache, 1) is not None
+
+
+def test_limit__folder_that_is_larger__loses_the_oldest_pieces_at_the_start(cache):
+    digests = [add_numbered(cache, number) for number in range(5)]
+    smaller = PieceCache(cache.root, max_bytes=250)
+    assert [smaller.has_piece(digest) for digest in digests] == [False] * 3 + [True] * 2
+    assert measure(smaller) == 200
+
+
+def test_prune__limit__newest_policy_has_room_before_older_ones_and_these_before_spare_pieces(publisher, cache):
+    """Each anchor has pieces of 1,300 and 22 bytes, and they share the latter."""
+    made = [publisher.add_anchor(step) for step in (1, 2, 3)]
+    copy(publisher, cache)
+    spare = [add_numbered(cache, number) for number in range(20_000, 20_003)]
+    limited = PieceCache(cache.root, max_bytes=2 * 1300 + 22 + 250)
+    assert [list_present(limited, each.anchor.pieces) for each in made] == [[False, True], [True, True], [True, True]]
+    assert [limited.has_piece(digest) for digest in spare] == [False, True, True]
+    limited._remove_piece(made[-1].anchor.objects[0].pieces[0].digest)
+    limited.prune()
+    assert add_numbered(limited, 9, size=1300) is not None, "room is kept for what is missing"
+
+
+def test_prune__spare_share__older_half_goes(cache):
+    digests = [add_numbered(cache, number) for number in range(5)]
+    cache.prune(spare_share=0.5)
+    assert [cache.has_piece(digest) for digest in digests] == [False] * 3 + [True] * 2
+
+
+def test_list_mirrored__newest_of_each_pool_first__smallest_way_first():
+    def serve(step):
+        ways = tuple(Way(manifest=f"0x{10 * step + size:064x}", size=size) for size in (2, 1))
+        return ServedPolicy(step=step, record=f"0x{step:064x}", ways=ways)
+
+    heads = [Head(pool=pool, policies=tuple(map(serve, steps))) for pool, steps in ((1, (9, 8, 7)), (2, (3, 2)))]
+    listed = list_mirrored(heads, 3)
+    assert [policy.step for policy in listed] == [9, 3, 8, 2, 7]
+    assert all([way.size for way in policy.ways] == [1] for policy in listed), "the cheapest anchor suffices"
+
+
+def test_select_needed__head_with_large_policies__leaves_the_others_their_part(publisher, cache):
+    """A lying upstream invents a newer step with a large policy. Pieces of 5,000, and of 1,300 and 22 bytes."""
+    true = publisher.add_anchor(1)
+    honest = publisher.build_head()
+    copy(publisher, cache)
+    false = publisher.add_anchor(9, sizes=(5000,))
+    lying = publisher.build_head().model_copy(update={"policies": publisher.build_head().policies[:1]})
+    copy(publisher, cache)
+    limited = PieceCache(cache.root, max_bytes=6000)
+    for heads in ([honest, lying], [lying, honest]):
+        needed, room = limited.select_needed(heads, 5)
+        assert needed == {piece.digest for piece in true.anchor.pieces}
+        assert room == 6000 - 1322
+    needed, _ = cache.select_needed([honest, lying], 5)
+    assert needed == {piece.digest for made in (true, false) for piece in made.anchor.pieces}

@@ -14,6 +14,7 @@ from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_server import PieceServer, compute_etag
 from covey.shardcast.rate_limit import RateLimits
 from tests.fakes.asgi import ask
+from tests.fakes.exposition import read_metrics
 from tests.fakes.served_policies import Publisher, flip
 
 pytestmark = pytest.mark.unit
@@ -184,6 +185,31 @@ async def test_status__tells_operators_what_is_here(publisher, app):
     assert status["role"] == "origin"
     assert (status["pieces"], status["pieces_sent"], status["bytes_sent"]) == (2, 1, 1300)
     assert status["newest_steps"] == {"1": 4}
+
+
+async def test_metrics__requests_by_outcome_and_what_was_sent(publisher):
+    now = 0.0
+    app = PieceServer(OriginSource(publisher.store), RateLimits(requests_per_s=1, burst=20), clock=lambda: now)
+    made = publisher.add_anchor(1)
+    digests = [piece.digest for piece in made.anchor.pieces]
+    answered = [await ask(app, path) for path in ("/health", f"/pieces/{digests[0]}", "/heads/1.json")]
+    tag = [("if-none-match", answered[-1].headers["etag"])]
+    assert (await ask(app, "/heads/1.json", headers=tag)).status == 304
+    assert (await ask(app, f"/pieces/{UNKNOWN}")).status == 404
+    assert (await ask(app, "/health", method="POST")).status == 405
+    flip(publisher.store.root / "objects" / made.anchor.address / "config.json")
+    assert (await ask(app, f"/pieces/{digests[1]}")).status == 503
+    statuses = [(await ask(app, "/health")).status for _ in range(16)]
+    assert statuses == [200] * 14 + [429] * 2
+    now = 100.0
+    metrics = await ask(app, "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    values = read_metrics(metrics.body)
+    outcomes = {outcome: value for (name, outcome), value in values.items() if name == "covey_requests_total"}
+    assert outcomes == {"ok": 4 + 14, "refused": 1 + 2, "missing": 1, "failed": 1}
+    assert values["covey_sent_pieces_total", None] == 1
+    sent = sum(len(each.body) for each in answered) + 14 * len(answered[0].body)
+    assert values["covey_sent_bytes_total", None] == sent
 
 
 async def test_origin_source__unknown_hash__is_not_found(app):

@@ -4,13 +4,16 @@ import asyncio
 import errno
 import json
 import os
+import threading
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from covey.errors import TransientError
-from covey.protocol.head import Head
+from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.pieces import compute_blake3
 from covey.shardcast import piece_cache
 from covey.shardcast.origin_store import OriginStore
@@ -20,6 +23,7 @@ from covey.shardcast.piece_server import PieceServer, compute_etag
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import UpstreamReply
 from tests.fakes.asgi import ask
+from tests.fakes.exposition import read_metrics
 from tests.fakes.served_policies import Publisher, flip
 
 pytestmark = pytest.mark.unit
@@ -32,6 +36,7 @@ class FakeUpstream:
     def __init__(self, store, name="http://origin"):
         self.store, self.url, self.requests = store, name, Counter()
         self.failures, self.rate, self.is_paused = 0, 1.0, False
+        self.received_bytes, self.failed_requests = 0, 0
         self.alter = lambda path, body: body
 
     def request(self, path, buffer, *, etag=None):
@@ -51,10 +56,15 @@ class FakeUpstream:
         if etag == tag:
             return UpstreamReply(304, memoryview(b""), tag)
         buffer[: len(body)] = body
+        self.received_bytes += len(body)
         return UpstreamReply(200, buffer[: len(body)], tag)
 
     def fail(self):
         self.failures += 1
+        self.failed_requests += 1
+
+    def succeed(self):
+        self.failures = 0
 
     def abort_overdue(self):
         pass
@@ -81,8 +91,9 @@ async def start(tmp_path, upstream):
     """Return a function that starts a relay, and returns it and its application."""
     async with AsyncExitStack() as stack:
 
-        def start_relay(*upstreams, is_following=True, **settings):
-            relay = Relay(PieceCache(tmp_path / "relay"), upstreams or (upstream,), RelaySettings(**QUICK | settings))
+        def start_relay(*upstreams, is_following=True, max_bytes=None, **settings):
+            cache = PieceCache(tmp_path / "relay", max_bytes=max_bytes)
+            relay = Relay(cache, upstreams or (upstream,), RelaySettings(**QUICK | settings))
             stack.push_async_callback(relay.close)
             if is_following:
                 relay.start()
@@ -322,9 +333,10 @@ async def test_one_flipped_bit_from_the_upstream__is_never_served(publisher, ups
     answered = await ask(app, f"/{kind}/{names[kind]}")
     assert (answered.status, json.loads(answered.body)["code"]) == (503, "bad_upstream")
     assert upstream.count(kind) == 2
+    assert relay.describe()["upstreams"][0]["failures"] == 2
     upstream.alter = lambda path, body: body
     assert (await ask(app, f"/{kind}/{names[kind]}")).status == 200
-    assert relay.describe()["upstreams"][0]["failures"] == 2
+    assert relay.describe()["upstreams"][0]["failures"] == 0
 
 
 async def test_second_upstream__is_used_if_the_first_lies_or_lacks_it(publisher, upstream, start):
@@ -400,3 +412,194 @@ async def test_old_policies__are_pruned_when_newer_ones_are_here__and_come_back_
     assert relay._cache.find_manifest(first.anchor.address) is None
     assert (await ask(app, f"/manifests/{first.anchor.address}")).status == 200
     assert await get_pieces(app, first.anchor) == [200, 200]
+
+
+async def test_limit__what_does_not_fit__is_served_from_memory(publisher, upstream, start):
+    made = publisher.add_anchor(1, sizes=(5 << 20, 1000))
+    _, app = start(is_following=False, max_bytes=3000)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert await get_pieces(app, made.anchor) == [200] * 4
+    (warning,) = (each for each in logs if each["event"] == "cannot store, serves from memory")
+    assert "limit of 3000 bytes" in warning["reason"]
+    assert "--max-gigabytes" in warning["fix"]
+    status = json.loads((await ask(app, "/status")).body)
+    assert (status["pieces"], status["bytes_on_disk"], status["max_bytes"]) == (2, 1022, 3000)
+    large = made.anchor.objects[0].pieces[0].digest
+    assert (await ask(app, f"/pieces/{large}")).status == 200
+    assert json.loads((await ask(app, "/status")).body)["is_full"]
+    assert upstream.count("pieces") == 2 + 3 * 2 - 1
+
+
+async def test_limit__newest_policy_replaces_the_oldest(publisher, start):
+    """There is room for two anchors of 1,300 bytes, and five policies should be kept."""
+    limit = 2 * 1300 + 22
+    relay, _ = start(pools=(1,), keep=5, max_bytes=limit)
+    for step in range(1, 6):
+        pieces = publisher.add_anchor(step).anchor.pieces
+        await wait_for(lambda pieces=pieces: all(relay._cache.has_piece(piece.digest) for piece in pieces))
+        assert relay._cache.describe()["bytes_on_disk"] <= limit
+    await wait_for(lambda: relay.describe()["is_full"])
+    assert not is_mirrored(relay, 5)
+
+
+async def test_limit__clients_fetch_old_policies__the_newest_one_is_kept_nevertheless(publisher, start):
+    old = [publisher.add_anchor(step).anchor for step in range(1, 5)]
+    relay, app = start(pools=(1,), keep=1, max_bytes=2 * 1300 + 22)
+    await wait_for(lambda: is_mirrored(relay, 4))
+    for manifest in old[:3] * 2:
+        assert await get_pieces(app, manifest) == [200, 200]
+        assert relay._cache.describe()["bytes_on_disk"] <= 2 * 1300 + 22
+    publisher.add_anchor(5)
+    await wait_for(lambda: is_mirrored(relay, 5))
+
+
+@pytest.fixture
+def liar(publisher):
+    """Return an upstream that `set_false_head` makes lie."""
+    return FakeUpstream(OriginStore(publisher.store.root), "http://liar")
+
+
+def set_false_head(liar, head):
+    liar.alter = lambda path, body: head.to_bytes() if path.startswith("/heads") else body
+
+
+def invent(steps, *, ways=1):
+    """Return policies that nobody has."""
+    hashes = iter(f"0x{number:064x}" for number in range(10**6))
+    return tuple(
+        ServedPolicy(
+            step=step,
+            record=next(hashes),
+            ways=tuple(Way(manifest=next(hashes), size=1) for _ in range(ways)),
+        )
+        for step in steps
+    )
+
+
+def list_mirrored_steps(relay, number):
+    """Return the newest step of pool 1 at an upstream, if it is mirrored."""
+    pool = relay.describe()["upstreams"][number]["pools"].get("1", {})
+    return pool.get("newest_step") if pool.get("is_mirrored") else None
+
+
+@pytest.mark.parametrize("is_liar_first", [True, False])
+@pytest.mark.parametrize("kind", ["invented", "stale", "empty", "damaged"])
+async def test_one_upstream_lies__what_the_other_says_is_served_and_fetched_ahead(
+    publisher, upstream, start, liar, kind, is_liar_first
+):
+    publisher.add_anchor(1)
+    heads = {
+        "invented": Head(pool=1, policies=invent(range(10**6, 10**6 - 100, -1), ways=8)),
+        "stale": publisher.build_head(),
+        "empty": Head(pool=1, policies=()),
+        "damaged": Head(pool=2, policies=()),
+    }
+    set_false_head(liar, heads[kind])
+    order = (liar, upstream) if is_liar_first else (upstream, liar)
+    relay, app = start(*order, pools=(1,), keep=2, spare_bytes=0)
+    honest = order.index(upstream)
+    for step in (2, 3, 4):
+        made = publisher.add_anchor(step)
+        await wait_for(lambda step=step: list_mirrored_steps(relay, honest) == step)
+        before = upstream.count("pieces") + liar.count("pieces")
+        assert await get_pieces(app, made.anchor) == [200, 200]
+        assert upstream.count("pieces") + liar.count("pieces") == before
+        served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
+        assert set(publisher.build_head().policies) <= set(served.policies)
+    pieces = 4 if kind == "stale" else 3
+    await wait_for(lambda: relay._cache.describe()["pieces"] == pieces), "old policies are pruned nevertheless"
+
+
+async def test_false_policies_of_one_step__do_not_displace_the_true_one(publisher, upstream, start, liar):
+    publisher.add_anchor(7)
+    set_false_head(liar, Head(pool=1, policies=invent([7] * 50)))
+    relay, _ = start(liar, upstream, pools=(1,))
+    await wait_for(lambda: list_mirrored_steps(relay, 1) == 7)
+
+
+async def test_upstream_is_away_for_a_moment__what_it_said_stays(publisher, upstream, start, liar):
+    def fail(path, body):
+        raise TransientError("upstream_unreachable", "x")
+
+    made = publisher.add_anchor(1)
+    set_false_head(liar, Head(pool=1, policies=()))
+    relay, app = start(liar, upstream, pools=(1,), spare_bytes=0)
+    await wait_for(lambda: list_mirrored_steps(relay, 1) == 1)
+    upstream.alter = fail
+    set_false_head(liar, Head(pool=1, policies=invent([9])))
+    await wait_for(lambda: relay.describe()["pools"]["1"]["newest_step"] == 9)
+    served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
+    assert [policy.step for policy in served.policies] == [9, 1]
+    assert await get_pieces(app, made.anchor) == [200, 200]
+
+
+async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_late_one_later(
+    publisher, upstream, start, liar
+):
+    released = threading.Event()
+
+    def delay(path, body):
+        assert released.wait(10)
+        return body
+
+    publisher.add_anchor(1)
+    upstream.alter = delay
+    set_false_head(liar, Head(pool=1, policies=invent([9])))
+    _, app = start(upstream, liar, is_following=False)
+    begun = time.monotonic()
+    for _ in range(3):
+        served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
+        assert [policy.step for policy in served.policies] == [9]
+    assert time.monotonic() - begun < 1.0, "the late one is awaited once"
+    released.set()
+    steps = []
+    async with asyncio.timeout(5):
+        while steps != [9, 1]:
+            served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
+            steps = [policy.step for policy in served.policies]
+
+
+async def test_limit__large_policies_of_a_liar__leave_room_for_true_ones(publisher, upstream, start, tmp_path):
+    other = Publisher(OriginStore(tmp_path / "other"), tmp_path / "scratch")
+    (tmp_path / "scratch").mkdir()
+    other.add_anchor(100, sizes=(50_000,))
+    liar = FakeUpstream(OriginStore(other.store.root), "http://liar")
+    limit = 60_000
+    relay, app = start(liar, upstream, pools=(1,), max_bytes=limit)
+    for step in range(1, 8):
+        publisher.add_anchor(step, sizes=(5000,))
+        await wait_for(lambda step=step: list_mirrored_steps(relay, 1) == step)
+        other.add_anchor(100 + step, sizes=(50_000,))
+        assert relay._cache.describe()["bytes_on_disk"] <= limit
+    assert await get_pieces(app, publisher.policies[7].anchor) == [200, 200]
+
+
+async def test_metrics__upstreams_pools_and_disk(publisher, upstream, start, liar):
+    made = publisher.add_anchor(3)
+    liar.alter = lambda path, body: b"{" if path.startswith("/heads") else body
+    relay, app = start(liar, upstream, pools=(1,), max_bytes=5000)
+    await wait_for(lambda: list_mirrored_steps(relay, 1) == 3)
+    values = read_metrics((await ask(app, "/metrics")).body)
+    assert (
+        values["covey_upstream_received_bytes_total", "1"] + values["covey_upstream_received_bytes_total", "2"]
+        == liar.received_bytes + upstream.received_bytes
+    )
+    assert values["covey_upstream_failures_total", "1"] >= 1
+    assert values["covey_upstream_failures_total", "2"] == 0
+    assert 0 <= values["covey_head_age_seconds", "1"] < 5
+    assert values["covey_newest_step", "1"] == 3
+    assert values["covey_disk_bytes", None] == made.anchor.size == 1322
+    assert values["covey_disk_limit_bytes", None] == 5000
+    assert values["covey_disk_is_full", None] == 0
+
+
+async def test_metrics__number_of_pools__is_bounded(publisher, start):
+    publisher.add_anchor(1)
+    _, app = start(is_following=False, pools=tuple(range(1, 201)))
+    for pool in range(1, 201):
+        publisher.store.write_head(pool, publisher.build_head().model_copy(update={"pool": pool}))
+        assert (await ask(app, f"/heads/{pool}.json")).status == 200
+    values = read_metrics((await ask(app, "/metrics")).body)
+    assert sum(name == "covey_newest_step" for name, _ in values) == 64
+    assert ("covey_disk_limit_bytes", None) not in values

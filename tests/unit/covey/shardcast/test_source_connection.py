@@ -9,7 +9,14 @@ from contextlib import suppress
 
 import pytest
 
-from covey.shardcast.source_connection import BusyError, Connection, DeliveryError, LackingError, SilentError
+from covey.shardcast.source_connection import (
+    BusyError,
+    Connection,
+    DeliveryError,
+    LackingError,
+    SilentError,
+    UnchangedError,
+)
 from tests.fakes.raw_server import RawServer, respond
 
 pytestmark = pytest.mark.unit
@@ -43,6 +50,14 @@ def get_into(connection, size):
     return bytes(target)
 
 
+def get(connection, size):
+    return bytes(connection.get("/x", size))
+
+
+def get_within(connection, size):
+    return bytes(connection.get_within("/x", memoryview(bytearray(size))))
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -57,8 +72,9 @@ def test_whole_body(connect, answer):
     connection, server = connect(answer, "/prefix/")
     assert bytes(connection.get("/x", 3)) == b"abc"
     assert get_into(connection, 3) == b"abc"
+    assert [get_within(connection, size) for size in (3, 10)] == [b"abc"] * 2
     assert connection.received == 3
-    assert server.paths == ["/prefix/x"] * 2
+    assert server.paths == ["/prefix/x"] * 4
 
 
 @pytest.mark.parametrize(
@@ -82,12 +98,12 @@ def test_whole_body(connect, answer):
         (respond(b"", length=1 << 60), DeliveryError, str(1 << 60)),
     ],
 )
-@pytest.mark.parametrize("method", ["get", "get_into"])
+@pytest.mark.parametrize("method", [get, get_into, get_within])
 def test_anything_else__is_an_error__and_the_next_request_uses_a_new_connection(connect, answer, kind, text, method):
     answers = [answer, respond(b"abc")]
     connection, server = connect(lambda _, send: send(answers.pop(0)))
     with pytest.raises(DeliveryError, match=text) as caught:
-        connection.get("/x", 3) if method == "get" else get_into(connection, 3)
+        method(connection, 3)
     assert type(caught.value) is kind
     assert get_into(connection, 3) == b"abc"
     assert server.connections == 2
@@ -161,6 +177,33 @@ def test_kept_connection__is_used_again__and_opened_again_when_the_server_has_cl
     server.wait_until_idle()
     assert get_into(connection, 3) == b"abc"
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("status", [404, 429, 500])
+def test_kept_connection__is_used_again_after_a_small_error(connect, status):
+    answers = [respond(b'{"code":"x"}', status), respond(b"abc")]
+    connection, server = connect(lambda _, send: send(answers.pop(0)) or True)
+    with pytest.raises(DeliveryError):
+        get_into(connection, 3)
+    assert get_into(connection, 3) == b"abc"
+    assert server.connections == 1
+
+
+def test_etag__is_known_after_an_answer__and_304_says_that_nothing_has_changed(connect):
+    answers = [
+        b'HTTP/1.1 200 X\r\netag: "5f"\r\ncontent-length: 3\r\n\r\nabc',
+        b'HTTP/1.1 304 X\r\netag: "5f"\r\n\r\n',
+        respond(b"abc"),
+    ]
+    connection, server = connect(lambda _, send: send(answers.pop(0)) or True)
+    assert get_within(connection, 3) == b"abc"
+    assert connection.etag == '"5f"'
+    with pytest.raises(UnchangedError):
+        connection.get_within("/x", memoryview(bytearray(3)), etag='"5f"')
+    assert b'if-none-match: "5f"\r\n' in server.heads[-1] + b"\r\n"
+    assert get_within(connection, 3) == b"abc"
+    assert connection.etag is None
+    assert server.connections == 1
 
 
 def test_server_that_closes_every_kept_connection_without_an_answer__is_asked_twice_and_no_more(connect):
