@@ -18,7 +18,7 @@ from coordinator.api.nonces import Nonces
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import http_signatures
 from covey.protocol.http_signatures import RequestSignature, RequestTarget
-from covey.shardcast.rate_limit import TokenBuckets, group_address
+from covey.runtime.rate_limit import TokenBuckets, group_address
 
 SIGNER = "covey.signer"
 """Key of the verified signer's address in a request's scope."""

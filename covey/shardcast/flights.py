@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar, cast
 
 from covey.errors import ProtocolError, TransientError
-from covey.shardcast.rate_limit import TokenBuckets
+from covey.runtime.rate_limit import TokenBuckets
 
 Value = TypeVar("Value")
 

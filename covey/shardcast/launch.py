@@ -10,11 +10,11 @@ import uvloop
 from covey.runtime.cycle import stop_signals
 from covey.runtime.http import serve_http
 from covey.runtime.log import configure, get_logger
+from covey.runtime.rate_limit import RateLimits
 from covey.shardcast.origin import OriginSource
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_server import PieceServer
-from covey.shardcast.rate_limit import RateLimits
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import Upstream
 

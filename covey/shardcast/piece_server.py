@@ -24,8 +24,8 @@ from covey.protocol.ids import Hash, is_hash
 from covey.protocol.pieces import compute_blake3
 from covey.runtime import prometheus
 from covey.runtime.log import get_logger
+from covey.runtime.rate_limit import ClientLimiter, RateLimits
 from covey.shardcast.piece_files import Location, map_piece
-from covey.shardcast.rate_limit import ClientLimiter, RateLimits
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.unit
 
 TESTS = Path(__file__).resolve().parents[1]
 PASSING = {
+    "coordinator/api/error_answers.py",
     "covey/protocol/peer_json.py",
     "covey/chain/sender.py",
     "covey/cli/up_down.py",
@@ -88,7 +89,7 @@ def test_raise__with_literals__message_fix_and_class():
 def test_raise__code_as_a_parameter__each_caller_with_its_own_message():
     """`signing._refuse(code, message)`."""
     (found,) = find("unsigned")
-    assert (found.kind, found.message, found.status) == ("refused", "the request has no signature", 401)
+    assert (found.kind, found.message, found.status) == ("refused", "the request lacks a header: signature-input, signature or content-digest", 401)
 
 
 def test_raise__code_in_a_variable__both_of_its_values():

@@ -9,10 +9,10 @@ from covey.protocol.ids import Hash
 from covey.protocol.pieces import compute_blake3
 from covey.protocol.policy_record import PolicyRecord
 from covey.protocol.transport import TransportManifest
+from covey.runtime.rate_limit import RateLimits
 from covey.shardcast.origin import OriginSource
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_server import PieceServer, compute_etag
-from covey.shardcast.rate_limit import RateLimits
 from tests.fakes.asgi import ask
 from tests.fakes.exposition import read_metrics
 from tests.fakes.served_policies import Publisher, flip

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.shardcast.rate_limit import ClientLimiter, RateLimits, TokenBuckets, group_address
+from covey.runtime.rate_limit import ClientLimiter, RateLimits, TokenBuckets, group_address
 
 pytestmark = pytest.mark.unit
 
