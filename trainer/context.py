@@ -55,6 +55,8 @@ class TrainingProgress:
     """
     offered: Offered | None = None
     """The unpublished policy in the origin. None if it is not there yet."""
+    jump: asyncio.Task[None] | None = None
+    """Addition of the delta from the last anchor to the newest published policy. None if none is awaited."""
     fetched: "dict[TaskId, AcceptedWork | None]" = field(default_factory=dict)
     """Work of the next batch by task. None marks a skipped submission."""
     fruitless: int = 0
@@ -78,7 +80,7 @@ class Context:
     environment: Environment
     publisher: "Publisher"
     chain_thread: ThreadPoolExecutor
-    """Executor with one thread, which alone uses the publisher."""
+    """Executor with one thread, which alone uses the publisher except for its jumps."""
     background: "Background"
     metrics: "TrainingMetrics"
     decode: Callable[[bytes], bytes]

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from covey.errors import ProtocolError
 from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Step
 from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
@@ -33,7 +34,8 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
     for task in tasks:
         task.add_done_callback(end)
     await asyncio.gather(*tasks, return_exceptions=True)
-    failures += [each for each in await asyncio.gather(ctx.background.stop(), return_exceptions=True) if each]
+    endings = (ctx.background.stop(), finish_jump(ctx))
+    failures += [each for each in await asyncio.gather(*endings, return_exceptions=True) if each]
     for other in failures[1:]:
         if other is not failures[0]:
             get_logger().error("another failure in the trainer", message=str(other))
@@ -70,6 +72,7 @@ async def publish(ctx: Context) -> CycleResult:
             await loop.run_in_executor(ctx.chain_thread, ctx.publisher.watch, step)
         return CycleResult.IDLE
     if progress.offered is None:
+        await finish_jump(ctx)  # Both write to the origin.
         progress.offered = await loop.run_in_executor(ctx.chain_thread, offer, ctx, step)
     offered = progress.offered
     with ExplainFullDisk(ctx.config.home, "the outbox"):
@@ -80,11 +83,23 @@ async def publish(ctx: Context) -> CycleResult:
     ctx.metrics.record("policy", step, {"record_hash": offered.record_hash, "time": ctx.clock(), **times})
     progress.unpublished, progress.offered = Step(step + 1), None
     get_logger().info("policy published", step=step, record_hash=offered.record_hash)
-    try:
-        await loop.run_in_executor(ctx.chain_thread, ctx.publisher.add_jump)
-    except OSError as error:  # The policy is published, and clients reach it without this delta.
-        get_logger().warning("no delta from the last anchor was made", step=step, reason=error.strerror)
+    progress.jump = asyncio.create_task(add_jump(ctx, step))
     return CycleResult.DONE
+
+
+async def add_jump(ctx: Context, step: Step) -> None:
+    """Add the delta from the last anchor. Until it is there, the chain is still watched."""
+    try:
+        await asyncio.to_thread(ctx.publisher.add_jump)
+    except (OSError, ProtocolError) as error:  # The policy is published, and clients reach it without this delta.
+        get_logger().warning("no delta from the last anchor was made", step=step, reason=str(error))
+
+
+async def finish_jump(ctx: Context) -> None:
+    """Wait for the addition of the last delta from an anchor. Raises its error once."""
+    jump, ctx.progress.jump = ctx.progress.jump, None
+    if jump is not None:
+        await jump
 
 
 def offer(ctx: Context, step: Step) -> Offered:

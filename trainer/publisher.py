@@ -14,6 +14,7 @@ from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
 from covey.shardcast.offering import Export, Offering
+from covey.shardcast.policy_export import ExportChecks
 
 WATCH_SECONDS = 1.0
 """Minimum number of seconds between two checks that all published policies are still on chain."""
@@ -35,7 +36,10 @@ class Registry(Protocol):
 
 
 class Publisher:
-    """Publishes one pool's policies. The outbox supports only one thread, so all calls must come from the same one."""
+    """Publishes one pool's policies.
+
+    The outbox supports only one thread, so all calls must come from the same one, except those of `add_jump`.
+    """
 
     def __init__(
         self,
@@ -67,8 +71,16 @@ class Publisher:
         self._offered = export
         return record_hash
 
+    @property
+    def checks(self) -> ExportChecks:
+        """Exports whose hashes are known. The thread that writes an export records it there."""
+        return self._offering.checks
+
     def add_jump(self) -> None:
-        """Add a delta from the last anchor to the policy that was offered last, unless there is one."""
+        """Add a delta from the last anchor to the policy that was offered last, unless there is one.
+
+        Any thread may call this, but not during `offer`, because both write to the origin.
+        """
         if self._offered is not None:
             self._offering.add_jump(self._offered)
             self._offered = None

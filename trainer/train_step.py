@@ -53,7 +53,8 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
         "perf/flops": compute_flops(families, measure_model(ctx.learner.model), predictions=predictions),
     }
     newest = Step(step + 1)
-    export_policy(ctx.exports, ctx.learner, ctx.tokenizer, newest)
+    exported = export_policy(ctx.exports, ctx.learner, ctx.tokenizer, newest)
+    ctx.publisher.checks.record(exported)
     ctx.checkpoints.save(ctx.learner, newest, report)
     ctx.exports.retain(lambda version: is_needed(ctx, version, newest))
     ended = ctx.timer()

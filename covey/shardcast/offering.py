@@ -19,7 +19,7 @@ from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
 from covey.runtime.log import get_logger
 from covey.shardcast.delta.image_codec import encode_image, list_blocks
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.policy_export import build_anchor, build_delta, build_record, is_undamaged
+from covey.shardcast.policy_export import ExportChecks, build_anchor, build_delta, build_record
 from covey.shardcast.policy_folder import map_weights
 from covey.shardcast.reachability import PolicyRetention, find_route
 
@@ -65,6 +65,8 @@ class Offering:
         `threads` encode deltas.
         """
         self.store = store
+        self.checks = ExportChecks()
+        """Exports whose hashes are known. The thread that writes an export records it here."""
         self._pool, self._domain, self._signer = pool, domain, signer
         self._retention, self._anchor_every, self._threads = retention, anchor_every, threads
         for path in store.root.glob(f"{_SCRATCH}*"):  # A killed process has left them.
@@ -88,7 +90,7 @@ class Offering:
         self.store.add_record(record)
         base = self._read_record(record.parent)
         if base is not None and base_folder is not None and base.has_same_layout(record):
-            if is_undamaged(base_folder, threads=self._threads):
+            if self.checks.is_undamaged(base_folder, threads=self._threads):
                 self._add_delta(export, base, base_folder / WEIGHTS_FILE)
             else:  # A delta from it would lead clients elsewhere.
                 get_logger().warning("no delta is made: the previous policy is damaged", folder=str(base_folder))
@@ -120,7 +122,8 @@ class Offering:
     def _add_anchor(self, export: Export) -> None:
         manifest = build_anchor(export.folder, export.record).sign(self._domain, self._signer)
         files = {each.name: export.folder / each.name for each in manifest.objects[1:]}
-        self.store.add_manifest(manifest, {WEIGHTS: export.folder / WEIGHTS_FILE, **files})
+        known = (WEIGHTS,) if self.checks.is_known(export.folder) else ()
+        self.store.add_manifest(manifest, {WEIGHTS: export.folder / WEIGHTS_FILE, **files}, known=known)
         self._add_to_head(export, manifest)
 
     def _add_delta(self, export: Export, base: PolicyRecord, base_weights: Path) -> None:

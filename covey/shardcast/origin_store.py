@@ -12,7 +12,7 @@ the manifests that it names. Whatever is removed is first removed from the head.
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from covey.errors import OperatorError, ProtocolError
@@ -23,7 +23,7 @@ from covey.protocol.transport import TransportManifest
 from covey.runtime.files import sync, write_atomically
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PiecePlace, is_transport, read_contents
-from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, get_stamp
+from covey.shardcast.piece_files import DocumentChecks, FileStamp, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
 _ORPHAN_S = 3600.0
@@ -45,6 +45,8 @@ class OriginStore:
         self._index = ManifestIndex(self._manifests, self._objects)
         self._checks = PieceChecks()
         self._documents = DocumentChecks()
+        self._sound: dict[Path, FileStamp] = {}
+        """Stamps of objects of which every piece is known to have its hash."""
         self._pools: dict[str, int] = {}
         """Pools of the records that this process has read, by the names of their files."""
 
@@ -54,14 +56,21 @@ class OriginStore:
         if self.find_record(address, verify=True) is None:
             write_atomically(self._records / f"{address}.json", record.to_bytes())
 
-    def add_manifest(self, manifest: TransportManifest, files: Mapping[str, Path]) -> None:
+    def add_manifest(
+        self, manifest: TransportManifest, files: Mapping[str, Path], *, known: Collection[str] = ()
+    ) -> None:
         """Add a transport manifest with the files of its objects. Replace damaged objects that are here already.
 
-        A file ends with the bytes of its object.
+        A file ends with the bytes of its object. `known` are names of objects whose files this process has hashed, so
+        that `is_sound` need not hash them again.
         Raises OperatorError("damaged_object") if an object here is damaged and the offered file does not replace it.
         """
         contents = tuple(ObjectContents(each.name, each.pieces) for each in manifest.objects)
         self.add_contents(manifest.address, manifest.to_bytes(), contents, files=files)
+        for name in known:
+            path = self._objects / manifest.address / name
+            if get_stamp(path) == get_stamp(files[name]):  # They are one file unless it had to be copied.
+                self._sound[path] = get_stamp(path)
 
     def add_contents(
         self, address: Hash, data: bytes, contents: tuple[ObjectContents, ...], *, files: Mapping[str, Path]
@@ -72,11 +81,11 @@ class OriginStore:
         folder.mkdir(exist_ok=True)
         for each in contents:
             path = folder / each.name
-            if is_new or not self._is_sound(path, each):
+            if is_new or not self._hash_object(path, each):
                 if not is_new and path.exists():
                     get_logger().warning("damaged object is replaced", path=str(path))
                 self._link(files.get(each.name), path, each)
-                if not is_new and not self._is_sound(path, each):
+                if not is_new and not self._hash_object(path, each):
                     raise _build_damaged(path)
         sync(folder)
         target = self._manifests / address
@@ -89,10 +98,13 @@ class OriginStore:
         return folder if folder.is_dir() else None
 
     def is_sound(self, address: Hash, name: str) -> bool:
-        """Return whether an object of a manifest here has all its pieces. Hashes those that were not checked yet."""
-        data = self.find_manifest(address)
-        contents = () if data is None else read_contents(data, address)
-        return any(each.name == name and self._is_sound(self._objects / address / name, each) for each in contents)
+        """Return whether an object of a manifest here has all its pieces. Hashes it unless that is known."""
+        data, path = self.find_manifest(address), self._objects / address / name
+        if data is None or not path.exists():
+            return False
+        if self._sound.get(path) == get_stamp(path):
+            return True
+        return any(each.name == name and self._hash_object(path, each) for each in read_contents(data, address))
 
     def write_head(self, pool: int, head: Head) -> None:
         """Replace the head of a pool."""
@@ -272,6 +284,7 @@ class OriginStore:
             self._documents.forget(self._records / f"{name}.json")
             self._documents.forget(self._manifests / name)
             shutil.rmtree(self._objects / name, ignore_errors=True)
+        self._sound = {path: stamp for path, stamp in self._sound.items() if path.parent.name not in names}
 
     def _has_hash(self, digest: Hash, location: Location, *, verify: bool) -> bool:
         result = None if verify else self._checks.get_result(digest, location)
@@ -281,16 +294,18 @@ class OriginStore:
                 _warn_of_damage(location.path, f"{location.size} bytes from {location.offset} on are not {digest}")
         return result
 
-    def _is_sound(self, path: Path, contents: ObjectContents) -> bool:
-        """Hash a whole object, and return whether it has all its pieces."""
-        to_end = contents.size
-        if to_end == 0:
-            return path.exists()
+    def _hash_object(self, path: Path, contents: ObjectContents) -> bool:
+        """Hash a whole object, and return whether it has all its pieces. Remember that it has."""
+        self._sound.pop(path, None)
+        if not path.exists():
+            return False
+        stamp, to_end = get_stamp(path), contents.size
         for piece in contents.pieces:
             location = _locate(PiecePlace(path, to_end, piece.size))
-            if location is None or not self._checks.check(piece.digest, location):
+            if location is None or location.stamp != stamp or not self._checks.check(piece.digest, location):
                 return False
             to_end -= piece.size
+        self._sound[path] = stamp
         return True
 
     def _link(self, source: Path | None, target: Path, contents: ObjectContents) -> None:
@@ -310,6 +325,7 @@ class OriginStore:
         draft.replace(target)
         draft.unlink(missing_ok=True)  # A rename between two links to the same file does nothing.
         self._checks.forget(target)
+        self._sound.pop(target, None)
 
 
 def _locate(place: PiecePlace) -> Location | None:

@@ -26,6 +26,7 @@ from covey.protocol.policy_record import (
     is_allowed_file,
 )
 from covey.protocol.transport import DELTA, WEIGHTS, Run, TransportManifest, TransportObject, list_runs
+from covey.shardcast.piece_files import FileStamp, get_stamp
 from covey.shardcast.policy_folder import map_weights, write_fully
 
 _MAX_HEADER_BYTES = 64 << 20
@@ -154,6 +155,42 @@ def is_undamaged(folder: Path, *, threads: int = 1) -> bool:
         return False
 
 
+class ExportChecks:
+    """Remembers which exported weights had the hashes in PIECES_FILE, so that only changed files are hashed again.
+
+    All methods can be called by several threads.
+    """
+
+    def __init__(self) -> None:
+        self._stamps: dict[Path, tuple[FileStamp, FileStamp]] = {}
+        """Stamps of the weights and of PIECES_FILE by folder, when both were known to match."""
+
+    def record(self, folder: Path) -> None:
+        """Remember that this process has just written and hashed the weights in a folder."""
+        self._keep(folder, _get_stamps(folder))
+
+    def is_known(self, folder: Path) -> bool:
+        """Return whether the weights were found undamaged or recorded, and have not changed since. Reads no data."""
+        stamps = _get_stamps(folder)
+        return stamps is not None and self._stamps.get(folder) == stamps
+
+    def is_undamaged(self, folder: Path, *, threads: int = 1) -> bool:
+        """Return whether the weights have the hashes in PIECES_FILE. Hashes them unless that is known."""
+        if self.is_known(folder):
+            return True
+        stamps = _get_stamps(folder)  # Taken first, so that a file that changes meanwhile is hashed again.
+        if not is_undamaged(folder, threads=threads):
+            return False
+        self._keep(folder, stamps)
+        return True
+
+    def _keep(self, folder: Path, stamps: tuple[FileStamp, FileStamp] | None) -> None:
+        for gone in [path for path in list(self._stamps) if not path.exists()]:
+            self._stamps.pop(gone, None)
+        if stamps is not None:
+            self._stamps[folder] = stamps
+
+
 def find_export_damage(folder: Path, record_hash: Hash, *, pool: int, step: int, parent: Hash) -> str:
     """Hash all files of an exported policy, which has no record of its own.
 
@@ -166,6 +203,13 @@ def find_export_damage(folder: Path, record_hash: Hash, *, pool: int, step: int,
     if record.compute_hash() != record_hash:
         return f"the record of {folder} has the hash {record.compute_hash()}"
     return "" if is_undamaged(folder) else f"the weights in {folder} do not have the hashes in {PIECES_FILE}"
+
+
+def _get_stamps(folder: Path) -> tuple[FileStamp, FileStamp] | None:
+    try:
+        return get_stamp(folder / WEIGHTS_FILE), get_stamp(folder / PIECES_FILE)
+    except FileNotFoundError:
+        return None
 
 
 def _describe_files(folder: Path) -> Iterator[FileRow]:

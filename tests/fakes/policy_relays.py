@@ -50,13 +50,15 @@ class OfferedPolicies:
     def store(self) -> OriginStore:
         return self.offering.store
 
-    def offer(self, *, config: str = "{}", jump: bool = False) -> PolicyRecord:
-        """Offer the next policy."""
+    def offer(self, *, config: str = "{}", jump: bool = False, is_recorded: bool = False) -> PolicyRecord:
+        """Offer the next policy. With `is_recorded` this process remembers that it has hashed the export."""
         step = len(self.exports)
         generator = np.random.default_rng(step)
         for values in self._tensors.values():
             values[generator.integers(0, len(values), 1 + len(values) // 500)] ^= 1
         folder = write_export(self.root / f"export-{step}", self._tensors, config=config)
+        if is_recorded:
+            self.offering.checks.record(folder)
         parent = self.exports[-1].record.compute_hash() if step else ZERO_HASH
         export = Export(folder, self.offering.describe(folder, step, parent))
         self.exports.append(export)

@@ -15,6 +15,7 @@ from covey.protocol.ids import Hash, Step
 from trainer import loop
 from trainer.context import Context
 from trainer.data.samples import AcceptedWork
+from trainer.publisher import Publisher
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -78,6 +79,32 @@ def test_run__chain_takes_policies_late__they_are_learned_from_meanwhile(stalene
     assert (
         min(harness.context.exports.list_steps()) == STEPS - staleness - 1
     )  # the newest on chain when the last was made
+
+
+def test_run__delta_from_an_anchor_takes_long__no_offer_overlaps_it_and_the_end_waits_for_it(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, expected = build(1)
+    events, pause = list[str](), Flag()
+    offer, add_jump = Publisher.offer, Publisher.add_jump
+
+    def offer_noted(publisher: Publisher, *args: Any, **options: Any) -> Hash:
+        events.append("offer")
+        return offer(publisher, *args, **options)
+
+    def add_jump_slowly(publisher: Publisher) -> None:
+        events.append("jump")
+        pause.wait(0.1)
+        add_jump(publisher)
+        events.append("end of jump")
+
+    monkeypatch.setattr(Publisher, "offer", offer_noted)
+    monkeypatch.setattr(Publisher, "add_jump", add_jump_slowly)
+    harness.run()
+    assert events == ["offer", "jump", "end of jump"] * (STEPS + 1)
+    assert harness.chain.hashes == expected
+    exports, checks = harness.context.exports, harness.context.publisher.checks
+    assert all(checks.is_known(exports.get_path(step)) for step in exports.list_steps())
 
 
 def run_until_learned(harness: Any, step: int) -> None:

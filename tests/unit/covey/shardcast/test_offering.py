@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from covey.protocol.ids import ZERO_HASH
+from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
+from covey.shardcast import policy_export
 from covey.shardcast.offering import Export
+from covey.shardcast.piece_files import PieceChecks
 from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, read_policy, write_export
 from tests.fakes.policy_relays import OfferedPolicies
 from tests.fakes.served_policies import flip
@@ -147,6 +150,58 @@ def test_damaged_object__is_replaced_by_the_next_offer(policies, tmp_path, step,
     offer_again(policies, step)
     assert find_object(policies, step, name).read_bytes()[-100:] == original[-100:]
     require_readable(policies, tmp_path)
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Return a list that collects the folders of exports and the objects of manifests that are hashed."""
+    names = []
+    is_undamaged, check = policy_export.is_undamaged, PieceChecks.check
+
+    def hash_export(folder, **options):
+        names.append(folder.name)
+        return is_undamaged(folder, **options)
+
+    def hash_piece(checks, digest, location):
+        names.append(location.path.name)
+        return check(checks, digest, location)
+
+    monkeypatch.setattr(policy_export, "is_undamaged", hash_export)
+    monkeypatch.setattr(PieceChecks, "check", hash_piece)
+    return names
+
+
+def test_exports_of_this_process__are_not_hashed_again__nor_are_their_anchors(policies, hashed):
+    for _ in range(6):
+        policies.offer(jump=True, is_recorded=True)
+    assert hashed == []
+    assert list_ways(policies)[5] == [4, 3]
+
+
+def test_exports_of_an_earlier_process__are_hashed_once__and_so_are_their_anchors(tmp_path, hashed):
+    policies = OfferedPolicies(tmp_path / "trainer", sizes={"a": 20_000, "b": 10})
+    policies.offer(is_recorded=True), policies.offer(is_recorded=True)
+    policies.offering = build_offering(policies.root / "origin", pool=1)
+    for _ in range(3):
+        policies.offer(jump=True, is_recorded=True)
+    assert hashed == ["export-1", "weights"]
+    assert list_ways(policies)[4] == [3, 0]
+
+
+def test_export_that_changed_after_it_was_written__is_found_damaged(policies):
+    policies.offer(is_recorded=True)
+    flip(policies.exports[0].folder / WEIGHTS_FILE)
+    policies.offer(is_recorded=True)
+    assert list_ways(policies)[1] == [-1]
+
+
+def test_anchor_that_changed_after_it_was_linked__has_no_jump(policies):
+    for _ in range(5):
+        policies.offer(is_recorded=True)
+    path = find_object(policies, 3, WEIGHTS)
+    flip(path)
+    policies.offer(is_recorded=True, jump=True)
+    assert list_ways(policies)[5] == [4]
 
 
 def test_damaged_record__is_replaced_by_the_next_offer(policies):
