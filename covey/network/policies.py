@@ -110,7 +110,7 @@ class Policies:
             route = source.find_route(self.get_record_hash(newest), held)
         except (ProtocolError, TransientError):
             return False  # It is not at the relays yet, or the chain cannot be asked now.
-        return sum(claim.way.size for claim in route.claims) < missing
+        return route.size < missing
 
 
 _LOADABLE = 2

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.pieces import PIECE_BYTES
@@ -78,13 +78,30 @@ class Job:
     """Number of times that a source has asked to be left alone for a while."""
     lies: dict[Source, int] = field(default_factory=dict)
     """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
+    siblings: Sequence["Job"] = ()
+    """Jobs for the same resource, each of which another source has to do. See `build_siblings`."""
+
+    @property
+    def taken(self) -> set[Source]:
+        """Sources that are asked for it, or that have delivered it."""
+        return {each.source for each in self.requests} | ({self.winner} if self.winner else set())
 
     @property
     def given_up(self) -> set[Source]:
-        """Sources that are not asked for it again."""
+        """Sources that are not asked for it, or not again."""
         lacking = {source for source, failure in self.failures.items() if isinstance(failure, LackingError)}
         liars = {source for source, count in self.lies.items() if count >= LIES}
-        return lacking | liars | {source for source, count in self.attempts.items() if count >= ATTEMPTS}
+        tired = {source for source, count in self.attempts.items() if count >= ATTEMPTS}
+        return lacking | liars | tired | set().union(*(each.taken for each in self.siblings))
+
+
+def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryview], Keep]]) -> list[Job]:
+    """Return jobs that ask different sources for one document. Those for which no source is left are dropped."""
+    first = Job(path, None, limit, checks[0])
+    jobs = [first, *(replace(first, check=check, requests=[]) for check in checks[1:])]
+    for job in jobs:  # They share what is known about the sources.
+        job.siblings = [each for each in jobs if each is not job]
+    return jobs
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +183,7 @@ class Download:
         self._is_over = False
 
     def run(self, stop: threading.Event | None = None, on_look: Callable[[], None] = lambda: None) -> None:
-        """Return when all jobs are done.
+        """Return when all jobs are done or dropped.
 
         `on_look` is called several times a second and may raise an error, which ends the download. Raises
         TransientError "stopped" if `stop` is set, "not_at_relays" if all sources lack a resource, or "no_relay" if none
@@ -239,11 +256,19 @@ class Download:
                 for job in self._list_open_jobs(now):
                     source = self._sources.choose(job)
                     if source is None and not job.requests:
-                        raise self._explain(job)
+                        self._drop(job)
                     if source is not None and source.rests_until <= now:
                         return self._begin(job, source, now)
                 self._change.wait(_LOOK_S)
             return None
+
+    def _drop(self, job: Job) -> None:
+        """Give up a job for which no source is left. Raises TransientError unless a sibling may still be done."""
+        if not any(each.taken for each in job.siblings):
+            raise self._explain(job)
+        self._waiting.remove(job)
+        self._remaining -= 1
+        self._change.notify_all()
 
     def _list_open_jobs(self, now: float) -> list[Job]:
         """Return jobs that wait, and jobs for which a second source should be asked because the first one is slow."""

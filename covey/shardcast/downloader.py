@@ -1,20 +1,30 @@
 """Downloads content-addressed resources from several sources at once. No source is trusted."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol.head import get_piece_path
 from covey.protocol.pieces import Piece, compute_blake3
-from covey.shardcast.download import Download, Job, Keep, Sources
+from covey.shardcast.download import Download, Job, Keep, Sources, build_siblings
 from covey.shardcast.source import Source, is_source_url
 
 CONNECTIONS = 4
 """Requests under way at a time. After a crash at most as many pieces are fetched twice."""
 
+_EXTRA_S = 0.5
+"""Minimum number of seconds for which other answers are awaited after the first one."""
+
 Content = TypeVar("Content")
 Place = TypeVar("Place")
+
+
+class _LateError(Exception):
+    """Ends the wait for further answers."""
 
 
 class Downloader:
@@ -65,6 +75,47 @@ class Downloader:
         Download(self._sources, [job], threads=2, thing=thing).run(stop, on_look)
         assert job.winner is not None
         return contents[0], job.winner
+
+    def fetch_several(
+        self,
+        path: str,
+        *,
+        count: int,
+        limit: int,
+        check: Callable[[bytes], Content],
+        thing: str,
+        stop: threading.Event | None = None,
+    ) -> list[tuple[Content, Source]]:
+        """Return what `check` makes of the bodies of up to `count` sources, which are asked at the same time.
+
+        After the first answer, the others are awaited for as long again, and for at least half a second. Raises the
+        errors of `fetch` if there is no answer.
+        """
+        contents: dict[int, Content] = {}
+        begun, late_at = time.monotonic(), math.inf
+
+        def accept(index: int, body: memoryview) -> Keep:
+            content = check(bytes(body))
+            return lambda: contents.update({index: content})
+
+        def look() -> None:
+            nonlocal late_at
+            now = time.monotonic()
+            if contents and late_at == math.inf:
+                late_at = now + max(_EXTRA_S, now - begun)
+            if now > late_at:
+                raise _LateError
+
+        jobs = build_siblings(path, limit=limit, checks=[partial(accept, index) for index in range(count)])
+        try:
+            Download(self._sources, jobs, threads=count, thing=thing).run(stop, look)
+        except _LateError:
+            pass  # What has come is enough.
+        except TransientError as error:
+            if error.code == "stopped" or not contents:
+                raise
+        winners = {index: job.winner for index, job in enumerate(jobs)}
+        return [(content, winner) for index, content in contents.items() if (winner := winners[index]) is not None]
 
     def distrust(self, source: Source) -> None:
         """Note that what a source said could not be confirmed. It is asked less from now on."""

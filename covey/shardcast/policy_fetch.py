@@ -18,6 +18,7 @@ from covey.shardcast.partial_file import PartialFile
 from covey.shardcast.policy_folder import find_wrong_tensor, map_weights, write_child
 from covey.shardcast.policy_source import Claim, PolicySource, Route
 from covey.shardcast.policy_store import PolicyStore
+from covey.shardcast.source import Source
 
 ROUTES = 4
 """Number of routes that are tried. A route that proves false is not tried again."""
@@ -69,6 +70,8 @@ class PolicyFetch:
         """Claims of which at least one is false if what is being done now fails."""
         self._avoided: set[Claim] = set()
         """Claims that no relay could back by what it delivers."""
+        self._doubted: set[Source] = set()
+        """Relays that have named a route that failed. They could otherwise name the shortest one each time."""
 
     def run(self, step: Step, record_hash: Hash) -> None:
         """Add a policy to the store. Raises the errors of `PolicyClient.fetch`."""
@@ -93,18 +96,20 @@ class PolicyFetch:
             except ProtocolError as error:
                 message = f"no route leads to policy {step} with the record {record_hash}: {error.message}"
                 failure = TransientError("no_relay", message)
+                self._doubted.add(route.source)
                 self._source.refuse(self._suspects, route.source, error.message)
             except TransientError as error:
                 if error.code not in ("no_relay", "not_at_relays"):
                     raise
                 failure = error
                 self._avoided.update(self._suspects)
+                self._doubted.add(route.source)
                 self._source.downloader.distrust(route.source)
         raise failure or TransientError("no_relay", f"all bases of policy {step} on this machine are damaged")
 
     def _find_route(self, record_hash: Hash) -> Route:
         held = self._store.list_folders().keys()
-        return self._source.find_route(record_hash, held, avoided=self._avoided, stop=self._stop)
+        return self._source.find_route(record_hash, held, avoided=self._avoided, doubted=self._doubted, stop=self._stop)
 
     def _load(self, route: Route) -> list[Leg]:
         """Fetch and check the manifests and records of a route. Raises ProtocolError if one of them is false."""

@@ -16,6 +16,8 @@ from covey.shardcast.source import Source
 from covey.shardcast.source_connection import LackingError
 
 _REMEMBERED = 16
+_ASKED = 3
+"""Number of relays that are asked for a route at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Route:
     """Unix time at which the trainer says that the policy was complete. 0 if unknown."""
     source: Source
 
+    @property
+    def size(self) -> int:
+        """Size of all its ways in bytes, as the relay claims."""
+        return sum(claim.way.size for claim in self.claims)
+
 
 class PolicySource:
     """The relays of one pool. One thread at a time may use it."""
@@ -53,16 +60,18 @@ class PolicySource:
         held: Set[Hash],
         *,
         avoided: Set[Claim] = frozenset(),
+        doubted: Set[Source] = frozenset(),
         stop: threading.Event | None = None,
     ) -> Route:
-        """Return the route to a policy with the fewest bytes that a relay knows. `held` are records on this machine.
+        """Return the route to a policy with the fewest bytes that a few relays know. `held` are records here.
 
-        Claims in `avoided` are left out, and so are those that proved false. Raises TransientError "not_at_relays" or
-        "no_relay".
+        Claims in `avoided` are left out, and so are those that proved false. A route from a relay in `doubted` is only
+        returned if no other relay knows one. Raises TransientError "not_at_relays" or "no_relay".
         """
-
-        false = self._refused | avoided
-        return _fetch_route(self.downloader, self._pool, record_hash, held=held, false=false, stop=stop)
+        routes = _fetch_routes(
+            self.downloader, self._pool, record_hash, held=held, false=self._refused | avoided, stop=stop
+        )
+        return min(routes, key=lambda route: (route.source in doubted, route.size))
 
     def fetch_record(self, record_hash: Hash, *, stop: threading.Event | None = None) -> PolicyRecord:
         """Return a policy record. Raises the errors of `Downloader.fetch`."""
@@ -105,13 +114,13 @@ def look_at_relay(url: str, *, pool: PoolId, record_hash: Hash) -> PolicyRecord:
     """
     downloader = Downloader([url])
     try:
-        _fetch_route(downloader, pool, record_hash)
+        _fetch_routes(downloader, pool, record_hash)
         return _fetch_record(downloader, record_hash)
     finally:
         downloader.close()
 
 
-def _fetch_route(
+def _fetch_routes(
     downloader: Downloader,
     pool: PoolId,
     record_hash: Hash,
@@ -119,7 +128,9 @@ def _fetch_route(
     held: Set[Hash] = frozenset(),
     false: Set[Claim] = frozenset(),
     stop: threading.Event | None = None,
-) -> Route:
+) -> list[Route]:
+    """Ask a few relays, because one of them may hide or lack a delta. Return a route from each that knows one."""
+
     def check(data: bytes) -> tuple[tuple[Way, ...], float]:
         head = Head.from_bytes(data)
         if head.pool != pool:
@@ -130,9 +141,12 @@ def _fetch_route(
         return ways, max((each.trained_at for each in head.policies if each.record == record_hash), default=0.0)
 
     path, thing = get_head_path(pool), f"a route to a policy of pool {pool}"
-    (ways, trained_at), source = downloader.fetch(path, limit=MAX_HEAD_BYTES, check=check, thing=thing, stop=stop)
-    targets = [*(way.base for way in ways[1:]), record_hash][: len(ways)]
-    return Route(tuple(map(Claim, targets, ways)), trained_at, source)
+    answers = downloader.fetch_several(path, count=_ASKED, limit=MAX_HEAD_BYTES, check=check, thing=thing, stop=stop)
+    routes = []
+    for (ways, trained_at), source in answers:
+        targets = [*(way.base for way in ways[1:]), record_hash][: len(ways)]
+        routes.append(Route(tuple(map(Claim, targets, ways)), trained_at, source))
+    return routes
 
 
 def _fetch_record(downloader: Downloader, record_hash: Hash, *, stop: threading.Event | None = None) -> PolicyRecord:

@@ -22,6 +22,7 @@ from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.transport import TransportManifest
 from covey.shardcast.downloader import CONNECTIONS
+from covey.shardcast.policy_fetch import FetchProgress
 from covey.shardcast.policy_store import PolicyStore
 from tests.fakes.policy_relays import (
     FakeRelay,
@@ -61,12 +62,12 @@ def policies(tmp_path_factory):
     return make_policies(tmp_path_factory.mktemp("shared"), 64 << 20)
 
 
-def fetch(policies, root, *urls, step=0, seed=0, keep=4):
+def fetch(policies, root, *urls, step=0, seed=0, keep=4, progress=None):
     """Fetch a policy and compare it with the trainer's. Returns the seconds that the fetch took."""
     client = build_client(root, *urls, seed=seed, keep=keep)
     try:
         begun = time.monotonic()
-        folder = client.fetch(step, policies.hash_of(step))
+        folder = client.fetch(step, policies.hash_of(step), progress=progress)
         seconds = time.monotonic() - begun
         client.store.release(folder)
     finally:
@@ -317,6 +318,35 @@ async def test_wrong_heads__are_outlived(broadcast, tmp_path, servers):
             root = tmp_path / f"{kind}-{seed}"
             seconds = await asyncio.to_thread(fetch, policies, root, liar.url, relay, step=1, seed=seed)
             assert seconds < 6, kind
+
+
+async def test_relay_whose_head_lacks_the_delta__beside_a_whole_one__the_delta_is_used(broadcast, tmp_path, servers):
+    """The head of the first has only anchors, the silent one has no head, and the liar names a shorter way."""
+    policies = broadcast.publisher = OfferedPolicies(tmp_path / "trainer", anchor_every=1)
+    policies.offer(), policies.offer()
+    origin, _ = await broadcast.add_origin()
+    whole, _ = await broadcast.add_relay(origin)
+    newest, oldest = policies.head().policies
+    anchors = tuple(way for way in newest.ways if way.base == ZERO_HASH)
+    assert len(anchors) == 1 < len(newest.ways)
+    hiding = Head(pool=1, policies=(newest.model_copy(update={"ways": anchors}), oldest)).to_bytes()
+    servers.append(FakeRelay(policies.store, lambda path, body: hiding if "heads" in path else body))
+    servers.append(FakeRelay(policies.store))
+    answer = servers[1].answer
+    servers[1].answer = lambda path, send: servers[1].is_closed.wait(60) if "heads" in path else answer(path, send)
+    absent = anchors[0].model_copy(update={"manifest": Hash("0x" + "ab" * 32), "size": 1})
+    false = Head(pool=1, policies=(newest.model_copy(update={"ways": (absent,)}), oldest)).to_bytes()
+    servers.append(FakeRelay(policies.store, lambda path, body: false if "heads" in path else body))
+    hider, silent, liar = (server.url for server in servers)
+    for number, urls in enumerate(([hider, whole], [whole, hider], [hider, silent, whole], [hider, liar, whole])):
+        for seed in range(3):
+            root = tmp_path / f"policies-{number}-{seed}"
+            await asyncio.to_thread(fetch, policies, root, origin)
+            progress = FetchProgress()
+            seconds = await asyncio.to_thread(fetch, policies, root, *urls, step=1, seed=seed, progress=progress)
+            assert progress.ways == ["delta"]
+            assert seconds < 4
+            print(f"{number} with seed {seed}: {seconds:.2f} s")
 
 
 def list_manifest_fields(data):

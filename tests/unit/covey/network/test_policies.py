@@ -34,9 +34,7 @@ class Client:
         self.ways = {}
         """Sizes of the ways to each record."""
         self.source = SimpleNamespace(
-            find_route=lambda record, held: SimpleNamespace(
-                claims=[SimpleNamespace(way=way) for way in self.ways[record]]
-            ),
+            find_route=lambda record, held: SimpleNamespace(size=sum(way.size for way in self.ways[record])),
             downloader=SimpleNamespace(close=lambda: self.fetched.append("closed")),
         )
 

@@ -1,6 +1,7 @@
 """The door to downloads: which URLs are sources, documents and pieces, and what a document's check may say."""
 
 import threading
+import time
 
 import pytest
 
@@ -93,6 +94,80 @@ def test_document_that_check_refuses(downloader, failure, code, text):
 def test_document_over_its_limit(downloader):
     with pytest.raises(TransientError, match="offers 13 bytes, and at most 12 are allowed"):
         downloader.fetch("/heads/1.json", limit=12, check=bytes, thing="the head")
+
+
+@pytest.fixture
+def serve():
+    """Return a function that starts a server and returns its URL."""
+    servers = []
+
+    def start(answer):
+        servers.append(RawServer(answer))
+        return servers[-1].url
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def answer_with(body):
+    return lambda _, send: send(respond(body)) or True
+
+
+def fetch_several(*urls, count=3, check=bytes.decode, stop=None):
+    """Return the answers by source, and the seconds they took."""
+    downloader = Downloader(urls, seed=0)
+    begun = time.monotonic()
+    try:
+        answers = downloader.fetch_several("/x", count=count, limit=100, check=check, thing="the head", stop=stop)
+        return {source_.url: content for content, source_ in answers}, time.monotonic() - begun
+    finally:
+        downloader.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_fetch_several__asks_as_many_sources_as_there_are__up_to_a_number(serve, number):
+    urls = [serve(answer_with(b"%d" % index)) for index in range(number)]
+    answers, seconds = fetch_several(*urls)
+    assert len(answers) == min(3, number)
+    assert all(answers[url] == str(index) for index, url in enumerate(urls) if url in answers)
+    assert seconds < 0.4
+
+
+def test_fetch_several__sources_that_fail_are_replaced__and_the_rest_is_enough(serve):
+    good, absent, broken = answer_with(b"yes"), lambda _, send: send(respond(b"", 404)), lambda *_: None
+    urls = [serve(each) for each in (absent, good, broken, answer_with(b"no"), good)]
+
+    def check(body):
+        if body == b"no":
+            raise LackingError("knows no route")
+        return body
+
+    answers, _ = fetch_several(*urls, check=check)
+    assert answers == {urls[1]: b"yes", urls[4]: b"yes"}
+
+
+def test_fetch_several__silent_source__costs_half_a_second(serve):
+    silent = serve(lambda *_: time.sleep(5))
+    for urls in ([silent, serve(answer_with(b"a"))], [serve(answer_with(b"a")), silent, serve(answer_with(b"a"))]):
+        answers, seconds = fetch_several(*urls)
+        assert len(answers) == len(urls) - 1
+        assert 0.4 < seconds < 0.8
+
+
+def test_fetch_several__nobody_has_it__is_the_error_of_all(serve):
+    urls = [serve(lambda _, send: send(respond(b"", 404))) for _ in range(2)]
+    with pytest.raises(TransientError, match="no relay has the head") as caught:
+        fetch_several(*urls)
+    assert caught.value.code == "not_at_relays"
+    assert all(url in str(caught.value) for url in urls)
+
+
+def test_fetch_several__stopped__is_no_answer(serve):
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    with pytest.raises(TransientError, match="stopped"):
+        fetch_several(serve(lambda *_: time.sleep(5)), serve(answer_with(b"a")), stop=stop)
 
 
 def test_blame__costs_all_trust(downloader):

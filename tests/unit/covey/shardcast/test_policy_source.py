@@ -3,10 +3,11 @@
 import pytest
 
 from covey.errors import ProtocolError, TransientError
+from covey.protocol.head import Head
 from covey.protocol.ids import ZERO_HASH, Hash
 from covey.shardcast import source
 from covey.shardcast.policy_source import Claim
-from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, flip_bit
+from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, close_client, flip_bit
 
 pytestmark = pytest.mark.unit
 
@@ -105,3 +106,24 @@ def test_fetch_manifest__any_flipped_bit_is_refused(policies, policy_source, rel
         changed.append(flip_bit(data, position, position % 8))
         with pytest.raises(TransientError, match="do not have the hash"):
             policy_source.fetch_manifest(Claim(policies.hash_of(1), way))
+
+
+def test_find_route__fewest_bytes_of_several_relays__but_a_doubted_one_only_without_others(tmp_path, policies, relay):
+    first, second = policies.hash_of(0), policies.hash_of(1)
+    (delta,) = find_ways(policies, 1)
+    false = delta.model_copy(update={"size": 1})
+    newest, oldest = policies.head().policies
+    head = Head(pool=1, policies=(newest.model_copy(update={"ways": (false,)}), oldest)).to_bytes()
+    with FakeRelay(policies.store, lambda path, body: head if "heads" in path else body) as liar:
+        client = build_client(tmp_path / "others", relay.url, liar.url)
+        honest, lying = client.source.downloader.sources
+        for _ in range(3):
+            route = client.source.find_route(second, {first})
+            assert (route.source, route.claims, route.size) == (lying, (Claim(second, false),), 1)
+            route = client.source.find_route(second, {first}, doubted={lying})
+            assert (route.source, route.claims, route.size) == (honest, (Claim(second, delta),), delta.size)
+            assert client.source.find_route(second, {first}, doubted={honest, lying}).source is lying
+        client.source.refuse([Claim(second, false)], lying, "it is false")
+        assert (lying.success, honest.success > 0.5) == (0.0, True)
+        assert client.source.find_route(second, {first}).source is honest
+        close_client(client)
