@@ -69,6 +69,8 @@ class Connection:
         self.etag: str | None = None
         """ETag of the last answer. None if it has none."""
         self._is_aborted = False
+        self._socket: socket.socket | None = None
+        """Last socket. `HTTPConnection` forgets it when a server says that it will close, although a body follows."""
 
     def get(self, path: str, limit: int) -> memoryview:
         """Return the body of a resource of at most `limit` bytes. Raises DeliveryError otherwise."""
@@ -106,7 +108,7 @@ class Connection:
     def abort(self) -> None:
         """End the current request from another thread. It raises SilentError."""
         self._is_aborted = True
-        if (sock := self._http.sock) is not None:
+        if (sock := self._socket) is not None:
             with suppress(OSError):  # It may have ended by itself.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # That of TLS would make the reader read ciphertext.
 
@@ -169,7 +171,7 @@ class Connection:
         """Open the connection. Unlike `HTTPConnection.connect`, this ends at once when it is aborted."""
         failure = OSError("the host has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
-            self._http.sock = sock = socket.socket(family, kind, protocol)
+            self._http.sock = self._socket = sock = socket.socket(family, kind, protocol)
             sock.settimeout(self._connect_s)
             try:
                 sock.connect(address)
@@ -185,7 +187,7 @@ class Connection:
             raise failure
         if self._context is not None:
             sock = self._context.wrap_socket(sock, server_hostname=self._address[0], do_handshake_on_connect=False)
-            self._http.sock = sock  # Before the handshake, so that `abort` can end it.
+            self._http.sock = self._socket = sock  # Before the handshake, so that `abort` can end it.
             sock.do_handshake()
         sock.settimeout(self._silence_s)
 

@@ -226,7 +226,15 @@ def test_abort__ends_a_request_at_once_from_another_thread(connect, before):
     abort_and_check(connection, server)
 
 
-def abort_and_check(connection, server):
+@pytest.mark.parametrize("header", [b"", b"connection: close\r\ncontent-length: 1000\r\n"], ids=["no size", "close"])
+def test_abort__answer_after_which_the_server_will_close__ends_it_too(connect, header):
+    connection, server = connect(
+        lambda _, send: send(b"HTTP/1.1 200 X\r\n" + header + b"\r\nabc") or server.is_closed.wait(10)
+    )
+    abort_and_check(connection, server, received=3)
+
+
+def abort_and_check(connection, server, *, received=0):
     caught = []
 
     def work():
@@ -237,7 +245,7 @@ def abort_and_check(connection, server):
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not server.paths:
+    while not server.paths or connection.received < received:
         time.sleep(0.002)
     begun = time.monotonic()
     connection.abort()
