@@ -5,6 +5,7 @@ that takes twice the median time, and the first right answer counts. Deadlines f
 """
 
 import itertools
+import math
 import random
 import statistics
 import threading
@@ -37,10 +38,14 @@ _SILENCE_S, _LONE_SILENCE_S = 1.0, 5.0
 """Seconds without a byte after which a first request is ended, if there are other sources and if there are none. Each
 further attempt may be silent for twice as long, because a relay may have to fetch the piece itself.
 """
-_DOCUMENT_S = 20.0
-"""Seconds that a document of unknown size may take if there are several sources. Each further attempt may take twice as
-long. A false head names documents that only its own relay has, and that relay could send them for ever.
+_DOCUMENT_S, _LONGEST_DOCUMENT_S = 3.0, 20.0
+"""Seconds that the first request for a small document may take if there are several sources, and for the largest one.
+A false head names documents that only its own relay has, and that relay could send them for ever.
 """
+_DOCUMENT_RATE = 1e6
+"""Minimum rate of a larger document in bytes/s, as long as the rate of no source is known."""
+_PATIENCE = 4.0
+"""Factor by which a document may take longer after each attempt that was too late. The link may be slow."""
 _LEAST_BYTES = 8192
 """Bytes that count as a sign of life if there are other sources. If there are none, a single byte counts."""
 _CONSIDERED = 8
@@ -78,6 +83,8 @@ class Job:
     """Number of times that a source has asked to be left alone for a while."""
     lies: dict[Source, int] = field(default_factory=dict)
     """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
+    late: dict[Source, int] = field(default_factory=dict)
+    """Number of requests by source that exceeded the time of a document."""
     siblings: Sequence["Job"] = ()
     """Jobs for the same resource, each of which another source has to do. See `build_siblings`."""
 
@@ -92,7 +99,8 @@ class Job:
         lacking = {source for source, failure in self.failures.items() if isinstance(failure, LackingError)}
         liars = {source for source, count in self.lies.items() if count >= LIES}
         tired = {source for source, count in self.attempts.items() if count >= ATTEMPTS}
-        return lacking | liars | tired | set().union(*(each.taken for each in self.siblings))
+        late = set(self.late) if lacking else set()  # The document may be made up if another source lacks it.
+        return lacking | liars | tired | late | set().union(*(each.taken for each in self.siblings))
 
 
 def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryview], Keep]]) -> list[Job]:
@@ -116,6 +124,8 @@ class Request:
     """Time of the last sign of life."""
     seen: int = 0
     """Bytes received until then."""
+    is_late: bool = False
+    """Whether it has exceeded the time of a document."""
 
 
 class Sources:
@@ -239,9 +249,19 @@ class Download:
             is_slow = age > patience and received < age * fastest / SLOWER and job.size == PIECE_BYTES
             factor = 2 ** job.attempts.get(request.source, 0)
             silence = factor * (_SILENCE_S if has_others else _LONE_SILENCE_S)
-            is_late = job.size is None and len(self._sources.all) > 1 and age > factor * _DOCUMENT_S
-            if job.is_done or is_late or now - request.moved_at > silence or (is_slow and has_others):
+            request.is_late |= age > self._compute_deadline(request, fastest)
+            if job.is_done or request.is_late or now - request.moved_at > silence or (is_slow and has_others):
                 request.connection.abort()
+
+    def _compute_deadline(self, request: Request, fastest: float) -> float:
+        """Return the seconds that a request may take if it is one for a document and there are several sources."""
+        job, connection = request.job, request.connection
+        if job.size is not None or len(self._sources.all) == 1:
+            return math.inf
+        rate = fastest / SLOWER or _DOCUMENT_RATE
+        size = connection.received if connection.expected is None else connection.expected
+        seconds = min(_DOCUMENT_S + size / rate, _LONGEST_DOCUMENT_S)
+        return seconds * _PATIENCE ** job.late.get(request.source, 0)
 
     def _work(self) -> None:
         buffer = memoryview(bytearray(PIECE_BYTES))
@@ -283,7 +303,7 @@ class Download:
         if not job.requests:
             self._waiting.remove(job)
         connection = self._sources.take_connection(source)
-        connection.received = 0
+        connection.received, connection.expected = 0, None
         request = Request(job, source, connection, started=now, moved_at=now)
         job.requests.append(request)
         self._running.append(request)
@@ -331,6 +351,8 @@ class Download:
             if job.is_done and not isinstance(failure, ProtocolError):
                 source.record_defeat(request.connection.received, seconds, now)
                 return False
+            if request.is_late:
+                job.late[source] = job.late.get(source, 0) + 1
             self._record_failure(job, source, failure)
             if not job.requests and not job.is_done and job not in self._waiting:
                 self._waiting.appendleft(job)

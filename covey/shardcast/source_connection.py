@@ -68,6 +68,8 @@ class Connection:
         """Bytes of the current body that have arrived."""
         self.etag: str | None = None
         """ETag of the last answer. None if it has none."""
+        self.expected: int | None = None
+        """Size of the last body in bytes, as the source announced it. None if it did not."""
         self._is_aborted = False
         self._socket: socket.socket | None = None
         """Last socket. `HTTPConnection` forgets it when a server says that it will close, although a body follows."""
@@ -138,6 +140,7 @@ class Connection:
                 raise BusyError(_parse_seconds(response.headers.get("retry-after")))
             if response.status != 200:
                 raise DeliveryError(f"answered with status {response.status}")
+            self.expected = response.length
             yield response
             is_complete = True
         except _BROKEN as error:

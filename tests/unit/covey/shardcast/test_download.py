@@ -243,6 +243,24 @@ def test_two_sources_that_drip__size_unknown(serve):
         assert bodies.seconds < 1.5
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monkeypatch, number):
+    """It takes 0.6 s, and the first attempt may take 0.2 s. A lone source is not limited at all."""
+    monkeypatch.setattr(download, "_DOCUMENT_S", 0.08)
+    bodies = Bodies([b"a" * 120_000], is_size_known=False)
+
+    def answer(path, send):
+        send(respond(b"", length=120_000))
+        drip(send, bodies.bodies[path], rate=200_000, step=2000)
+        return True
+
+    servers = [serve(answer) for _ in range(number)]
+    bodies.run(*servers)
+    bodies.require_all()
+    assert sum(len(server.paths) for server in servers) <= 2 * number
+    assert len(servers[0].paths) == 1 or number > 1
+
+
 def test_lone_source_that_is_slow__finishes(serve):
     """50 kB/s for four connections, against a silence of 0.5 s: in real time, 5 kB/s against 5 s."""
     bodies = Bodies([b"a" * 12_500] * 4)

@@ -4,6 +4,7 @@ The relays are sockets in threads, and everything else is real.
 """
 
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +17,7 @@ from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.pieces import build_pieces
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.transport import DELTA, TransportManifest, TransportObject
-from covey.shardcast import policy_fetch, source
+from covey.shardcast import download, policy_fetch, source
 from covey.shardcast.policy_fetch import FetchProgress
 from covey.shardcast.policy_source import look_at_relay
 from tests.fakes.offered_policies import DOMAIN, TRAINER
@@ -484,9 +485,24 @@ def test_two_clients_of_one_store__one_downloads_and_both_use_it(policies, serve
     policies.require_same(folders[0], 0)
 
 
-def test_relay_that_drips_a_document_only_it_has__is_left(policies, serve, connect, monkeypatch):
-    """A false head names a manifest that exists nowhere, and its relay sends it a byte at a time for ever."""
-    monkeypatch.setattr("covey.shardcast.download._DOCUMENT_S", 0.05)
+@pytest.mark.parametrize(
+    ("header", "step", "bound"),
+    [
+        (b"content-length: 1000\r\n", 1, 3),
+        (b"", 1, 3),
+        (b"content-length: 16000000\r\n", 1, 20),
+        (b"content-length: 16000000\r\n", 10_000, 20),
+        (None, 0, 4),
+    ],
+    ids=["small", "no size", "large", "large and not slow", "silent"],
+)
+def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
+    policies, serve, connect, monkeypatch, header, step, bound
+):
+    """A false head names a manifest that exists nowhere, and its relay sends it for ever. Times are a 40th."""
+    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_LOOK_S", "_DOCUMENT_S", "_LONGEST_DOCUMENT_S"):
+        monkeypatch.setattr(download, name, getattr(download, name) / 40)
+    monkeypatch.setattr(download, "_DOCUMENT_RATE", download._DOCUMENT_RATE * 40)
     policies.offer()
     absent = Hash("0x" + "12" * 32)
     (first,) = policies.head().policies
@@ -497,15 +513,17 @@ def test_relay_that_drips_a_document_only_it_has__is_left(policies, serve, conne
     def drip(path, send):
         if absent not in path:
             return answer(path, send)
-        send(b"HTTP/1.1 200 X\r\ncontent-length: 16000000\r\n\r\n")
+        send(b"" if header is None else b"HTTP/1.1 200 X\r\n" + header + b"\r\n")
         while not liar.is_closed.wait(0.01):
-            send(b"x")
+            send(b"x" * step)
         return False
 
     liar.answer = drip
-    for seed in (4, 7):  # The liar is asked first.
-        client = connect(liar, honest, seed=seed)
+    for seed in range(2):
+        client, begun = connect(liar, honest, seed=seed), time.monotonic()
         assert fetch(client, policies, 0) == ["anchor"]
+        assert liar.count(f"/manifests/{absent}") == seed + 1  # The liar names the shortest route.
+        assert time.monotonic() - begun < bound / 40 + 0.9
         forget_all(client)
 
 
