@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eth_abi.abi import encode
-from eth_utils.crypto import keccak
+from eth_hash.auto import keccak  # That of eth_utils converts its input first, which takes a third of the time.
 
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, hash_from_bytes, hash_to_bytes
 
@@ -18,7 +18,12 @@ REWARD_LEAF_TYPES = ("uint256", "address", "uint256", "address", "uint256")
 
 def compute_leaf(types: Sequence[str], values: Sequence[Any]) -> bytes:
     """Return keccak(keccak(abi.encode(values))). The double hash distinguishes leaves from inner nodes."""
-    return keccak(keccak(encode(list(types), list(values))))
+    return hash_leaf(encode(list(types), list(values)))
+
+
+def hash_leaf(encoded: bytes) -> bytes:
+    """Return the leaf of values that are encoded already."""
+    return keccak(keccak(encoded))
 
 
 def compute_reward_leaf(*, chain: int, ledger: Address, pool: PoolId, contributor: Address, cumulative: int) -> bytes:
@@ -66,4 +71,4 @@ def is_in_tree(root: Hash, leaf: bytes, proof: Sequence[Hash]) -> bool:
 
 
 def _hash_pair(a: bytes, b: bytes) -> bytes:
-    return keccak(min(a, b) + max(a, b))
+    return keccak(a + b if a < b else b + a)

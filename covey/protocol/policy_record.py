@@ -18,7 +18,7 @@ from pydantic import FailFast, Field, model_validator
 from covey.errors import ProtocolError
 from covey.protocol import canonical, peer_json
 from covey.protocol.ids import ZERO_HASH, Hash, hash_to_bytes
-from covey.protocol.merkle import MerkleTree, compute_leaf
+from covey.protocol.merkle import MerkleTree, compute_leaf, hash_leaf
 from covey.protocol.peer_json import HashText, PeerModel
 
 MAX_RECORD_BYTES = 32 << 20
@@ -37,9 +37,10 @@ _TEXT = re.compile(r"[\x21-\x7e]{1,512}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _ENDINGS = (".json", ".jinja", ".txt", ".model")
 _PAGE = 4096
+_WORD = 32
+"""Size in bytes of a word of the ABI encoding."""
 _POLICY, _TENSOR, _FILE = "covey/policy", "covey/tensor", "covey/file"
 _POLICY_LEAF = ("string", "uint256", "uint64", "bytes32", "uint64", "uint64")
-_TENSOR_LEAF = ("string", "uint64", "string", "string", "uint64[]", "bytes32")
 _FILE_LEAF = ("string", "uint64", "string", "uint64", "bytes32")
 
 
@@ -129,9 +130,7 @@ class PolicyRecord(PeerModel):
         """Return the Merkle root over one leaf for the policy itself, each tensor and each file."""
         values = (_POLICY, self.pool, self.step, hash_to_bytes(self.parent), len(self.tensors), len(self.files))
         leaves = [compute_leaf(_POLICY_LEAF, values)]
-        for index, row in enumerate(self.tensors):
-            tensor = (_TENSOR, index, row.name, row.dtype, row.shape, hash_to_bytes(row.digest))
-            leaves.append(compute_leaf(_TENSOR_LEAF, tensor))
+        leaves += [hash_leaf(_encode_tensor(index, row)) for index, row in enumerate(self.tensors)]
         for index, file in enumerate(self.files):
             leaves.append(compute_leaf(_FILE_LEAF, (_FILE, index, file.name, file.size, hash_to_bytes(file.digest))))
         return MerkleTree(leaves).root
@@ -150,6 +149,31 @@ class PolicyRecord(PeerModel):
         if record.compute_hash() != expected_hash:
             raise ProtocolError("bad_record", f"the record does not have the hash {expected_hash}", status=502)
         return record
+
+
+def _encode_tensor(index: int, row: TensorRow) -> bytes:
+    """Return the ABI encoding of (string, uint64, string, string, uint64[], bytes32): kind, index and the row.
+
+    A record may have 100,000 rows, and the general encoder would need most of the time that its hash takes.
+    """
+    name, dtype = _encode_text(row.name), _encode_text(row.dtype)
+    shape = b"".join(map(_encode_number, (len(row.shape), *row.shape)))
+    start = 6 * _WORD + len(_TENSOR_TEXT)
+    offsets = (start, start + len(name), start + len(name) + len(dtype))
+    head = (_encode_number(6 * _WORD), _encode_number(index), *map(_encode_number, offsets), hash_to_bytes(row.digest))
+    return b"".join((*head, _TENSOR_TEXT, name, dtype, shape))
+
+
+def _encode_number(number: int) -> bytes:
+    return number.to_bytes(_WORD, "big")
+
+
+def _encode_text(text: str) -> bytes:
+    data = text.encode()
+    return _encode_number(len(data)) + data + bytes(-len(data) % _WORD)
+
+
+_TENSOR_TEXT = _encode_text(_TENSOR)
 
 
 def is_allowed_file(name: str) -> bool:
