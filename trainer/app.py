@@ -26,6 +26,7 @@ from covey.runtime.cycle import keep_trying, stop_signals
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS
+from covey.shardcast.delta.warm_up import compile_in_background
 from covey.tasks.catalog import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.context import Context, TrainingProgress
@@ -208,6 +209,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         network = await keep_trying(lambda: join(config, opens_data_sets=False), stop)
         if network is None:
             return
+        compile_in_background()
         await asyncio.to_thread(serve_data_sets, config, network)
         outbox = open_outbox(config)
         try:

@@ -15,6 +15,7 @@ from covey.network.policy_loader import PolicyLoader
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, Sandbox
+from covey.shardcast.delta.warm_up import compile_in_background
 from validator.checks import CheckTools
 from validator.config import ValidatorConfig
 from validator.context import Context
@@ -138,6 +139,7 @@ async def _run(config: ValidatorConfig) -> None:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
+        compile_in_background()
         try:
             environment = await asyncio.to_thread(network.load_environment)
             with build_grader(config, network.params, environment) as grade:

@@ -14,6 +14,7 @@ from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
+from covey.shardcast.delta.warm_up import compile_in_background
 from worker.config import WorkerConfig
 from worker.context import Context
 from worker.engine_health import EngineHealth
@@ -95,6 +96,7 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
+        compile_in_background()
         environment = await asyncio.to_thread(network.load_environment)
         with GradingPool(network.environment, environment, network.params.grading, config) as grade:
             ctx = await asyncio.to_thread(

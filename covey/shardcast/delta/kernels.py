@@ -37,7 +37,7 @@ def compile_all() -> Kernels:
 
 @functools.cache
 def _compile() -> Kernels:
-    # Importing numba before vLLM starts crashes vLLM's start, so it is imported at the first delta.
+    # A process that has imported numba cannot start vLLM, so numba is imported at first use.
     from numba import njit
     from numba.extending import register_jitable
 
