@@ -14,7 +14,7 @@ from coordinator.context import Context
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.lanes import Lane
-from coordinator.queue.celery_app import Kicker, build_celery, run_jobs
+from coordinator.queue.celery_app import BackgroundKicker, Kicker, build_celery, run_jobs
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.follower import Follower
@@ -87,7 +87,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
         ),
         operator=operator,
-        kicker=Kicker(build_celery(config.broker_url, config.home)),
+        kicker=BackgroundKicker(Kicker(build_celery(config.broker_url, config.home))),
         chain=chain,
         chain_lane=Lane("chain's node", threads=8, patience_s=12.0),
         store_lane=Lane("object store", threads=8, patience_s=60.0),
@@ -113,7 +113,7 @@ def serve(config: CoordinatorConfig) -> None:
     configure("coordinator", level=config.log_level)
     ctx = build(config)
     uvloop.run(_serve(ctx))
-    ctx.database.close()
+    _close(ctx)
 
 
 async def _serve(ctx: Context) -> None:
@@ -142,4 +142,11 @@ def jobs(config: CoordinatorConfig) -> None:
     configure("jobs", level=config.log_level)
     ctx = build(config)
     run_jobs(build_celery(config.broker_url, config.home), build_jobs(ctx))
+    _close(ctx)
+
+
+def _close(ctx: Context) -> None:
+    ctx.kicker.close()
+    ctx.chain_lane.close()
+    ctx.store_lane.close()
     ctx.database.close()

@@ -33,25 +33,39 @@ ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Read what is new on chain, apply it, answer challenges, send what waits."""
-    progress = await asyncio.to_thread(read_chain, ctx)
-    stakes = await asyncio.to_thread(look_up_facts, ctx, progress)
+    """Read what is new on chain, apply it, answer challenges, send what waits.
+
+    While neither the chain nor the database changes, only the chain's newest block is looked at.
+    """
+    commits = ctx.database.changes.read()
+    is_quiet = ctx.chain.is_quiet(commits)
+    progress = await asyncio.to_thread(read_chain, ctx, is_quiet=is_quiet)
+    if progress is None and is_quiet:
+        return CycleResult.IDLE
+    stakes = await asyncio.to_thread(look_up_state, ctx, progress)
     if progress is not None or stakes:
         await asyncio.to_thread(apply_progress, ctx, progress, stakes)
     await asyncio.to_thread(answer_challenges, ctx)
-    await asyncio.to_thread(ctx.sender.pump)
+    pending = await asyncio.to_thread(ctx.sender.pump)
+    ctx.chain.note_cycle(commits, pending=pending)
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
-def read_chain(ctx: Context) -> ChainProgress | None:
-    """Return what the chain brought since the stored cursor. None if that is nothing."""
-    with ctx.database.read() as repository:
-        cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
+def read_chain(ctx: Context, *, is_quiet: bool = False) -> ChainProgress | None:
+    """Return what the chain brought since the stored cursor. None if that is nothing.
+
+    The cursor is not read again if the database `is_quiet`.
+    """
+    cursor = ctx.chain.cursor if is_quiet else None
+    if cursor is None:
+        with ctx.database.read() as repository:
+            cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
+        ctx.chain.cursor = cursor
     progress = ctx.follower.poll(cursor)
     return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
 
 
-def look_up_facts(ctx: Context, progress: ChainProgress | None) -> list[LookedUpStake]:
+def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUpStake]:
     """Look up what requests need and what the new events have changed, before the transaction that applies them."""
     found = () if progress is None else progress.events
     if progress is not None or not ctx.chain.has_head:

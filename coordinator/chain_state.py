@@ -11,10 +11,13 @@ from typing import Any
 from coordinator.domain.stakes import Stake
 from covey.chain import events
 from covey.chain.contracts import Contracts
+from covey.chain.follower import SeenBlock
 from covey.chain.json_rpc import Block
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Address, Hash, PoolId
 
+QUIET_S = 5.0
+"""Maximum time in seconds between two full cycles of the follower."""
 _STAKE_EVENTS = (events.Staked, events.StakeUnbonded, events.StakeWithdrawn, events.StakeSlashed)
 _CASE_EVENTS = (
     events.CaseOpened,
@@ -35,11 +38,26 @@ class ChainState:
         self.active_validators: frozenset[Address] = frozenset()
         """Those whose verdicts count already."""
         self._head_time, self._head_seen = 0, 0.0
+        self.cursor: tuple[SeenBlock, ...] | None = None
+        """Cursor of the follower, as it was last read from the database."""
+        self._quiet: tuple[int, float] | None = None
+        """Count of commits at the last cycle that left nothing to do, and the time of that cycle."""
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing changes until an event says so. A new validator becomes active by the passing of time."""
         return bool(self.validators) and len(self.active_validators) == len(self.validators)
+
+    def note_cycle(self, commits: int | None, *, pending: int) -> None:
+        """Note that a cycle of the follower began at a count of commits, and how many transactions are not mined."""
+        self._quiet = None if commits is None or pending else (commits, time.monotonic())
+
+    def is_quiet(self, commits: int | None) -> bool:
+        """Return whether nothing was committed since a cycle that left nothing to do. Never for longer than QUIET_S."""
+        if self._quiet is None:
+            return False
+        before, at = self._quiet
+        return before == commits and time.monotonic() - at < QUIET_S
 
     @property
     def has_head(self) -> bool:

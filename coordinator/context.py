@@ -11,7 +11,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.lanes import Lane
-from coordinator.queue.celery_app import Kicker
+from coordinator.queue.celery_app import BackgroundKicker
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.chain.json_rpc import ChainClient
@@ -38,7 +38,7 @@ class Context:
     follower: Follower
     sender: Sender
     operator: Wallet
-    kicker: Kicker
+    kicker: BackgroundKicker
     chain: ChainState
     chain_lane: Lane
     store_lane: Lane

@@ -14,11 +14,12 @@ from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key
-from covey.protocol.status import SubmissionState
 from covey.runtime.log import get_logger
 
 RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
+DISPATCHED = 100
+"""Maximum number of submissions that are looked at in one transaction."""
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -35,12 +36,14 @@ def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
 
 
 def assign_tasks(ctx: Context) -> None:
-    """Lease pending tasks to waiting nodes."""
-    with ctx.database.read() as repository:
-        if not repository.list_waiting_nodes(ctx.clock()):
-            return
-    with ctx.database.write() as repository:
-        tasks.assign_tasks(repository, ctx.params, now=ctx.clock())
+    """Lease pending tasks to waiting nodes, until there are no more of either."""
+    count = tasks.MOST_AT_ONCE
+    while count == tasks.MOST_AT_ONCE:
+        with ctx.database.read() as repository:
+            if not repository.has_waiting(ctx.clock()) or not repository.has_pending():
+                return
+        with ctx.database.write() as repository:
+            count = tasks.assign_tasks(repository, ctx.params, now=ctx.clock())
 
 
 def expire_leases(ctx: Context) -> None:
@@ -49,28 +52,36 @@ def expire_leases(ctx: Context) -> None:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:
         ctx.kicker.kick("assign_tasks")
+    if ended >= tasks.MOST_AT_ONCE:
+        ctx.kicker.kick("expire_leases")
 
 
 def dispatch_validation(ctx: Context) -> None:
-    """Draw, open turns, decide what can be decided.  `tally` is the same look at the rows."""
-    with ctx.database.read() as repository:
-        waiting = repository.list_submissions(SubmissionState.SUBMITTED)
-        signed = {row.signed_at for row in waiting if row.draw is None}
-    if not waiting:
-        return
-    # Not within the transaction: a chain that is slow would hold up all who write.
-    validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
-    hashes = find_drawing_hashes(ctx, signed)
-    with ctx.database.write() as repository:
-        judging.dispatch(
-            repository,
-            ctx.params,
-            validators=validators,
-            find_hash=hashes.get,
-            secret=ctx.canary_secret,
-            now=ctx.clock(),
-        )
-    ctx.kicker.kick("assign_tasks")
+    """Draw, open turns, decide what can be decided, for the submissions that are due.  `tally` is the same."""
+    looked_at = DISPATCHED
+    while looked_at == DISPATCHED:
+        with ctx.database.read() as repository:
+            rows = repository.list_due(ctx.clock(), limit=DISPATCHED)
+            signed = {row.signed_at for row in rows if row.draw is None}
+        if not rows:
+            return
+        # Not within the transaction: a chain that is slow would hold up all who write.
+        validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
+        hashes = find_drawing_hashes(ctx, signed)
+        with ctx.database.write() as repository:
+            now = ctx.clock()
+            rows = repository.list_due(now, limit=DISPATCHED)
+            judging.dispatch(
+                repository,
+                ctx.params,
+                rows,
+                validators=validators,
+                find_hash=hashes.get,
+                secret=ctx.canary_secret,
+                now=now,
+            )
+        looked_at = len(rows)
+        ctx.kicker.kick("assign_tasks")
 
 
 def find_drawing_hashes(ctx: Context, signed: Iterable[int]) -> dict[int, Hash]:

@@ -34,7 +34,7 @@ def build_api(ctx: Context) -> FastAPI:
 
     api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "", lifespan=run)
     api.state.api = state
-    for module in (views, public_objects, objects, workers, uploads, validators, trainers):
+    for module in (workers, uploads, validators, trainers, views, public_objects, objects):  # the busiest first
         api.include_router(module.router)
     _add_errors(api, ctx)
     api.add_middleware(

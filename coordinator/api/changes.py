@@ -1,20 +1,24 @@
 """Tells waiting requests that something was committed, by any process."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.db.database import Database
+from coordinator.db.repository import Repository
+from covey.errors import TransientError
+
+Value = TypeVar("Value")
 
 
-class Changes:
-    """Example: `await changes.wait()` returns after the next commit. `run` watches until it is cancelled."""
+class Signal:
+    """Example: `await signal.wait(5.0)` returns when another task calls `signal.send()`."""
 
-    def __init__(self, database: Database, *, poll_s: float) -> None:
-        """`poll_s` is the number of seconds between two looks at a counter of commits, which cost microseconds."""
-        self._database, self._poll_s = database, poll_s
+    def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Return True after the next commit, or False after `seconds` without one."""
+        """Return True after the next `send`, or False after `seconds` without one."""
         if self._next is None or self._next.done():
             self._next = asyncio.get_running_loop().create_future()
         try:
@@ -24,13 +28,76 @@ class Changes:
             return False
         return True
 
+    def is_awaited(self) -> bool:
+        """Return whether somebody may wait."""
+        return self._next is not None and not self._next.done()
+
+    def send(self) -> None:
+        """Wake all that wait."""
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
+
+
+class _Watch(NamedTuple, Generic[Value]):
+    query: Callable[[Repository], Value]
+    tell: Callable[[Value], None]
+    is_needed: Callable[[], bool]
+
+
+class Changes:
+    """Watches the database for commits, until `run` is cancelled. Sends `signal` after each."""
+
+    def __init__(self, database: Database, *, poll_s: float) -> None:
+        """`poll_s` is the number of seconds between two looks at a counter of commits, which cost microseconds."""
+        self._database, self._poll_s = database, poll_s
+        self._watches: list[_Watch[Any]] = []
+        self.signal = Signal()
+
+    def watch(
+        self,
+        query: Callable[[Repository], Value],
+        tell: Callable[[Value], None],
+        *,
+        is_needed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """After each commit, call `tell` with the result of a query, if `is_needed` then.
+
+        All queries share one transaction.
+        """
+        self._watches.append(_Watch(query, tell, is_needed))
+
     async def run(self) -> None:
-        """Watch the database until this is cancelled. A database that does not count is taken to change each time."""
+        """Watch the database. One that does not count its commits is taken to change each time."""
         seen = None
         while True:
             newest = self._database.changes.read()
             if newest is None or newest != seen:
                 seen = newest
-                if self._next is not None and not self._next.done():
-                    self._next.set_result(None)
+                await self._tell()
+                self.signal.send()
             await asyncio.sleep(self._poll_s)
+
+    async def _tell(self) -> None:
+        needed = [watch for watch in self._watches if watch.is_needed()]
+        if not needed:
+            return
+        try:
+            values = await self._database.look(lambda rows: [watch.query(rows) for watch in needed])
+        except TransientError:
+            return  # The next commit is another occasion.
+        for watch, value in zip(needed, values, strict=True):
+            watch.tell(value)
+
+
+class FactSignal(Signal):
+    """Sends itself after each commit that changes a fact."""
+
+    def __init__(self, changes: Changes, fact: str) -> None:
+        super().__init__()
+        self._value: int | None = None
+        changes.watch(lambda rows: rows.get_fact(fact), self._compare, is_needed=self.is_awaited)
+
+    def _compare(self, value: int) -> None:
+        if value != self._value:
+            self._value = value
+            self.send()

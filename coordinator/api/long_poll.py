@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from coordinator.api.changes import Changes
+from coordinator.api.changes import Signal
 from covey.protocol.ids import Address
 
 LOOK_S = 1.0
@@ -36,13 +36,13 @@ class LongPolls:
 
 
 async def wait_for(
-    changes: Changes,
+    signal: Signal,
     seconds: float,
     look: Callable[[], Awaitable[Answer | None]],
     *,
     is_open: Callable[[], bool] = lambda: True,
 ) -> Answer | None:
-    """Call `look` after each commit and once a second, for at most `seconds`, while `is_open`.
+    """Call `look` after each signal and once a second, for at most `seconds`, while `is_open`.
 
     Returns its first answer, or None.
     """
@@ -53,7 +53,7 @@ async def wait_for(
         left = deadline - loop.time()
         if answer is not None or left <= 0:
             return answer
-        await changes.wait(min(LOOK_S, left))
+        await signal.wait(min(LOOK_S, left))
     return None
 
 

@@ -4,12 +4,10 @@ One query after a commit finds the nodes of all offered leases, whatever the num
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.api.changes import Changes
-from coordinator.db.database import Database
-from covey.errors import TransientError
 from covey.protocol.ids import Address
 
 
@@ -43,12 +41,12 @@ class Offer:
 
 
 class Offers:
-    """Example: `with offers.open(node) as offer: ...`. `run` looks for offers until it is cancelled."""
+    """The long polls of nodes in this process. Example: `with offers.open(node) as offer: ...`."""
 
-    def __init__(self, database: Database, changes: Changes) -> None:
-        self._database, self._changes = database, changes
+    def __init__(self, changes: Changes) -> None:
         self._open: dict[Address, set[Offer]] = {}
         self._is_over = False
+        changes.watch(lambda rows: rows.list_offered_nodes(), self._announce, is_needed=lambda: bool(self._open))
 
     @contextmanager
     def open(self, node: Address) -> Iterator[Offer]:
@@ -64,23 +62,14 @@ class Offers:
             if not own and self._open.get(node) is own:
                 del self._open[node]
 
-    async def run(self) -> None:
-        """Look for offers after each commit, until this is cancelled."""
-        while True:
-            await self._changes.wait()
-            if not self._open:
-                continue
-            try:
-                offered = await self._database.look(lambda rows: rows.list_offered_nodes())
-            except TransientError:
-                continue  # The next commit is another occasion.
-            for node in offered:
-                for offer in self._open.get(Address(node), ()):
-                    offer.announce()
-
     def end(self) -> None:
         """End all polls, because this process ends."""
         self._is_over = True
         for own in self._open.values():
             for offer in own:
                 offer.end()
+
+    def _announce(self, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            for offer in self._open.get(Address(node), ()):
+                offer.announce()

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from coordinator.api.changes import Changes
+from coordinator.api.changes import Changes, FactSignal
 from coordinator.api.long_poll import LongPolls
 from coordinator.api.members import Members
 from coordinator.api.nonces import Nonces
 from coordinator.api.offers import Offers
 from coordinator.api.roll_call import RollCall
 from coordinator.context import Context
+from coordinator.domain.judging import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class ApiState:
     members: Members
     nonces: Nonces
     changes: Changes
+    turns: FactSignal
+    """Tells validators that there may be something to do."""
     offers: Offers
     roll_call: RollCall
     polls: LongPolls
@@ -31,7 +34,7 @@ class ApiState:
     async def run(self) -> AsyncIterator[None]:
         """Read who is known, and run the tasks of this process within the block."""
         await self.members.load()
-        loops = (self.changes.run(), self.offers.run(), self.roll_call.run(), self._end_polls())
+        loops = (self.changes.run(), self.roll_call.run(), self._end_polls())
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:
             yield
@@ -54,7 +57,8 @@ def build_state(ctx: Context) -> ApiState:
         members=Members(ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer),
         nonces=Nonces(ctx.clock()),
         changes=changes,
-        offers=Offers(ctx.database, changes),
+        turns=FactSignal(changes, TURNS),
+        offers=Offers(changes),
         roll_call=RollCall(ctx),
         polls=LongPolls(),
     )

@@ -25,7 +25,7 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
             await ctx.database.run(lambda rows: steps.open_ahead(rows, ctx.params, number=body.step))
         return await ctx.database.look(lambda rows: find_batch(ctx, rows, body.step))
 
-    return await wait_for(state.changes, body.wait_seconds, open_and_find)
+    return await wait_for(state.changes.signal, body.wait_seconds, open_and_find)
 
 
 def find_batch(ctx: Context, repository: Repository, step: int) -> BatchOrder | None:

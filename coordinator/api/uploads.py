@@ -57,39 +57,43 @@ async def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionRes
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
     eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
-    promise = await ctx.database.look(lambda rows: submissions.find_promise(rows, receipt))
-    if promise is None:
-        prepared = await ctx.database.look(lambda rows: _prepare(ctx, rows, receipt))
-        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
-        offered = _countersign(ctx, receipt, prepared.promised_epoch)
-        canary = canary_scores.get_kind(ctx.config.canaries, node)
-
-        def record(repository: Repository) -> Countersigned:
-            known = submissions.find_promise(repository, receipt)
-            if known is not None:
-                return known
-            task = submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
-            submissions.record(
-                repository,
-                task,
-                receipt=receipt,
-                signature=body.signature,
-                promise=offered,
-                price=ctx.ledger.price,
-                undrawn_limit=prepared.undrawn_limit,
-                canary=canary,
-            )
-            return offered
-
-        promise = await ctx.database.run(record)
+    found = await ctx.database.look(
+        lambda rows: submissions.find_promise(rows, receipt) or _prepare(ctx, rows, receipt)
+    )
+    promise = await _accept(ctx, receipt, body.signature, found) if isinstance(found, _Prepared) else found
     await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
-    ctx.kicker.kick("dispatch_validation")
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,
         latest_epoch=promise.message.latest_epoch,
         signature=promise.signature,
     )
+
+
+async def _accept(ctx: Context, receipt: messages.Receipt, signature: str, prepared: "_Prepared") -> Countersigned:
+    """Keep the file of a new receipt, countersign the receipt and record it."""
+    await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
+    promise = _countersign(ctx, receipt, prepared.promised_epoch)
+
+    def record(repository: Repository) -> Countersigned:
+        known = submissions.find_promise(repository, receipt)
+        if known is not None:
+            return known
+        task = submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
+        submissions.record(
+            repository,
+            task,
+            receipt=receipt,
+            signature=signature,
+            promise=promise,
+            price=ctx.ledger.price,
+            undrawn_limit=prepared.undrawn_limit,
+            draw_seconds=ctx.params.verification.draw_seconds,
+            canary=canary_scores.get_kind(ctx.config.canaries, receipt.node),
+        )
+        return promise
+
+    return await ctx.database.run(record)
 
 
 class _Prepared(NamedTuple):

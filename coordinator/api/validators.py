@@ -1,5 +1,8 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
+from collections.abc import Callable
+from functools import partial
+
 from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, State, Validator
@@ -28,6 +31,7 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 
+FindOrder = Callable[..., judging.Order | None]
 SEEN_SECONDS = 10.0
 """A validator's sign of life is written at most this often."""
 router = APIRouter(prefix="/v1", tags=["validator"])
@@ -46,15 +50,28 @@ async def claim_validation(
         nonlocal has_left
         has_left = True
 
+    def claim(rows: Repository, *, find: FindOrder) -> tuple[ValidationOrder | None, bool]:
+        found = find(
+            rows,
+            ctx.params,
+            validator=validator,
+            validators=ctx.chain.validators,
+            holding=body.holding,
+            free_turns=body.free_turns,
+            now=ctx.clock(),
+        )
+        return (None, False) if found is None else (_build_order(ctx, rows, found), found.is_new)
+
     async def look() -> ValidationOrder | None:
-        if not await ctx.database.look(lambda rows: rows.has_turn_for(validator)):
-            return None
-        return await ctx.database.run(lambda rows: take_turn(ctx, rows, validator, body))
+        order, is_new = await ctx.database.look(partial(claim, find=judging.find_order))
+        if is_new:
+            order, _ = await ctx.database.run(partial(claim, find=judging.claim_turn))
+        return order
 
     await note_validator(ctx, validator)
     with call_when_gone(request.receive, leave):
         return await wait_for(
-            state.changes,
+            state.turns,
             body.wait_seconds,
             look,
             is_open=lambda: polls.is_open(poll) and not has_left and not ctx.stop.is_set(),
@@ -142,35 +159,21 @@ async def note_validator(ctx: Context, validator: Address) -> None:
         await ctx.database.run(note)
 
 
-def take_turn(ctx: Context, repository: Repository, validator: Address, body: TurnRequest) -> ValidationOrder | None:
-    """Return the next turn or reveal for a validator."""
-    found = judging.claim_turn(
-        repository,
-        ctx.params,
-        validator=validator,
-        validators=ctx.chain.validators,
-        holding=body.holding,
-        free_turns=body.free_turns,
-        now=ctx.clock(),
-    )
-    if found is None:
-        return None
-    kind, judgement = found
-    if kind == "reveal":
-        return ValidationOrder(order=RevealOrder(judgement=judgement.id))
-    row = repository.get_submission(judgement.receipt_hash)
-    step = repository.get_step(row.policy_version) if row else None
-    if row is None or step is None:
+def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> ValidationOrder | None:
+    if found.kind == "reveal":
+        return ValidationOrder(order=RevealOrder(judgement=found.turn.id))
+    step = repository.get_step(found.row.policy_version)
+    if step is None:
         return None
     return ValidationOrder(
         order=JudgeOrder(
-            judgement=judgement.id,
-            receipt=ReceiptBody.of(to_receipt(row, ctx.config.pool)),
-            signature=row.signature,
-            url=sign_download(ctx, row),
+            judgement=found.turn.id,
+            receipt=ReceiptBody.of(to_receipt(found.row, ctx.config.pool)),
+            signature=found.row.signature,
+            url=sign_download(ctx, found.row),
             record_hash=Hash(step.record_hash),
-            full=judgement.full,
-            seconds_left=max(0.0, judgement.deadline - ctx.clock()),
+            full=found.turn.full,
+            seconds_left=max(0.0, found.turn.deadline - ctx.clock()),
         )
     )
 

@@ -13,7 +13,7 @@ from coordinator.db.models import EpochRow, JudgementRow, StepRow, SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import canary_scores, scheduling, settlement, submissions
 from coordinator.domain.scheduling import Groups
-from coordinator.domain.steps import get_oldest_version, sum_groups
+from coordinator.domain.steps import get_oldest_version
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
@@ -139,13 +139,13 @@ def get_reward(ctx: Ctx, contributor: AddressText, epoch: Annotated[int, Query(g
 
 
 def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[StepView]:
-    accepted, held = _count_accepted_groups(repository), repository.sum_batches()
+    accepted = _count_accepted_groups(repository)
     for row in steps:
-        groups = Groups(*held.get(row.number, (0, 0)))
+        groups = Groups(row.packed_groups, row.packed_live_groups)
         is_open = row.state is StepState.OPEN
         if is_open:
             oldest = get_oldest_version(repository, ctx.params)
-            groups = sum_groups(repository.list_unpacked(oldest_version=oldest))
+            groups = Groups(*repository.sum_unpacked(oldest_version=oldest))
         yield StepView(
             step=Step(row.number),
             state=row.state,

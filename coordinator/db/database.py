@@ -33,6 +33,8 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self._engine = connection.build(url)
+        self._reading = self._engine.execution_options(covey_begin="DEFERRED")
+        self._writing = self._engine.execution_options(covey_begin="IMMEDIATE")
         file = self._engine.url.database if url.startswith("sqlite") else None
         self._lock = None if file is None else WriteLock(Path(file))
         self._writer = Writer(self._begin)
@@ -53,8 +55,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Repository]:
         """Open a transaction that changes nothing."""
-        bound = self._engine.execution_options(covey_begin="DEFERRED")
-        with connection.translate_outage(), Session(bound, expire_on_commit=False) as session, session.begin():
+        with connection.translate_outage(), Session(self._reading, expire_on_commit=False) as session, session.begin():
             yield Repository(session)
 
     async def run(self, work: Callable[[Repository], Result]) -> Result:
@@ -83,12 +84,11 @@ class Database:
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
         """Begin the one writing transaction, commit it at the end, or roll it back."""
-        bound = self._engine.execution_options(covey_begin="IMMEDIATE")
         with connection.translate_outage():
             if self._lock is None:
-                with bound.begin() as opened:
+                with self._writing.begin() as opened:
                     connection.lock_writers_out(opened)
                     yield opened
             else:
-                with self._lock.hold(), bound.begin() as opened:
+                with self._lock.hold(), self._writing.begin() as opened:
                     yield opened

@@ -83,7 +83,7 @@ class NodeRow(Base):
     """Name of the worker that was heard last. Empty: none was heard yet."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When that was, in a heartbeat or a claim."""
-    waiting_until: Mapped[float] = mapped_column(default=0.0)
+    waiting_until: Mapped[float] = mapped_column(default=0.0, index=True)
     """Until when a long poll of this node is open: only who asks is served."""
     free_slots: Mapped[int] = mapped_column(default=0)
     cached_version: Mapped[int | None] = mapped_column(Number)
@@ -91,6 +91,7 @@ class NodeRow(Base):
     """Accepted submissions for its contributor, since one of the contributor's nodes was caught cheating last."""
     dropped: Mapped[int] = mapped_column(default=0)
     cooldown_until: Mapped[float] = mapped_column(default=0.0)
+    """Unix seconds until which the node gets no task."""
     suspended: Mapped[str] = mapped_column(String(32), default="")
     """Reason for which nothing is assigned any more (`coordinator.domain.nodes`). Empty: it is not suspended."""
     removed: Mapped[bool] = mapped_column(default=False)
@@ -126,9 +127,10 @@ class StepRow(Base):
     """Empty while the trainer has the policy and the chain does not."""
     block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
-
-
-_IS_OFFERED = text("state = 'ASSIGNED' AND collected_at IS NULL")
+    packed_groups: Mapped[int] = mapped_column(default=0)
+    """Groups of its batch. 0 until it is packed."""
+    packed_live_groups: Mapped[int] = mapped_column(default=0)
+    """Groups of its batch whose rewards are not all equal."""
 
 
 class TaskRow(Base):
@@ -149,7 +151,8 @@ class TaskRow(Base):
     """When the collected lease ends. None: it is not collected."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
-        Index("ix_tasks_offered", "node", sqlite_where=_IS_OFFERED, postgresql_where=_IS_OFFERED),
+        Index("ix_tasks_state_collected_at", "state", "collected_at", "node"),
+        Index("ix_tasks_state_policy_version", "state", "policy_version", "id"),
     )
 
     @property
@@ -198,8 +201,13 @@ class SubmissionRow(Base):
     """A `CanaryKind`, fixed at intake."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
+    look_at: Mapped[float] = mapped_column(default=0.0)
+    """Unix seconds from which there may be something to do for it while it is undecided."""
     judgements: Mapped[list["JudgementRow"]] = relationship(order_by="JudgementRow.id")
-    __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
+    __table_args__ = (
+        UniqueConstraint("task", "lease"),
+        Index("ix_submissions_state", "state", "look_at"),
+    )
 
     @property
     def is_replayed(self) -> bool:
@@ -242,6 +250,15 @@ class JudgementRow(Base):
     lapsed: Mapped[bool] = mapped_column(default=False)
     """Whether the turn is over and does not count: it took too long, or its verdict rests on no replay where one is
     asked for now."""
+    __table_args__ = (
+        Index(
+            "ix_judgements_open",
+            "validator",
+            "id",
+            sqlite_where=text("verdict IS NULL AND lapsed IS 0"),
+            postgresql_where=text("verdict IS NULL AND lapsed IS false"),
+        ),
+    )
 
 
 class EpochRow(Base):

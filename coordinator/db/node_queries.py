@@ -64,6 +64,18 @@ class NodeQueries:
         if changes:
             self.session.execute(update(NodeRow), changes)
 
+    def save_standing(self, nodes: Collection[NodeRow]) -> None:
+        """Write what was changed of cool-downs, drops and suspensions by one statement."""
+        names = ("address", "cooldown_until", "dropped", "suspended")
+        changes = [{name: getattr(node, name) for name in names} for node in nodes]
+        for node in nodes:
+            self.session.expire(node)  # Otherwise the session would write each change by itself.
+        self.update_nodes(changes)
+
+    def has_waiting(self, now: float) -> bool:
+        """Whether the long poll of a node is open."""
+        return self.session.scalar(select(NodeRow.address).where(NodeRow.waiting_until > now).limit(1)) is not None
+
     def count_nodes_of(self, contributors: Collection[str]) -> dict[str, int]:
         """Count the nodes that each contributor vouches for."""
         query = select(NodeRow.contributor, func.count()).where(~NodeRow.removed).group_by(NodeRow.contributor)
@@ -95,10 +107,3 @@ class NodeQueries:
         if after_block is not None:
             is_asked.append(ContributorRow.stake_block > after_block)
         return self.session.scalars(select(ContributorRow).where(or_(*is_asked))).all()
-
-    def list_waiting_nodes(self, now: float) -> Sequence[NodeRow]:
-        """Nodes whose long poll is open, that are neither suspended nor removed nor cooling down."""
-        query = select(NodeRow).where(
-            NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
-        )
-        return self.session.scalars(query.order_by(NodeRow.address)).all()

@@ -1,6 +1,6 @@
 """Every query of the coordinator.  `Repository` never commits: whoever opened the transaction does."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session, selectinload
@@ -19,7 +19,8 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from coordinator.db.node_queries import NodeQueries, cut
-from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from coordinator.db.task_queries import TaskQueries
+from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import HARD_REASONS, Decision
 
 _IS_ACCEPTED = SubmissionRow.decision == Decision.ACCEPT
@@ -31,7 +32,11 @@ def _is_unreplayed(contributor: str) -> tuple[ColumnElement[bool], ...]:
     return SubmissionRow.contributor == contributor, SubmissionRow.audited.is_not(True), SubmissionRow.epoch.is_(None)
 
 
-class Repository(ChainQueries, NodeQueries):
+def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
+    return _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
+
+
+class Repository(ChainQueries, NodeQueries, TaskQueries):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
@@ -41,11 +46,16 @@ class Repository(ChainQueries, NodeQueries):
         self.session.add(row)
         self.session.flush()
 
+    def add_all(self, rows: Iterable[object]) -> None:
+        """Add rows by as few statements as possible."""
+        self.session.add_all(rows)
+        self.session.flush()
+
     def flush(self) -> None:
         """Send pending changes, so that the next query sees them."""
         self.session.flush()
 
-    # -- steps and tasks
+    # -- steps
 
     def get_step(self, number: int) -> StepRow | None:
         return self.session.get(StepRow, number)
@@ -65,52 +75,6 @@ class Repository(ChainQueries, NodeQueries):
 
     def list_steps(self) -> Sequence[StepRow]:
         return self.session.scalars(select(StepRow).order_by(StepRow.number)).all()
-
-    def get_task(self, task: int) -> TaskRow | None:
-        return self.session.get(TaskRow, task)
-
-    def list_tasks(self, *states: TaskState) -> Sequence[TaskRow]:
-        return self.session.scalars(select(TaskRow).where(TaskRow.state.in_(states)).order_by(TaskRow.id)).all()
-
-    def get_assigned_task(self, node: str, holding: Sequence[int] = ()) -> TaskRow | None:
-        """The oldest task that is leased to `node` and whose lease it does not know of."""
-        query = select(TaskRow).where(
-            TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node, TaskRow.lease.not_in(holding)
-        )
-        return self.session.scalars(query.order_by(TaskRow.id).limit(1)).first()
-
-    def list_offered_nodes(self) -> Sequence[str]:
-        """Nodes to which a task is leased that they have not collected yet."""
-        query = select(TaskRow.node).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_(None))
-        return [node for node in self.session.scalars(query.distinct()) if node is not None]
-
-    def list_collected(self, nodes: Collection[str]) -> dict[str, list[int]]:
-        """Leases that some nodes have collected and not handed in, by node."""
-        query = select(TaskRow.node, TaskRow.lease).where(
-            TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_not(None)
-        )
-        leases: dict[str, list[int]] = {}
-        for part in cut(nodes):
-            for node, lease in self.session.execute(query.where(TaskRow.node.in_(part))):
-                if node is not None and lease is not None:
-                    leases.setdefault(node, []).append(lease)
-        return leases
-
-    def count_leases(self, node: str) -> int:
-        query = select(func.count()).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node)
-        return self.session.scalar(query) or 0
-
-    def count_groups_in_flight(self, *, oldest_version: int) -> int:
-        """Groups of tasks that may still bring accepted work of `oldest_version` or later."""
-        open_tasks = select(func.coalesce(func.sum(TaskRow.groups), 0)).where(
-            TaskRow.state.in_((TaskState.PENDING, TaskState.ASSIGNED)), TaskRow.policy_version >= oldest_version
-        )
-        undecided = select(func.coalesce(func.sum(SubmissionRow.groups), 0)).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED,
-            SubmissionRow.step.is_(None),  # one in a batch is judged again: the batch counts it
-            SubmissionRow.policy_version >= oldest_version,
-        )
-        return int(self.session.scalar(open_tasks) or 0) + int(self.session.scalar(undecided) or 0)
 
     # -- submissions and judgements
 
@@ -174,12 +138,20 @@ class Repository(ChainQueries, NodeQueries):
             select(SubmissionRow).where(SubmissionRow.receipt_hash.startswith(prefix)).limit(2)
         ).all()
 
-    def list_unpacked(self, *, oldest_version: int) -> Sequence[SubmissionRow]:
-        """Accepted submissions that no batch holds and that are fresh enough, oldest first."""
-        query = select(SubmissionRow).where(
-            _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
-        )
-        return self.session.scalars(query.order_by(SubmissionRow.policy_version, SubmissionRow.task)).all()
+    def list_unpacked(self, *, oldest_version: int) -> list[tuple[str, int, int]]:
+        """Accepted submissions that no batch holds and that are fresh enough, oldest first.
+
+        Each with its receipt hash, its groups, and the live ones among them.
+        """
+        query = select(SubmissionRow.receipt_hash, SubmissionRow.groups, SubmissionRow.live_groups)
+        query = query.where(*_is_unpacked(oldest_version))
+        found = self.session.execute(query.order_by(SubmissionRow.policy_version, SubmissionRow.task))
+        return [(row[0], row[1], row[2]) for row in found]
+
+    def sum_unpacked(self, *, oldest_version: int) -> tuple[int, int]:
+        """Groups of `list_unpacked`, and the live ones among them."""
+        groups, live = self.session.execute(select(*_SUMS).where(*_is_unpacked(oldest_version))).one()
+        return int(groups), int(live)
 
     def list_batch(self, step: int) -> Sequence[SubmissionRow]:
         return self.session.scalars(
@@ -187,19 +159,21 @@ class Repository(ChainQueries, NodeQueries):
         ).all()
 
     def count_packed_groups(self) -> int:
-        query = select(func.coalesce(func.sum(SubmissionRow.groups), 0)).where(SubmissionRow.step.is_not(None))
-        return int(self.session.scalar(query) or 0)
+        """Groups of all batches."""
+        return int(self.session.scalar(select(func.coalesce(func.sum(StepRow.packed_groups), 0))) or 0)
+
+    def pack(self, step: StepRow, receipt_hashes: Collection[str], *, groups: int, live_groups: int) -> None:
+        """Put submissions into the batch of a step, which have these groups in total."""
+        step.packed_groups, step.packed_live_groups = groups, live_groups
+        for part in cut(receipt_hashes):
+            packed = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(part))
+            self.session.execute(packed.values(step=step.number))
 
     def sum_accepted_groups(self, *, oldest_version: int) -> tuple[int, int]:
         """Groups of accepted work of `oldest_version` or later, in a batch or not, and the live ones among them."""
         query = select(*_SUMS).where(_IS_ACCEPTED, SubmissionRow.policy_version >= oldest_version)
         groups, live = self.session.execute(query).one()
         return int(groups), int(live)
-
-    def sum_batches(self) -> dict[int, tuple[int, int]]:
-        """Groups of the batch of each step that has one, and the live ones among them."""
-        query = select(SubmissionRow.step, *_SUMS).where(SubmissionRow.step.is_not(None)).group_by(SubmissionRow.step)
-        return {row[0]: (int(row[1]), int(row[2])) for row in self.session.execute(query) if row[0] is not None}
 
     def get_validator(self, address: str) -> ValidatorRow | None:
         return self.session.get(ValidatorRow, address)
@@ -219,32 +193,42 @@ class Repository(ChainQueries, NodeQueries):
     def get_judgement(self, judgement: int) -> JudgementRow | None:
         return self.session.get(JudgementRow, judgement)
 
-    def has_turn_for(self, validator: str) -> bool:
-        """Whether an open judgement is free, or taken by the validator."""
-        query = (
-            select(JudgementRow.id)
-            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-            .where(
-                SubmissionRow.state == SubmissionState.SUBMITTED,
-                JudgementRow.verdict.is_(None),
-                JudgementRow.lapsed.is_(False),
-                or_(JudgementRow.validator.is_(None), JudgementRow.validator == validator),
-            )
+    def list_due(self, now: float, *, limit: int) -> Sequence[SubmissionRow]:
+        """Undecided submissions for which there may be something to do, with their judgements, the first due first."""
+        query = select(SubmissionRow).where(
+            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.look_at <= now
         )
-        return self.session.scalar(query.limit(1)) is not None
+        query = query.order_by(SubmissionRow.look_at, SubmissionRow.task).limit(limit)
+        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 
-    def list_open_judgements(self) -> Sequence[JudgementRow]:
-        """Judgements of undecided submissions that are neither revealed nor lapsed."""
+    def look_at_promises(self, *, latest_epoch: int) -> None:
+        """Have all undecided submissions looked at that are promised to an epoch up to `latest_epoch`."""
+        promised = update(SubmissionRow).where(
+            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.latest_epoch <= latest_epoch
+        )
+        self.session.execute(promised.values(look_at=0.0))
+
+    def list_turns(
+        self, validator: str | None, *, after: int = 0, limit: int = 64
+    ) -> Sequence[tuple[JudgementRow, SubmissionRow]]:
+        """Open judgements that a validator has taken, or free ones for None, oldest first, from the id `after` on.
+
+        They are of undecided submissions, and neither revealed nor lapsed.
+        """
         query = (
-            select(JudgementRow)
+            select(JudgementRow, SubmissionRow)
             .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
             .where(
-                SubmissionRow.state == SubmissionState.SUBMITTED,
+                JudgementRow.validator.is_(None) if validator is None else JudgementRow.validator == validator,
                 JudgementRow.verdict.is_(None),
                 JudgementRow.lapsed.is_(False),
+                JudgementRow.id > after,
+                SubmissionRow.state == SubmissionState.SUBMITTED,
             )
+            .options(selectinload(SubmissionRow.judgements))
         )
-        return self.session.scalars(query.order_by(JudgementRow.id)).all()
+        found = self.session.execute(query.order_by(JudgementRow.id).limit(limit))
+        return [(turn, submission) for turn, submission in found]
 
     def count_verdicts(self) -> dict[str, int]:
         """Verdicts revealed on decided submissions, by validator."""

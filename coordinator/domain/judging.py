@@ -5,6 +5,7 @@ a ruling for node, tasks and step is applied here.
 """
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
@@ -21,6 +22,12 @@ from covey.protocol.verdict import Decision, Reason, Severity
 
 MIN_VERDICT_SECONDS = 3600
 """A verdict must stay valid long enough to be brought to the court."""
+LOOK_SECONDS, DRAW_LOOK_SECONDS = 30.0, 1.0
+"""Maximum time between two looks at an undecided submission, and between two at one whose drawing block is awaited."""
+TURNS = "turns"
+"""Name of the fact that changes whenever there may be something to do for a validator that waits."""
+MOST_TAKEN, PAGES = 256, 8
+"""Maximum number of a validator's own open turns that are looked at, and of pages of free turns, of 64 each."""
 OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
 
@@ -28,19 +35,93 @@ OURS = (Reason.UNDECIDED, Reason.CANARY)
 def dispatch(
     repository: Repository,
     params: PoolParams,
+    rows: Sequence[SubmissionRow],
     *,
     validators: Sequence[Address],
     find_hash: audit_draws.FindHash,
     secret: bytes,
     now: float,
 ) -> None:
-    """Decide what can be decided, apply that, then draw and open turns for what is left.  Called by jobs only."""
-    undecided = repository.list_submissions(SubmissionState.SUBMITTED)
-    due = settlement.find_due(repository, params, undecided, now=now)
-    apply(repository, params, panel.advance_turns(params, undecided, validators=validators, due=due, now=now), now=now)
-    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+    """Decide what can be decided of some undecided submissions, apply that, then draw and open turns for the others.
+
+    Called by jobs only. `rows` have their judgements. Each row's `look_at` is set to the next time at which there may
+    be something to do for it.
+    """
+    due = settlement.find_due(repository, params, rows, now=now)
+    apply(repository, params, panel.advance_turns(params, rows, validators=validators, due=due, now=now), now=now)
+    opened = 0
+    for row in rows:
+        if row.state is not SubmissionState.SUBMITTED:
+            continue
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
-            panel.open_missing(params, row, validators=validators, now=now)
+            opened += panel.open_missing(params, row, validators=validators, now=now)
+        row.look_at = _compute_next_look(params, row, now)
+    if opened:
+        announce_turns(repository)
+
+
+def announce_turns(repository: Repository) -> None:
+    """Let validators that wait look for turns: there are new ones, or verdicts may be revealed."""
+    repository.set_fact(TURNS, repository.get_fact(TURNS) + 1)
+
+
+def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float) -> float:
+    """Return when there may be something to do for an undecided submission if nobody says anything about it."""
+    if row.draw is None:
+        return now + DRAW_LOOK_SECONDS
+    deadlines = [turn.deadline for turn in panel.list_current(row) if turn.verdict is None and not turn.lapsed]
+    deadlines = [deadline for deadline in deadlines if deadline > now]
+    return min(now + LOOK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
+
+
+class Order(NamedTuple):
+    """What a validator is to do next."""
+
+    kind: Literal["judge", "reveal"]
+    turn: JudgementRow
+    row: SubmissionRow
+    is_new: bool = False
+    """Whether the validator has not taken the turn yet."""
+
+
+def find_order(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    validator: Address,
+    validators: Sequence[Address],
+    holding: Sequence[int],
+    free_turns: int,
+    now: float,
+) -> Order | None:
+    """Return the next order for a validator: to reveal when all commitments are in, otherwise to judge.
+
+    A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
+    be lost, and a validator may be restarted. It gets a new turn only if it has room for one.
+    """
+    held = 0
+    lost: Order | None = None
+    for turn, row in repository.list_turns(validator, limit=MOST_TAKEN):
+        if turn.commitment is None:
+            held += 1
+            lost = lost or (Order("judge", turn, row) if turn.id not in holding else None)
+        elif panel.is_revealing(params, row):
+            return Order("reveal", turn, row)
+    if lost is not None or not free_turns or held >= panel.MOST_HELD:
+        return lost
+    standing = repository.list_validators()
+    after = 0
+    for _ in range(PAGES):
+        page = repository.list_turns(None, after=after)
+        for turn, row in page:
+            if panel.may_take(
+                params, row, turn, validator=validator, validators=validators, standing=standing, now=now
+            ):
+                return Order("judge", turn, row, is_new=True)
+        if not page:
+            break
+        after = page[-1][0].id
+    return None
 
 
 def claim_turn(
@@ -52,33 +133,23 @@ def claim_turn(
     holding: Sequence[int],
     free_turns: int,
     now: float,
-) -> tuple[str, JudgementRow] | None:
-    """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
-
-    A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
-    be lost, and a validator may be restarted.  It gets a new turn only where it has room for one.
-    """
-    free: list[tuple[SubmissionRow, JudgementRow]] = []
-    lost: JudgementRow | None = None
-    held = 0
-    for turn in repository.list_open_judgements():
-        row = _require_submission(repository, turn)
-        if turn.validator is None:
-            free.append((row, turn))
-        elif turn.validator == validator and turn.commitment is None:
-            held += 1
-            lost = lost or (turn if turn.id not in holding else None)
-        elif turn.validator == validator and panel.is_revealing(params, row):
-            return "reveal", turn
-    if lost is not None:
-        return "judge", lost
-    if not free or not free_turns or held >= panel.MOST_HELD:
-        return None
-    standing = repository.list_validators()
-    for row, turn in free:
-        if panel.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
-            return "judge", turn
-    return None
+) -> Order | None:
+    """Return the next order for a validator like `find_order`, and give it the turn if that is new."""
+    found = find_order(
+        repository,
+        params,
+        validator=validator,
+        validators=validators,
+        holding=holding,
+        free_turns=free_turns,
+        now=now,
+    )
+    if found is not None and found.is_new:
+        standing = repository.list_validators()
+        panel.take(
+            params, found.row, found.turn, validator=validator, validators=validators, standing=standing, now=now
+        )
+    return found
 
 
 def record_commit(
@@ -92,6 +163,8 @@ def record_commit(
     if row.commitment is None:
         row.commitment = commitment
         panel.start_reveals(params, submission, now)
+        if panel.is_revealing(params, submission):
+            announce_turns(repository)
     return submission
 
 
@@ -110,7 +183,9 @@ def record_reveal(
     """Note a revealed verdict and what its evidence says of live groups. Raises the errors of `require_reveal`."""
     row = require_reveal(repository, params, judgement=judgement, verdict=verdict, digest=digest, salt=salt, now=now)
     row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
-    return _require_submission(repository, row)
+    submission = _require_submission(repository, row)
+    submission.look_at = 0.0
+    return submission
 
 
 def require_reveal(

@@ -87,9 +87,9 @@ def get_most_leases(node: NodeRow) -> int:
     return 1 + node.accepted // 2
 
 
-def count_free_slots(repository: Repository, node: NodeRow) -> int:
-    """Leases that may be given to a node now."""
-    return max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address))
+def compute_free_slots(node: NodeRow, held: int) -> int:
+    """Return the number of leases that may be given to a node now, which has `held` ones."""
+    return max(0, min(node.free_slots, get_most_leases(node)) - held)
 
 
 def count_strikes(repository: Repository, contributor: str) -> int:
@@ -146,7 +146,7 @@ def suspend(repository: Repository, node: NodeRow, why: str) -> None:
 
 def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
     """Take back what a node holds; returns it."""
-    held = [task for task in repository.list_tasks(TaskState.ASSIGNED) if task.node == node.address]
+    held = list(repository.list_leased(node.address))
     for task in held:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
     return held
@@ -187,6 +187,7 @@ def _judge_again(repository: Repository, contributor: str) -> None:
 
 def _reopen(row: SubmissionRow) -> None:
     panel.order_replay(row)
+    row.look_at = 0.0
     if row.state is SubmissionState.ACCEPTED:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
         row.decision, row.decided_at = None, None

@@ -98,13 +98,17 @@ def advance_turns(
     return look
 
 
-def open_missing(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float) -> None:
-    """Open turns until the quorum can be reached, up to the pool's bound of verdicts."""
+def open_missing(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float) -> int:
+    """Open turns until the quorum can be reached, up to the pool's bound of verdicts. Returns how many."""
+    opened = 0
     pending = sum(1 for turn in list_current(row) if turn.verdict is None and not turn.lapsed)
     while pending < get_quorum(params, row) - count_best(row) and _may_open(params, row, validators):
-        turn = JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now)
+        turn = JudgementRow(
+            receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now, deadline=0.0
+        )
         row.judgements.append(turn)
-        pending += 1
+        pending, opened = pending + 1, opened + 1
+    return opened
 
 
 def _may_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
@@ -189,7 +193,7 @@ def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
                 turn.deadline = now + params.judgement_seconds
 
 
-def take(
+def may_take(
     params: PoolParams,
     row: SubmissionRow,
     turn: JudgementRow,
@@ -199,21 +203,37 @@ def take(
     standing: Standing,
     now: float,
 ) -> bool:
-    """Give a free turn to `validator` if it is its own by the drawn order, or has waited long enough; return whether.
-
-    Work that goes to another validator than the drawn one is confirmed.  Otherwise who is fast, or does not check at
-    all, would decide alone about everything that the others are too busy for.
-    """
+    """Return whether a free turn is that of `validator` by the drawn order, or has waited long enough for it."""
     candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
     if validator not in candidates:
         return False
-    place = candidates.index(validator)
-    free = sum(1 for each in list_current(row) if each.validator is None and not each.lapsed)
-    if place >= free + int((now - turn.opened_at) / params.turn_seconds):
-        return False
-    row.confirmed = row.confirmed or (place >= free and not row.audited)
+    return candidates.index(validator) < _count_free(row) + int((now - turn.opened_at) / params.turn_seconds)
+
+
+def take(
+    params: PoolParams,
+    row: SubmissionRow,
+    turn: JudgementRow,
+    *,
+    validator: Address,
+    validators: Sequence[Address],
+    standing: Standing,
+    now: float,
+) -> None:
+    """Give a free turn to a validator that `may_take` it.
+
+    Work that goes to another validator than the drawn one is confirmed. Otherwise one that is fast, or does not check
+    at all, would decide alone about everything that the others are too busy for.
+    """
+    candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
+    is_drawn = candidates.index(validator) < _count_free(row)
+    row.confirmed = row.confirmed or not (is_drawn or row.audited)
     turn.validator, turn.deadline = validator, now + params.judgement_seconds
-    return True
+    row.look_at = min(row.look_at, turn.deadline)
+
+
+def _count_free(row: SubmissionRow) -> int:
+    return sum(1 for turn in list_current(row) if turn.validator is None and not turn.lapsed)
 
 
 def _sort_candidates(

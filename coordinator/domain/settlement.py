@@ -126,6 +126,7 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
         repository.add(RewardRow(epoch=number, contributor=contributor, cumulative=str(amount)))
     for row in rows:
         row.epoch = number
+    repository.look_at_promises(latest_epoch=number + 1 + SPARE_EPOCHS)
     return ClosedEpoch(epoch=epoch, data=data)
 
 

@@ -4,9 +4,7 @@ With the pool's online filter (the paper, section 3.3.2) only live groups fill a
 batch; dead ones come along, are paid, and count against the cap on sampling.
 """
 
-from collections.abc import Sequence
-
-from coordinator.db.models import StepRow, SubmissionRow, TaskRow
+from coordinator.db.models import StepRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import scheduling
 from coordinator.domain.scheduling import Groups
@@ -32,8 +30,10 @@ def plan_tasks(repository: Repository, params: PoolParams) -> int:
         return 0
     plan = _count_filtered if params.online_filter else _count
     count = plan(repository, params, step.number)
-    for _ in range(count):
-        repository.add(TaskRow(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
+    repository.add_all(
+        TaskRow(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING)
+        for _ in range(count)
+    )
     return count
 
 
@@ -43,7 +43,7 @@ def _count(repository: Repository, params: PoolParams, step: int) -> int:
         params,
         step=step,
         packed_groups=repository.count_packed_groups(),
-        unpacked_groups=sum_groups(repository.list_unpacked(oldest_version=oldest)).sampled,
+        unpacked_groups=repository.sum_unpacked(oldest_version=oldest)[0],
         groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
     )
 
@@ -54,7 +54,7 @@ def _count_filtered(repository: Repository, params: PoolParams, step: int) -> in
         params,
         step=step,
         closed_batches=repository.count_closed_batches(),
-        unpacked=sum_groups(repository.list_unpacked(oldest_version=oldest)),
+        unpacked=Groups(*repository.sum_unpacked(oldest_version=oldest)),
         groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
         seen=Groups(*repository.sum_accepted_groups(oldest_version=oldest)),
     )
@@ -66,13 +66,14 @@ def close_step(repository: Repository, params: PoolParams) -> StepRow | None:
     step = repository.get_open_step()
     if step is None:
         return None
-    fresh = repository.list_unpacked(oldest_version=get_oldest_version(repository, params))
-    count = scheduling.find_batch(params, [sum_groups([row]) for row in fresh])
-    if count is None:
+    oldest = get_oldest_version(repository, params)
+    if scheduling.find_batch(params, [Groups(*repository.sum_unpacked(oldest_version=oldest))]) is None:
         return None
-    for submission in fresh[:count]:
-        submission.step = step.number
-    held = sum_groups(fresh[:count])
+    fresh = repository.list_unpacked(oldest_version=oldest)
+    count = scheduling.find_batch(params, [Groups(groups, live) for _, groups, live in fresh])
+    chosen = fresh[:count]
+    held = Groups(sampled=sum(groups for _, groups, _ in chosen), live=sum(live for _, _, live in chosen))
+    repository.pack(step, [receipt_hash for receipt_hash, _, _ in chosen], groups=held.sampled, live_groups=held.live)
     if scheduling.is_capped(params, held):
         get_logger().warning("a batch has too few live groups", step=step.number, **held._asdict())
     step.state = require_move(STEP_MOVES, step.state, StepState.READY)
@@ -82,11 +83,6 @@ def close_step(repository: Repository, params: PoolParams) -> StepRow | None:
 def get_oldest_version(repository: Repository, params: PoolParams) -> int:
     """The oldest policy whose work may still be trained on: the next batch's."""
     return max(0, repository.count_closed_batches() - params.max_staleness)
-
-
-def sum_groups(rows: Sequence[SubmissionRow]) -> Groups:
-    """All groups of accepted submissions."""
-    return Groups(sampled=sum(row.groups for row in rows), live=sum(row.live_groups for row in rows))
 
 
 def open_step(

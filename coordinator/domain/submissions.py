@@ -46,6 +46,7 @@ def record(
     promise: Countersigned,
     price: int,
     undrawn_limit: int,
+    draw_seconds: int,
     canary: CanaryKind = CanaryKind.ORDINARY,
 ) -> None:
     """Record the receipt of a task, as `require_new` returned it; its file lies in the store and was verified.
@@ -56,6 +57,7 @@ def record(
     """
     row = _to_row(receipt, signature, promise)
     row.canary = canary
+    row.look_at = promise.message.signed_at + draw_seconds
     if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > undrawn_limit:
         row.audited = True
     repository.add(row)

@@ -5,7 +5,7 @@ Nothing here sleeps, sends or commits.
 
 from collections.abc import Sequence
 
-from coordinator.db.models import TaskRow
+from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
@@ -18,45 +18,59 @@ from covey.protocol.status import (
     require_move,
 )
 
+MOST_AT_ONCE = 500
+"""Maximum number of leases that begin or end in one transaction, so that others are not kept waiting."""
 COLLECT_SECONDS = 5.0
 """A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
 
 
-def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:
-    """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has; return how many.
-    Called by Celery only."""
+def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
+    """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
+
+    Returns how many, at most `limit`. Called by Celery only.
+    """
     latest = repository.get_latest_step()
-    if latest is None:
+    waiting = [] if latest is None else repository.list_candidates(now, limit=limit)
+    if latest is None or not waiting:
         return 0
-    oldest = get_oldest_version(repository, params)
-    pending = [task for task in repository.list_tasks(TaskState.PENDING) if task.policy_version >= oldest]
-    if not pending:
-        return 0
+    versions = range(get_oldest_version(repository, params), latest.number + 1)
+    pending = [scheduling.PlannedTask(*each) for each in repository.list_pending(versions, limit=limit)]
     candidates = [
         scheduling.Candidate(
             address=node.address,
-            free_slots=nodes.count_free_slots(repository, node),
+            free_slots=nodes.compute_free_slots(node, held),
             accepted=node.accepted,
             dropped=node.dropped,
             cached_version=None if node.cached_version is None else min(node.cached_version, latest.number),
         )
-        for node in repository.list_waiting_nodes(now)
+        for node, held in waiting
     ]
-    tasks = {task.id: task for task in pending}
-    pairs = scheduling.match((scheduling.PlannedTask(task.id, task.policy_version) for task in pending), candidates)
-    for work, candidate in pairs:
-        version = work.version if candidate.cached_version is None else candidate.cached_version
-        _lease(repository, tasks[work.task], candidate.address, version, now)
-    return len(pairs)
+    pairs = scheduling.match(pending, candidates)[:limit]
+    if not pairs:
+        return 0
+    last = repository.get_fact("lease")
+    leases = [
+        _build_lease(work, candidate, lease=lease, now=now) for lease, (work, candidate) in enumerate(pairs, last + 1)
+    ]
+    repository.lease_tasks(leases)
+    repository.set_fact("lease", last + len(leases))
+    return len(leases)
 
 
-def _lease(repository: Repository, task: TaskRow, node: str, version: int, now: float) -> None:
-    lease = repository.get_fact("lease") + 1
-    repository.set_fact("lease", lease)
-    task.policy_version = version
-    task.state = require_move(TASK_MOVES, task.state, TaskState.ASSIGNED)
-    task.node, task.lease = node, lease
-    task.offered_until, task.collected_at, task.ends_at = now + COLLECT_SECONDS, None, None
+def _build_lease(
+    work: scheduling.PlannedTask, candidate: scheduling.Candidate, *, lease: int, now: float
+) -> dict[str, object]:
+    """Return the columns of a task that is leased."""
+    return {
+        "id": work.task,
+        "policy_version": work.version if candidate.cached_version is None else candidate.cached_version,
+        "state": require_move(TASK_MOVES, TaskState.PENDING, TaskState.ASSIGNED),
+        "node": candidate.address,
+        "lease": lease,
+        "offered_until": now + COLLECT_SECONDS,
+        "collected_at": None,
+        "ends_at": None,
+    }
 
 
 def collect_task(
@@ -78,20 +92,22 @@ def collect_task(
     return task
 
 
-def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> int:
-    """End overdue leases and outdated tasks, plan anew, cool droppers down; return how many ended."""
-    oldest, ended = get_oldest_version(repository, params), 0
-    for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
-        overdue = task.state is TaskState.ASSIGNED and task.expires_at <= now
-        if not overdue and not (task.policy_version < oldest and task.state is TaskState.PENDING):
-            continue
+def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
+    """End overdue leases and outdated tasks, plan anew, cool droppers down. Returns how many ended.
+
+    At most `limit` leases end at once.
+    """
+    ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
+    overdue = repository.list_overdue(now, limit=limit)
+    loaded = repository.load_nodes({task.node for task in overdue if task.node is not None})
+    rows = {row.address: row for row in loaded if isinstance(row, NodeRow)}
+    for task in overdue:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
-        node = repository.get_node(task.node or "")
-        if overdue and node is not None:
-            nodes.cool_down(repository, params, node, now, is_dropped=task.collected_at is not None)
-        ended += 1
+        if task.node in rows:
+            nodes.cool_down(repository, params, rows[task.node], now, is_dropped=task.collected_at is not None)
+    repository.save_standing(rows.values())
     plan_tasks(repository, params)
-    return ended
+    return ended + len(overdue)
 
 
 def return_task(

@@ -3,6 +3,8 @@ nothing, because every job looks at the rows again and beat kicks whatever may b
 """
 
 import logging
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,10 @@ from covey.errors import OperatorError, TransientError
 from covey.runtime.log import get_logger
 
 QUEUE = "covey"
+SENT_AT = "sent_at"
+"""Argument of a kick: the Unix time at which it was sent."""
+PAUSE_S = 0.01
+"""Seconds between two kicks of the same job in the background."""
 BEAT_SECONDS = {
     "assign_tasks": 0.5,
     "expire_leases": 1.0,
@@ -48,7 +54,10 @@ def build_celery(broker_url: str, home: Path) -> Celery:
     )
     if broker_url:
         # A kick must not wait for a broker that is gone: by default a connection is tried for seconds.
+        app.conf.broker_connection_timeout = 3
         app.conf.broker_transport_options = {"max_retries": 0}
+        if broker_url.startswith("redis"):
+            app.conf.broker_transport_options |= {"socket_timeout": 30, "socket_connect_timeout": 3}
     else:
         folders = {name: home / "broker" / name for name in ("messages", "control")}
         for folder in folders.values():
@@ -63,25 +72,74 @@ def build_celery(broker_url: str, home: Path) -> Celery:
 
 
 class Kicker:
-    """Sends kicks.  A broker that does not answer costs latency, never state: beat kicks again."""
+    """Sends kicks. A broker that does not answer costs latency, never state: beat kicks again."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
 
     def kick(self, job: str) -> None:
-        """Ask the jobs process to run `job`; call only after commit."""
-        if job not in BEAT_SECONDS:
-            raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(BEAT_SECONDS)}")
+        """Ask the jobs process to run `job`. To be called after the commit only."""
+        _require_job(job)
         try:
-            self._app.send_task(job, ignore_result=True, retry=False, expires=30)
+            self._app.send_task(job, kwargs={SENT_AT: time.time()}, ignore_result=True, retry=False, expires=30)
         except (OSError, OperationalError) as error:  # kombu's, around whatever the broker's library raises
             get_logger().warning("kick lost", job=job, error=str(error))
+
+
+class BackgroundKicker:
+    """Sends kicks from a thread of its own, so that a broker that hangs keeps no request waiting.
+
+    Kicks of one job that come close together are sent as one.
+    """
+
+    def __init__(self, kicker: Kicker) -> None:
+        self._kicker = kicker
+        self._waiting: set[str] = set()
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+
+    def kick(self, job: str) -> None:
+        """Ask the jobs process to run `job` soon. To be called after the commit only."""
+        _require_job(job)
+        with self._change:
+            self._waiting.add(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kicks", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def close(self) -> None:
+        """End the thread once it has sent what waits, or after a second if the broker hangs."""
+        with self._change:
+            self._is_over = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                while not self._waiting and not self._is_over:
+                    self._change.wait()
+                jobs, self._waiting = self._waiting, set()
+                if not jobs:
+                    return
+            for job in sorted(jobs):
+                self._kicker.kick(job)
+            with self._change:
+                self._change.wait_for(lambda: self._is_over, PAUSE_S)
+
+
+def _require_job(job: str) -> None:
+    if job not in BEAT_SECONDS:
+        raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(BEAT_SECONDS)}")
 
 
 def run_jobs(app: Celery, jobs: dict[str, Callable[[], None]]) -> None:
     """Run the jobs process with beat until SIGINT or SIGTERM; a job under way is finished first."""
     for name, job in jobs.items():
-        app.task(_guard(job), name=name, ignore_result=True)
+        app.task(_guard(_skip_covered(job)), name=name, ignore_result=True)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls="celery.beat:Scheduler")
     warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -94,10 +152,23 @@ def run_jobs(app: Celery, jobs: dict[str, Callable[[], None]]) -> None:
         raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")
 
 
-def _guard(job: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        try:
+def _skip_covered(job: Callable[[], None]) -> Callable[..., None]:
+    """Skip kicks that were sent before the job last began: it has seen what they are about."""
+    begun_at = 0.0
+
+    def run(*, sent_at: float | None = None) -> None:
+        nonlocal begun_at
+        if sent_at is None or sent_at > begun_at:
+            begun_at = time.time()
             job()
+
+    return run
+
+
+def _guard(job: Callable[..., None]) -> Callable[..., None]:
+    def run(**arguments: float) -> None:
+        try:
+            job(**arguments)
         except TransientError as error:
             get_logger().warning("job will be kicked again", code=error.code, message=error.message)
 

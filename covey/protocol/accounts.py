@@ -5,11 +5,11 @@ Importing eth-account raises Python's recursion limit, so this module restores t
 """
 
 from eth_account import Account
-from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
+from eth_account.messages import SignableMessage, encode_defunct
 from eth_account.signers.local import LocalAccount
 
 from covey.runtime.recursion import limit_recursion
 
-__all__ = ["Account", "LocalAccount", "SignableMessage", "encode_defunct", "encode_typed_data"]
+__all__ = ["Account", "LocalAccount", "SignableMessage", "encode_defunct"]
 
 limit_recursion()

@@ -6,16 +6,16 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Protocol
 
-from eth_keys.exceptions import BadSignature
+from eth_hash.auto import keccak
 from eth_utils.address import is_checksum_address
-from eth_utils.crypto import keccak
-from eth_utils.exceptions import ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol.accounts import Account, SignableMessage, encode_typed_data
-from covey.protocol.ids import Address, Hash, hash_from_bytes, is_hash
+from covey.protocol.accounts import SignableMessage
+from covey.protocol.ids import Address, Hash, hash_from_bytes, hash_to_bytes, is_hash
+from covey.protocol.recovery import recover_address
 
 DOMAIN_VERSION = "2"
 """Version of the contracts and of the messages that they verify. It must be raised when a message, a leaf or a
@@ -57,25 +57,17 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 def encode_message(message: Message, domain: Domain) -> SignableMessage:
     """Return a message's EIP-712 encoding. Raises ProtocolError("bad_message") if a value does not fit its type."""
-    name = type(message).__name__
-    _require_fields(message)
-    return encode_typed_data(
-        {"name": "Covey", "version": DOMAIN_VERSION, "chainId": domain.chain_id, "verifyingContract": domain.contract},
-        {name: [{"name": _to_camel(field), "type": kind} for field, kind in message.TYPES.items()]},
-        {_to_camel(field): value for field, value in to_dict(message).items()},
-    )
+    return SignableMessage(version=b"\x01", header=_compute_separator(domain), body=_hash_struct(message))
 
 
 def compute_digest(message: Message, domain: Domain) -> Hash:
     """Return the digest that is signed: keccak256(0x19 0x01, domain separator, struct hash)."""
-    signable = encode_message(message, domain)
-    return hash_from_bytes(keccak(b"\x19" + signable.version + signable.header + signable.body))
+    return hash_from_bytes(_compute_digest(message, domain))
 
 
 def compute_struct_hash(message: Message) -> Hash:
     """Return hashStruct(message), which is independent of the domain. For a Receipt it is the `receipt_hash`."""
-    anywhere = Domain(chain_id=0, contract=Address("0x" + "00" * 20))
-    return hash_from_bytes(encode_message(message, anywhere).body)
+    return hash_from_bytes(_hash_struct(message))
 
 
 def sign(message: Message, domain: Domain, signer: Signer) -> str:
@@ -98,8 +90,8 @@ def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
         reason = "the signature has a form that the contracts refuse: s is high, or v is neither 27 nor 28"
         raise ProtocolError("bad_signature", reason, status=401)
     try:
-        return Address(Account.recover_message(encode_message(message, domain), signature=signature))
-    except (ValueError, BadSignature, ValidationError) as error:
+        return recover_address(_compute_digest(message, domain), bytes.fromhex(signature[2:]))
+    except ValueError as error:
         raise ProtocolError("bad_signature", "no signer can be recovered from the signature", status=401) from error
 
 
@@ -109,20 +101,55 @@ def require_signer(message: Message, domain: Domain, signature: str, expected: A
         raise ProtocolError("bad_signature", f"the message was not signed by {expected}", status=401)
 
 
+def _compute_digest(message: Message, domain: Domain) -> bytes:
+    return keccak(b"\x19\x01" + _compute_separator(domain) + _hash_struct(message))
+
+
+@lru_cache(maxsize=64)
+def _compute_separator(domain: Domain) -> bytes:
+    kind = "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+    values = (keccak(kind.encode()), keccak(b"Covey"), keccak(DOMAIN_VERSION.encode()))
+    return keccak(b"".join(values) + domain.chain_id.to_bytes(32, "big") + _encode_address(domain.contract))
+
+
+def _hash_struct(message: Message) -> bytes:
+    """Return hashStruct(message). All fields are of one word each: numbers, addresses and hashes."""
+    words = [_compute_type_hash(type(message))]
+    for name, kind in message.TYPES.items():
+        word = _encode_value(kind, getattr(message, name))
+        if word is None:
+            raise ProtocolError("bad_message", f"the field {name} of {type(message).__name__} is not a valid {kind}")
+        words.append(word)
+    return keccak(b"".join(words))
+
+
+@cache
+def _compute_type_hash(kind: type[Message]) -> bytes:
+    fields = ",".join(f"{solidity} {_to_camel(name)}" for name, solidity in kind.TYPES.items())
+    return keccak(f"{kind.__name__}({fields})".encode())
+
+
+def _encode_value(kind: str, value: object) -> bytes | None:
+    """Return a value as a word of 32 bytes. None if it does not fit its type."""
+    if kind.startswith("uint"):
+        is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << int(kind[4:])
+        return value.to_bytes(32, "big") if is_number and isinstance(value, int) else None
+    if not isinstance(value, str):
+        return None
+    if kind == "address":
+        return _encode_address(value) if _is_checksummed(value) else None
+    return hash_to_bytes(Hash(value)) if is_hash(value) else None
+
+
+def _encode_address(address: str) -> bytes:
+    return bytes(12) + bytes.fromhex(address[2:])
+
+
+_is_checksummed = lru_cache(maxsize=1 << 16)(is_checksum_address)
+"""Whether an address is checksummed. Those of nodes and contributors come again and again."""
+
+
 def _to_camel(name: str) -> str:
     """Convert a name to camel case as in Solidity, for example "policy_version" to "policyVersion"."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
-
-
-def _require_fields(message: Message) -> None:
-    for name, kind in message.TYPES.items():
-        value = getattr(message, name)
-        if kind.startswith("uint"):
-            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << int(kind[4:])
-        elif kind == "address":
-            fits = isinstance(value, str) and is_checksum_address(value)
-        else:
-            fits = isinstance(value, str) and is_hash(value)
-        if not fits:
-            raise ProtocolError("bad_message", f"the field {name} of {type(message).__name__} is not a valid {kind}")

@@ -115,6 +115,8 @@ class Walk:
     def run_jobs(self) -> None:
         """Mine the blocks that draw, and run every Celery job once with the functions of the jobs process."""
         mine_draw(self.coordinator)
+        with self.coordinator.database.write() as rows:  # The time of the drawing blocks has come.
+            rows.look_at_promises(latest_epoch=2**62)
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 

@@ -217,6 +217,7 @@ class FakePool:
                     promise=promise,
                     price=self.price,
                     undrawn_limit=self.undrawn_limit,
+                    draw_seconds=self.params.verification.draw_seconds,
                     canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
                 )
             return promise
@@ -242,6 +243,7 @@ class FakePool:
             judging.dispatch(
                 rows,
                 self.params,
+                rows.list_submissions(SubmissionState.SUBMITTED),
                 validators=self.validators,
                 find_hash=self.find_hash,
                 secret=SECRET,
@@ -266,7 +268,7 @@ class FakePool:
                 free_turns=free_turns,
                 now=self.now,
             )
-            return None if turn is None else (turn[0], turn[1].id)
+            return None if turn is None else (turn.kind, turn.turn.id)
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
         row = self.submission(about)

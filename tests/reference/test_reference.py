@@ -89,7 +89,11 @@ def test_raise__with_literals__message_fix_and_class():
 def test_raise__code_as_a_parameter__each_caller_with_its_own_message():
     """`signing._refuse(code, message)`."""
     (found,) = find("unsigned")
-    assert (found.kind, found.message, found.status) == ("refused", "the request lacks a header: signature-input, signature or content-digest", 401)
+    assert (found.kind, found.message, found.status) == (
+        "refused",
+        "the request lacks a header: signature-input, signature or content-digest",
+        401,
+    )
 
 
 def test_raise__code_in_a_variable__both_of_its_values():

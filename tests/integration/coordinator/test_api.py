@@ -156,7 +156,8 @@ async def snapshot(harness: CoordinatorHarness) -> dict[str, Any]:
     async with harness.client("node") as client:
         view = (await client.get_status()).model_dump(exclude={"time"})
     with harness.ctx.database.read() as rows:
-        view["open"] = [(j.id, j.validator) for j in rows.list_open_judgements()]
+        due = rows.list_due(harness.clock() + 3600, limit=99)
+        view["open"] = [(turn.id, turn.validator) for row in due for turn in row.judgements]
     return view
 
 

@@ -35,16 +35,16 @@ async def look_in_vain(looks: list[None]) -> None:
 
 
 async def test_wait_for__nothing_is_committed__looks_first_and_last(changes: Changes):
-    await changes.wait(0.1)
+    await changes.signal.wait(0.1)
     looks: list[None] = []
-    assert await wait_for(changes, 0.3, lambda: look_in_vain(looks)) is None
+    assert await wait_for(changes.signal, 0.3, lambda: look_in_vain(looks)) is None
     assert len(looks) == 2
 
 
 async def test_wait_for__a_commit_of_another_process__is_looked_at(changes: Changes, database: Database):
     other = Database(database.url)
     waiting = asyncio.create_task(
-        wait_for(changes, 30, lambda: database.look(lambda rows: rows.get_fact("ended") or None))
+        wait_for(changes.signal, 30, lambda: database.look(lambda rows: rows.get_fact("ended") or None))
     )
     await asyncio.sleep(0.05)
     assert not waiting.done()
@@ -64,21 +64,21 @@ async def test_wait_for__what_depends_on_the_time__is_looked_at_without_a_commit
     async def look() -> bool | None:
         return clock() >= ready_at or None
 
-    assert await wait_for(changes, 30, look) is True
+    assert await wait_for(changes.signal, 30, look) is True
 
 
 async def test_wait_for__a_database_that_does_not_count__is_looked_at_every_time():
     changes = Changes(SimpleNamespace(changes=ChangeCounter(None)), poll_s=0.01)  # type: ignore[arg-type]
     running = asyncio.create_task(changes.run())
     looks: list[None] = []
-    assert await wait_for(changes, 0.3, lambda: look_in_vain(looks)) is None
+    assert await wait_for(changes.signal, 0.3, lambda: look_in_vain(looks)) is None
     running.cancel()
     assert len(looks) > 3
 
 
 async def test_wait_for__the_poll_is_closed__ends_with_the_next_look(changes: Changes):
     is_open = True
-    waiting = asyncio.create_task(wait_for(changes, 30, lambda: look_in_vain([]), is_open=lambda: is_open))
+    waiting = asyncio.create_task(wait_for(changes.signal, 30, lambda: look_in_vain([]), is_open=lambda: is_open))
     await asyncio.sleep(0.05)
     is_open = False
     assert await asyncio.wait_for(waiting, 2 * long_poll.LOOK_S) is None

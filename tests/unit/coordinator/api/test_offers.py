@@ -14,11 +14,10 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 async def offers(pool: FakePool) -> AsyncIterator[Offers]:
     changes = Changes(pool.database, poll_s=0.01)
-    offers = Offers(pool.database, changes)
-    running = [asyncio.create_task(changes.run()), asyncio.create_task(offers.run())]
+    offers = Offers(changes)
+    running = asyncio.create_task(changes.run())
     yield offers
-    for task in running:
-        task.cancel()
+    running.cancel()
 
 
 def assign(pool: FakePool) -> None:

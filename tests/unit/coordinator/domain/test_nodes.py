@@ -29,7 +29,7 @@ def is_waiting(pool: FakePool, name: str) -> bool:
     """Whether a long poll of the node would be answered with a task."""
     pool.wait(name, slots=4096)
     with pool.database.read() as rows:
-        return make_address(name) in [node.address for node in rows.list_waiting_nodes(pool.now)]
+        return make_address(name) in [node.address for node, _ in rows.list_candidates(pool.now, limit=100)]
 
 
 def count_slots(node: NodeRow) -> int:

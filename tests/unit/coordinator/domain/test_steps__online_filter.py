@@ -128,7 +128,7 @@ def test_close_step__more_waits_than_it_needs__the_oldest_whole_submissions_go(p
     pool.publish(1)
     assert get_state(pool, 1) == (StepState.OPEN, [])
     with pool.database.read() as rows:
-        assert [row.task for row in rows.list_unpacked(oldest_version=0)] == [3]
+        assert [rows.get_submission(each).task for each, _, _ in rows.list_unpacked(oldest_version=0)] == [3]
 
 
 def test_close_step__all_dead__ends_at_the_cap_and_is_said(filtering: FakePool):
@@ -202,12 +202,13 @@ def test_plan_tasks__last_step_of_a_short_run__plans_nothing(filtering: FakePool
     assert count_pending(filtering) == 0
 
 
-def test_sum_batches__steps__hold_their_groups(filtering: FakePool):
+def test_close_step__batch__counts_its_groups(filtering: FakePool):
     for live in (1, 1, 2):
         accept(filtering, filtering.work("a"), live)
     filtering.publish(1)
     accept(filtering, filtering.work("a"), 1)
     with filtering.database.read() as rows:
-        assert rows.sum_batches() == {0: (6, 4)}
+        step = rows.get_step(0)
+        assert (step.packed_groups, step.packed_live_groups, rows.count_packed_groups()) == (6, 4, 6)
         assert rows.sum_accepted_groups(oldest_version=0) == (8, 5)
         assert rows.sum_accepted_groups(oldest_version=1) == (2, 1)

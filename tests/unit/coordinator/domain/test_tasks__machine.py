@@ -126,7 +126,7 @@ class LeaseMachine(RuleBasedStateMachine):
             held = (
                 rows.count_packed_groups()
                 + rows.count_groups_in_flight(oldest_version=oldest)
-                + sum(s.groups for s in rows.list_unpacked(oldest_version=oldest))
+                + rows.sum_unpacked(oldest_version=oldest)[0]
             )
         assert closed == list(range(len(closed)))
         assert held <= (self.published + 2) * self.pool.params.groups_per_step

@@ -1,0 +1,116 @@
+"""Queries over tasks and their leases.
+
+`coordinator.db.repository.Repository` has them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
+from coordinator.db.node_queries import cut
+from covey.protocol.status import SubmissionState, TaskState
+
+
+class TaskQueries:
+    """The part of the repository that is about what is to be done."""
+
+    session: Session
+
+    def get_task(self, task: int) -> TaskRow | None:
+        return self.session.get(TaskRow, task)
+
+    def list_pending(self, versions: Iterable[int], *, limit: int) -> list[tuple[int, int]]:
+        """The first tasks of each policy that nobody has, at most `limit` of each, with their policies."""
+        found: list[tuple[int, int]] = []
+        for version in versions:
+            query = select(TaskRow.id).where(TaskRow.state == TaskState.PENDING, TaskRow.policy_version == version)
+            found += ((task, version) for task in self.session.scalars(query.order_by(TaskRow.id).limit(limit)))
+        return found
+
+    def has_pending(self) -> bool:
+        """Whether there is a task that nobody has."""
+        return self.session.scalar(select(TaskRow.id).where(TaskRow.state == TaskState.PENDING).limit(1)) is not None
+
+    def lease_tasks(self, leases: Sequence[Mapping[str, object]]) -> None:
+        """Change tasks by one statement. Each mapping contains the id and the same other columns."""
+        if leases:
+            self.session.execute(update(TaskRow), leases)
+
+    def expire_outdated(self, *, oldest_version: int) -> int:
+        """End the tasks of older policies that nobody has. Returns their number."""
+        outdated = update(TaskRow).where(TaskRow.state == TaskState.PENDING, TaskRow.policy_version < oldest_version)
+        result = cast("CursorResult[Any]", self.session.execute(outdated.values(state=TaskState.EXPIRED)))
+        return result.rowcount
+
+    def list_overdue(self, now: float, *, limit: int) -> Sequence[TaskRow]:
+        """Leased tasks whose time to collect or to hand in is over."""
+        is_over = or_(TaskRow.ends_at <= now, and_(TaskRow.ends_at.is_(None), TaskRow.offered_until <= now))
+        query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, is_over)
+        return self.session.scalars(query.order_by(TaskRow.id).limit(limit)).all()
+
+    def list_leased(self, node: str) -> Sequence[TaskRow]:
+        """Tasks that are leased to a node."""
+        query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node)
+        return self.session.scalars(query.order_by(TaskRow.id)).all()
+
+    def list_candidates(self, now: float, *, limit: int) -> Sequence[tuple[NodeRow, int]]:
+        """Nodes that may be given a lease now, each with the number of leases that it has.
+
+        Their long polls are open, they are neither suspended nor removed nor cooling down, and they have fewer leases
+        than they may have (`coordinator.domain.nodes.get_most_leases`). Those that drop least come first.
+        """
+        held, drop_rate = func.count(TaskRow.id), NodeRow.dropped * 1.0 / (NodeRow.accepted + NodeRow.dropped + 1)
+        is_leased = and_(TaskRow.node == NodeRow.address, TaskRow.state == TaskState.ASSIGNED)
+        query = (
+            select(NodeRow, held)
+            .outerjoin(TaskRow, is_leased)
+            .where(
+                NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
+            )
+            .group_by(NodeRow.address)
+            .having(and_(held < NodeRow.free_slots, held < 1 + NodeRow.accepted // 2))
+            .order_by(drop_rate, func.coalesce(NodeRow.cached_version, 0).desc(), NodeRow.address)
+        )
+        return [(row, count) for row, count in self.session.execute(query.limit(limit))]
+
+    def list_tasks(self, *states: TaskState) -> Sequence[TaskRow]:
+        return self.session.scalars(select(TaskRow).where(TaskRow.state.in_(states)).order_by(TaskRow.id)).all()
+
+    def get_assigned_task(self, node: str, holding: Sequence[int] = ()) -> TaskRow | None:
+        """The oldest task that is leased to `node` and whose lease it does not know of."""
+        query = select(TaskRow).where(
+            TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node, TaskRow.lease.not_in(holding)
+        )
+        return self.session.scalars(query.order_by(TaskRow.id).limit(1)).first()
+
+    def list_offered_nodes(self) -> Sequence[str]:
+        """Nodes to which a task is leased that they have not collected yet."""
+        query = select(TaskRow.node).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_(None))
+        return [node for node in self.session.scalars(query.distinct()) if node is not None]
+
+    def list_collected(self, nodes: Collection[str]) -> dict[str, list[int]]:
+        """Leases that some nodes have collected and not handed in, by node."""
+        query = select(TaskRow.node, TaskRow.lease).where(
+            TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_not(None)
+        )
+        leases: dict[str, list[int]] = {}
+        for part in cut(nodes):
+            for node, lease in self.session.execute(query.where(TaskRow.node.in_(part))):
+                if node is not None and lease is not None:
+                    leases.setdefault(node, []).append(lease)
+        return leases
+
+    def count_groups_in_flight(self, *, oldest_version: int) -> int:
+        """Groups of tasks that may still bring accepted work of `oldest_version` or later."""
+        open_tasks = select(func.coalesce(func.sum(TaskRow.groups), 0)).where(
+            TaskRow.state.in_((TaskState.PENDING, TaskState.ASSIGNED)), TaskRow.policy_version >= oldest_version
+        )
+        undecided = select(func.coalesce(func.sum(SubmissionRow.groups), 0)).where(
+            SubmissionRow.state == SubmissionState.SUBMITTED,
+            SubmissionRow.step.is_(None),  # one in a batch is judged again: the batch counts it
+            SubmissionRow.policy_version >= oldest_version,
+        )
+        return int(self.session.scalar(open_tasks) or 0) + int(self.session.scalar(undecided) or 0)
