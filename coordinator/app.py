@@ -27,6 +27,7 @@ from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import PoolId
 from covey.protocol.params import PoolParams
 from covey.runtime.cycle import Pace, run_forever, stop_signals
+from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
 from covey.runtime.log import configure, get_logger
 
@@ -120,6 +121,9 @@ async def _serve(ctx: Context) -> None:
     from coordinator.api.application import build_api
     from coordinator.chain_events import cycle
 
+    api = build_api(ctx)
+    exempt_from_collection()
+
     with stop_signals(ctx.stop):
         following = asyncio.create_task(
             run_forever(
@@ -131,7 +135,7 @@ async def _serve(ctx: Context) -> None:
         def say() -> None:
             get_logger().info("coordinator serves", url=ctx.config.base_url, pool=ctx.config.pool)
 
-        await serve_http(build_api(ctx), host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=say)
+        await serve_http(api, host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=say)
         await following
 
 
@@ -141,6 +145,7 @@ def jobs(config: CoordinatorConfig) -> None:
 
     configure("jobs", level=config.log_level)
     ctx = build(config)
+    exempt_from_collection()
     run_jobs(build_celery(config.broker_url, config.home), build_jobs(ctx))
     _close(ctx)
 

@@ -22,6 +22,8 @@ from covey.protocol.messages import Receipt, Verdict
 
 CHAIN_ID = 31337
 FILE_BYTES = 4096
+TURNS = 16
+"""Turns that a validator has at once."""
 _WAIT_S = 5.0
 
 
@@ -214,24 +216,41 @@ async def run_node(port: int, number: int, asked: dict[str, Any], tally: Tally, 
 
 
 async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Tally, deadline: float) -> None:
-    """Accept all work until the deadline, with two turns at once."""
+    """Accept all work until the deadline, with several turns at once."""
     wallet = derive(f"validator-{number}")
     domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
-    client = Client(port=port, wallet=wallet, tally=tally)
-    held: dict[int, dict[str, Any]] = {}
+    polling = Client(port=port, wallet=wallet, tally=tally)
+    idle: list[Client] = []
+    verdicts: dict[int, dict[str, Any]] = {}
+    """Verdicts that are not revealed yet, by judgement."""
+    sending: set[asyncio.Task[None]] = set()
+
+    async def send(path: str, body: dict[str, Any]) -> None:
+        client = idle.pop() if idle else Client(port=port, wallet=wallet, tally=tally)
+        try:
+            status, _ = await client.post(path, body)
+            tally.judged += path.endswith("reveal") and status == 204
+        finally:
+            idle.append(client)
+
     while time.monotonic() < deadline:
-        want = {"wait_seconds": _WAIT_S, "holding": list(held), "free_turns": max(0, 8 - len(held))}
-        status, answer = await client.post("/v1/validations/claim", want)
+        working = [int(task.get_name()) for task in sending]
+        want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": max(0, TURNS - len(working))}
+        status, answer = await polling.post("/v1/validations/claim", want)
         if status != 200 or answer is None:
             continue
         order = answer["order"]
+        turn = order["judgement"]
         if order["kind"] == "judge":
-            held[order["judgement"]] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
-            commitment = reveal.pop("commitment")
-            await client.post("/v1/validations/commit", {"judgement": order["judgement"], "commitment": commitment})
-        elif order["judgement"] in held:
-            status, _ = await client.post("/v1/validations/reveal", held.pop(order["judgement"]))
-            tally.judged += status == 204
+            verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
+            waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
+        elif turn in verdicts:
+            waiting = send("/v1/validations/reveal", verdicts.pop(turn))
+        else:
+            continue
+        sending.add(task := asyncio.create_task(waiting, name=str(turn)))
+        task.add_done_callback(sending.discard)
+    await asyncio.gather(*sending)
 
 
 def _build_reveal(order: dict[str, Any], wallet: Wallet, domain: Domain, pool: int) -> dict[str, Any]:

@@ -6,13 +6,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from coordinator.api.changes import Changes, FactSignal
+from coordinator.api.collecting import build_collections
 from coordinator.api.long_poll import LongPolls
 from coordinator.api.members import Members
 from coordinator.api.nonces import Nonces
 from coordinator.api.offers import Offers
+from coordinator.api.request_batches import RequestBatches
 from coordinator.api.roll_call import RollCall
+from coordinator.api.submission_intake import Intake
 from coordinator.context import Context
 from coordinator.domain.judging import TURNS
+from coordinator.domain.tasks import Ask
+from covey.protocol.api.worker import TaskOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,9 @@ class ApiState:
     """Tells validators that there may be something to do."""
     offers: Offers
     roll_call: RollCall
+    collections: RequestBatches[Ask, TaskOrder | None]
+    """Leases that are collected."""
+    intake: Intake
     polls: LongPolls
     """Long polls of validators."""
 
@@ -60,5 +68,7 @@ def build_state(ctx: Context) -> ApiState:
         turns=FactSignal(changes, TURNS),
         offers=Offers(changes),
         roll_call=RollCall(ctx),
+        collections=build_collections(ctx),
+        intake=Intake(ctx),
         polls=LongPolls(),
     )

@@ -1,20 +1,17 @@
 """How work comes in: a link for the file, then the receipt, which is verified, recorded and countersigned."""
 
-from typing import NamedTuple
-
 from fastapi import APIRouter
 
-from coordinator.api.auth import Ctx, Node
+from coordinator.api.auth import Node, State
 from coordinator.api.objects import LINK_SECONDS
+from coordinator.api.submission_intake import NewReceipt
 from coordinator.context import Context
-from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, nodes, settlement, stakes, submissions, tasks
-from coordinator.domain.submissions import Countersigned
-from covey.chain.deterrence import compute_undrawn_limit
+from coordinator.domain import canary_scores
+from coordinator.domain.submissions import Countersigned, HandedIn
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, UploadGrant, UploadRequest
-from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
+from covey.protocol.ids import LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key, build_upload_key
 from covey.runtime.log import get_logger
 
@@ -22,98 +19,50 @@ router = APIRouter(prefix="/v1", tags=["worker"])
 
 
 @router.post("/uploads")
-async def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
+async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGrant:
     """Return a link to put the file of a leased task, under a key of our choice. None once its receipt is recorded.
 
     Raises ProtocolError "oversized", and the errors of `tasks.require_lease`.
     """
+    ctx = state.ctx
     if body.size > ctx.params.max_submission_bytes:
         limit = ctx.params.max_submission_bytes
         raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
-
-    def is_recorded(repository: Repository) -> bool:
-        known = repository.find_submission(task=body.task, lease=body.lease)
-        if known is not None and known.node == node:
-            return True
-        task, lease = TaskId(body.task), LeaseId(body.lease)
-        tasks.require_lease(repository, node=node, task=task, lease=lease, now=ctx.clock())
-        return False
-
-    if await ctx.database.look(is_recorded):
+    if await state.intake.is_recorded(node, TaskId(body.task), LeaseId(body.lease)):
         return UploadGrant(url=None)
     key = build_upload_key(ctx.config.pool, body.task, body.lease, body.work_key)
     return UploadGrant(url=ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size))
 
 
 @router.post("/submissions")
-async def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionResponse:
+async def submit(state: State, node: Node, body: SubmissionRequest) -> SubmissionResponse:
     """Hand in a signed receipt. The answer is the operator's countersignature.
 
     A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
     Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and the errors of
-    `stakes.require_stake` and `submissions.require_new`.
+    `stakes.require_stake` and `submissions.check_receipts`.
     """
-    receipt = body.receipt.to_message()
+    ctx, receipt = state.ctx, body.receipt.to_message()
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
     eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
-    found = await ctx.database.look(
-        lambda rows: submissions.find_promise(rows, receipt) or _prepare(ctx, rows, receipt)
-    )
-    promise = await _accept(ctx, receipt, body.signature, found) if isinstance(found, _Prepared) else found
+    promise = await state.intake.check(receipt)
+    if isinstance(promise, NewReceipt):
+        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
+        handed_in = HandedIn(
+            receipt=receipt,
+            signature=body.signature,
+            promise=_countersign(ctx, receipt, promise.promised_epoch),
+            undrawn_limit=promise.undrawn_limit,
+            canary=canary_scores.get_kind(ctx.config.canaries, node),
+        )
+        promise = await state.intake.record(handed_in)
     await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,
         latest_epoch=promise.message.latest_epoch,
         signature=promise.signature,
-    )
-
-
-async def _accept(ctx: Context, receipt: messages.Receipt, signature: str, prepared: "_Prepared") -> Countersigned:
-    """Keep the file of a new receipt, countersign the receipt and record it."""
-    await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
-    promise = _countersign(ctx, receipt, prepared.promised_epoch)
-
-    def record(repository: Repository) -> Countersigned:
-        known = submissions.find_promise(repository, receipt)
-        if known is not None:
-            return known
-        task = submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
-        submissions.record(
-            repository,
-            task,
-            receipt=receipt,
-            signature=signature,
-            promise=promise,
-            price=ctx.ledger.price,
-            undrawn_limit=prepared.undrawn_limit,
-            draw_seconds=ctx.params.verification.draw_seconds,
-            canary=canary_scores.get_kind(ctx.config.canaries, receipt.node),
-        )
-        return promise
-
-    return await ctx.database.run(record)
-
-
-class _Prepared(NamedTuple):
-    undrawn_limit: int
-    promised_epoch: int
-    """Latest epoch that the countersignature promises. A later one may be the latest by the time it is recorded."""
-
-
-def _prepare(ctx: Context, repository: Repository, receipt: messages.Receipt) -> _Prepared:
-    """Check a new receipt before its file is kept, or what is refused would fill the store."""
-    row = nodes.require_node(repository, receipt.node)
-    submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
-    contributor = Address(row.contributor)
-    stake = stakes.get_stake(repository.get_contributor(contributor))
-    count = repository.count_nodes_of([contributor]).get(contributor, 1)
-    pool = PoolId(ctx.config.pool)
-    stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=contributor, nodes=count)
-    return _Prepared(
-        undrawn_limit=compute_undrawn_limit(ctx.terms, stake.free),
-        promised_epoch=settlement.compute_promised_epoch(repository),
     )
 
 

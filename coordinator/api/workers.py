@@ -11,9 +11,10 @@ from coordinator.db.repository import Repository
 from coordinator.domain import nodes, stakes, tasks
 from coordinator.domain.presence import Sign
 from coordinator.domain.stakes import Stake
+from coordinator.domain.tasks import Ask
 from covey.errors import ProtocolError
 from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationResponse, ReturnRequest, TaskOrder
-from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
+from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
 
 router = APIRouter(prefix="/v1", tags=["worker"])
 
@@ -53,7 +54,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
 
     Raises ProtocolError "suspended", "stake_too_low" or "another_instance" if the node is not served.
     """
-    ctx, loop = state.ctx, asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait_seconds
     sign = Sign(
         node=node,
@@ -67,7 +68,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
     with state.offers.open(node) as offer, call_when_gone(request.receive, offer.end):
         has_lease = await state.roll_call.hear(sign)
         while has_lease or await offer.wait(max(0.0, deadline - loop.time())):
-            order = await ctx.database.run(lambda rows: collect_task(ctx, rows, node, body))
+            order = await state.collections.add(Ask(node=node, instance=body.instance, holding=body.holding))
             if order is not None:
                 return order
             has_lease = False
@@ -91,21 +92,3 @@ def _look_up(ctx: Context, node: Address) -> tuple[Address, Stake, int]:
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
     return contributor, ctx.chain.read_stake(contributor), block
-
-
-def collect_task(ctx: Context, repository: Repository, node: Address, body: ClaimRequest) -> TaskOrder | None:
-    """Return the lease that `assign_tasks` has made for a waiting node, if any. Raises as `tasks.collect_task`."""
-    task = tasks.collect_task(
-        repository, ctx.params, node=node, instance=body.instance, now=ctx.clock(), holding=body.holding
-    )
-    step = repository.get_step(task.policy_version) if task else None
-    if task is None or step is None or task.lease is None:
-        return None
-    return TaskOrder(
-        task=TaskId(task.id),
-        lease=LeaseId(task.lease),
-        policy_version=Step(task.policy_version),
-        record_hash=Hash(step.record_hash),
-        groups=task.groups,
-        deadline=task.expires_at,
-    )

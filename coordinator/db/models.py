@@ -169,7 +169,7 @@ class SubmissionRow(Base):
     task: Mapped[int] = mapped_column(ForeignKey("tasks.id"), index=True)
     lease: Mapped[int] = mapped_column(Number)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.address"), index=True)
-    contributor: Mapped[str] = mapped_column(String(42), index=True)
+    contributor: Mapped[str] = mapped_column(String(42))
     policy_version: Mapped[int] = mapped_column(ForeignKey("steps.number"))
     work_key: Mapped[str] = mapped_column(String(66), unique=True)
     groups: Mapped[int]
@@ -207,6 +207,8 @@ class SubmissionRow(Base):
     __table_args__ = (
         UniqueConstraint("task", "lease"),
         Index("ix_submissions_state", "state", "look_at"),
+        Index("ix_submissions_contributor", "contributor", "epoch"),
+        Index("ix_submissions_contributor_signed_at", "contributor", "signed_at"),
     )
 
     @property

@@ -4,17 +4,19 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.db.models import ContributorRow, NodeRow
 
+Key = TypeVar("Key", str, int)
 _PART = 500
 """Maximum number of values in one list of a query."""
 
 
-def cut(values: Collection[str]) -> Iterator[Sequence[str]]:
+def cut(values: Collection[Key]) -> Iterator[Sequence[Key]]:
     """Yield the values in parts that fit into a query."""
     ordered = sorted(values)
     for start in range(0, len(ordered), _PART):

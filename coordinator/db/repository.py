@@ -1,8 +1,9 @@
-"""Every query of the coordinator.  `Repository` never commits: whoever opened the transaction does."""
+"""Every query of the coordinator. `Repository` never commits: whoever opened the transaction does."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
@@ -85,11 +86,19 @@ class Repository(ChainQueries, NodeQueries, TaskQueries):
         query = select(SubmissionRow).where(SubmissionRow.task == task, SubmissionRow.lease == lease)
         return self.session.scalars(query).first()
 
-    def is_work_key_used(self, work_key: str) -> bool:
-        return (
-            self.session.scalars(select(SubmissionRow.task).where(SubmissionRow.work_key == work_key)).first()
-            is not None
-        )
+    def list_submissions_of(self, tasks: Collection[int]) -> Sequence[SubmissionRow]:
+        """Submissions of some tasks."""
+        found: list[SubmissionRow] = []
+        for part in cut(tasks):
+            found += self.session.scalars(select(SubmissionRow).where(SubmissionRow.task.in_(part)))
+        return found
+
+    def list_used_work_keys(self, work_keys: Collection[str]) -> set[str]:
+        """Those among some work keys that a submission has."""
+        found: set[str] = set()
+        for part in cut(work_keys):
+            found.update(self.session.scalars(select(SubmissionRow.work_key).where(SubmissionRow.work_key.in_(part))))
+        return found
 
     def list_submissions(self, *states: SubmissionState) -> Sequence[SubmissionRow]:
         query = select(SubmissionRow).where(SubmissionRow.state.in_(states))
@@ -103,23 +112,30 @@ class Repository(ChainQueries, NodeQueries, TaskQueries):
         )
         return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 
-    def sum_unreplayed_units(self, contributor: str) -> int:
-        """Units of a contributor's submissions that no replay was asked for: claimed ones of those that are undecided.
+    def sum_unreplayed_units(self, contributors: Collection[str]) -> dict[str, int]:
+        """Units of contributors' submissions that no replay was asked for: claimed ones of those that are undecided.
 
         Those in an epoch count while an earlier submission is being replayed: what that replay finds comes too late for
         them.
         """
-        replaying = select(func.min(SubmissionRow.signed_at)).where(
-            SubmissionRow.contributor == contributor,
-            SubmissionRow.state == SubmissionState.SUBMITTED,
-            SubmissionRow.audited.is_(True),
-        )
-        query = select(func.coalesce(func.sum(SubmissionRow.units), 0)).where(
-            SubmissionRow.contributor == contributor,
-            SubmissionRow.audited.is_not(True),
-            or_(SubmissionRow.epoch.is_(None), SubmissionRow.signed_at >= replaying.scalar_subquery()),
-        )
-        return int(self.session.scalar(query) or 0)
+        units: Counter[str] = Counter()
+        total = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).group_by(SubmissionRow.contributor)
+        for part in cut(contributors):
+            is_theirs = SubmissionRow.contributor.in_(part), SubmissionRow.audited.is_not(True)
+            open_work = total.where(*is_theirs, SubmissionRow.epoch.is_(None))
+            first = (
+                select(SubmissionRow.contributor, func.min(SubmissionRow.signed_at).label("signed_at"))
+                .where(SubmissionRow.contributor.in_(part), SubmissionRow.state == SubmissionState.SUBMITTED)
+                .where(SubmissionRow.audited.is_(True))
+                .group_by(SubmissionRow.contributor)
+                .subquery()
+            )
+            since = total.join(first, first.c.contributor == SubmissionRow.contributor).where(
+                *is_theirs, SubmissionRow.epoch.is_not(None), SubmissionRow.signed_at >= first.c.signed_at
+            )
+            for query in (open_work, since):
+                units.update({row[0]: int(row[1]) for row in self.session.execute(query)})
+        return dict(units)
 
     def list_rejected_contributors(self) -> Sequence[str]:
         """Contributors that a quorum rejected a submission of for a hard reason."""
@@ -280,6 +296,10 @@ class Repository(ChainQueries, NodeQueries, TaskQueries):
     def has_epoch_file(self, data_hash: str) -> bool:
         """Whether an epoch's leaves and rewards lie under this hash."""
         return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
+
+    def get_last_epoch_number(self) -> int | None:
+        """Number of the last epoch that was closed. None if there is none."""
+        return self.session.scalar(select(func.max(EpochRow.number)))
 
     def get_epoch(self, number: int) -> EpochRow | None:
         return self.session.get(EpochRow, number)

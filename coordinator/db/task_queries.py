@@ -6,7 +6,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, and_, func, or_, select, update
+from sqlalchemy import CursorResult, and_, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
@@ -34,6 +34,12 @@ class TaskQueries:
         """Whether there is a task that nobody has."""
         return self.session.scalar(select(TaskRow.id).where(TaskRow.state == TaskState.PENDING).limit(1)) is not None
 
+    def add_tasks(self, count: int, *, policy_version: int, groups: int) -> None:
+        """Add tasks that nobody has, by one statement."""
+        if count:
+            row = {"policy_version": policy_version, "groups": groups, "state": TaskState.PENDING, "offered_until": 0.0}
+            self.session.execute(insert(TaskRow), [row] * count)
+
     def lease_tasks(self, leases: Sequence[Mapping[str, object]]) -> None:
         """Change tasks by one statement. Each mapping contains the id and the same other columns."""
         if leases:
@@ -51,10 +57,20 @@ class TaskQueries:
         query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, is_over)
         return self.session.scalars(query.order_by(TaskRow.id).limit(limit)).all()
 
-    def list_leased(self, node: str) -> Sequence[TaskRow]:
-        """Tasks that are leased to a node."""
-        query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node)
-        return self.session.scalars(query.order_by(TaskRow.id)).all()
+    def list_leased(self, nodes: Collection[str]) -> Sequence[TaskRow]:
+        """Tasks that are leased to some nodes, oldest first."""
+        found: list[TaskRow] = []
+        for part in cut(nodes):
+            query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.node.in_(part))
+            found += self.session.scalars(query.order_by(TaskRow.id))
+        return found
+
+    def load_tasks(self, tasks: Collection[int]) -> list[TaskRow]:
+        """Read tasks, so that `get_task` needs no query for them as long as the caller keeps the result."""
+        loaded: list[TaskRow] = []
+        for part in cut(tasks):
+            loaded += self.session.scalars(select(TaskRow).where(TaskRow.id.in_(part)))
+        return loaded
 
     def list_candidates(self, now: float, *, limit: int) -> Sequence[tuple[NodeRow, int]]:
         """Nodes that may be given a lease now, each with the number of leases that it has.
@@ -78,13 +94,6 @@ class TaskQueries:
 
     def list_tasks(self, *states: TaskState) -> Sequence[TaskRow]:
         return self.session.scalars(select(TaskRow).where(TaskRow.state.in_(states)).order_by(TaskRow.id)).all()
-
-    def get_assigned_task(self, node: str, holding: Sequence[int] = ()) -> TaskRow | None:
-        """The oldest task that is leased to `node` and whose lease it does not know of."""
-        query = select(TaskRow).where(
-            TaskRow.state == TaskState.ASSIGNED, TaskRow.node == node, TaskRow.lease.not_in(holding)
-        )
-        return self.session.scalars(query.order_by(TaskRow.id).limit(1)).first()
 
     def list_offered_nodes(self) -> Sequence[str]:
         """Nodes to which a task is leased that they have not collected yet."""

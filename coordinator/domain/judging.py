@@ -26,8 +26,10 @@ LOOK_SECONDS, DRAW_LOOK_SECONDS = 30.0, 1.0
 """Maximum time between two looks at an undecided submission, and between two at one whose drawing block is awaited."""
 TURNS = "turns"
 """Name of the fact that changes whenever there may be something to do for a validator that waits."""
-MOST_TAKEN, PAGES = 256, 8
-"""Maximum number of a validator's own open turns that are looked at, and of pages of free turns, of 64 each."""
+MOST_TAKEN = 256
+"""Maximum number of a validator's own open turns that are looked at."""
+PAGES = (8, 8, 16, 32, 64, 128, 256)
+"""Numbers of free turns that are read at a time until there is one for the validator."""
 OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
 
@@ -105,14 +107,14 @@ def find_order(
         if turn.commitment is None:
             held += 1
             lost = lost or (Order("judge", turn, row) if turn.id not in holding else None)
-        elif panel.is_revealing(params, row):
+        elif turn.id not in holding and panel.is_revealing(params, row):
             return Order("reveal", turn, row)
     if lost is not None or not free_turns or held >= panel.MOST_HELD:
         return lost
     standing = repository.list_validators()
     after = 0
-    for _ in range(PAGES):
-        page = repository.list_turns(None, after=after)
+    for size in PAGES:
+        page = repository.list_turns(None, after=after, limit=size)
         for turn, row in page:
             if panel.may_take(
                 params, row, turn, validator=validator, validators=validators, standing=standing, now=now

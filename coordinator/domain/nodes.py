@@ -146,7 +146,7 @@ def suspend(repository: Repository, node: NodeRow, why: str) -> None:
 
 def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
     """Take back what a node holds; returns it."""
-    held = list(repository.list_leased(node.address))
+    held = list(repository.list_leased([node.address]))
     for task in held:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
     return held

@@ -70,8 +70,8 @@ def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: f
 
 def get_next_number(repository: Repository) -> int:
     """Number of the epoch that closes next."""
-    epochs = repository.list_epochs()
-    return epochs[-1].number + 1 if epochs else 0
+    last = repository.get_last_epoch_number()
+    return 0 if last is None else last + 1
 
 
 def compute_promised_epoch(repository: Repository) -> int:

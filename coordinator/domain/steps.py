@@ -4,7 +4,7 @@ With the pool's online filter (the paper, section 3.3.2) only live groups fill a
 batch; dead ones come along, are paid, and count against the cap on sampling.
 """
 
-from coordinator.db.models import StepRow, TaskRow
+from coordinator.db.models import StepRow
 from coordinator.db.repository import Repository
 from coordinator.domain import scheduling
 from coordinator.domain.scheduling import Groups
@@ -30,10 +30,7 @@ def plan_tasks(repository: Repository, params: PoolParams) -> int:
         return 0
     plan = _count_filtered if params.online_filter else _count
     count = plan(repository, params, step.number)
-    repository.add_all(
-        TaskRow(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING)
-        for _ in range(count)
-    )
+    repository.add_tasks(count, policy_version=step.number, groups=params.groups_per_task)
     return count
 
 

@@ -1,12 +1,13 @@
 """Recording a signed receipt: what it must fulfil, its row, and the operator's countersignature."""
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
+from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes
 from coordinator.domain.tasks import require_lease
-from covey.errors import ProtocolError
+from covey.errors import CoveyError, ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash
@@ -26,57 +27,103 @@ class Countersigned:
     signature: str
 
 
-def find_promise(repository: Repository, receipt: messages.Receipt) -> Countersigned | None:
-    """The promise that was given for a receipt; None where nothing is recorded of its lease.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedIn:
+    """A receipt whose file lies in the store and was verified, with the promise that is offered for it."""
 
-    Raises ProtocolError "not_your_task", "equivocation" or "duplicate_submission" where another receipt is recorded,
-    and "bad_message" for a receipt that has no hash.
+    receipt: messages.Receipt
+    signature: str
+    promise: Countersigned
+    undrawn_limit: int
+    """Pay in the token's smallest unit up to which the contributor's work may go without a replay."""
+    canary: CanaryKind = CanaryKind.ORDINARY
+
+
+def check_receipts(
+    repository: Repository, params: PoolParams, receipts: Sequence[messages.Receipt], *, now: float
+) -> list[Countersigned | TaskRow | CoveyError]:
+    """Return what is known of each receipt: the promise that was given for it, or its task if it is new.
+
+    Errors are ProtocolError "not_your_task", "equivocation" or "duplicate_submission" if another receipt is recorded
+    for its lease or its file, "bad_message" if it has no hash, those of `nodes.require_node` and `tasks.require_lease`,
+    "bad_receipt" and "stale".
     """
-    receipt_hash = eip712.compute_struct_hash(receipt)
-    known = repository.find_submission(task=receipt.task, lease=receipt.lease)
-    return None if known is None else _answer_again(known, receipt, receipt_hash)
+    kept = repository.load_nodes({receipt.node for receipt in receipts})
+    tasks = repository.load_tasks({int(receipt.task) for receipt in receipts})
+    known = {(row.task, row.lease): row for row in repository.list_submissions_of({task.id for task in tasks})}
+    used = repository.list_used_work_keys({receipt.work_key for receipt in receipts})
+    latest = repository.get_latest_step()
+    results: list[Countersigned | TaskRow | CoveyError] = []
+    for receipt in receipts:
+        try:
+            recorded = known.get((receipt.task, receipt.lease))
+            if recorded is not None:
+                results.append(_answer_again(recorded, receipt, eip712.compute_struct_hash(receipt)))
+            else:
+                results.append(_require_new(repository, params, receipt, latest=latest, used=used, now=now))
+        except CoveyError as error:
+            results.append(error)
+    del kept  # Until here the rows had to be in memory.
+    return results
 
 
-def record(
+def record_receipts(
+    repository: Repository, params: PoolParams, handed_in: Sequence[HandedIn], *, price: int, now: float
+) -> list[Countersigned | CoveyError]:
+    """Record receipts, and return the promise that stands for each. Errors are those of `check_receipts`.
+
+    A submission is replayed for certain if it and the contributor's other work that no replay was asked for would earn
+    more than its `undrawn_limit` (`Repository.sum_unreplayed_units`). `price` is that of a unit, in the token's
+    smallest unit.
+    """
+    checked = check_receipts(repository, params, [each.receipt for each in handed_in], now=now)
+    units = repository.sum_unreplayed_units({each.receipt.contributor for each in handed_in})
+    results: list[Countersigned | CoveyError] = []
+    rows: list[SubmissionRow] = []
+    leases: set[tuple[int, int]] = set()
+    files: set[str] = set()
+    for each, found in zip(handed_in, checked, strict=True):
+        receipt = each.receipt
+        if not isinstance(found, TaskRow):
+            results.append(found)
+            continue
+        if (receipt.task, receipt.lease) in leases or receipt.work_key in files:  # Within this batch.
+            results.append(ProtocolError("duplicate_submission", "another receipt came at the same time", status=409))
+            continue
+        leases.add((receipt.task, receipt.lease))
+        files.add(receipt.work_key)
+        row = _to_row(receipt, each.signature, each.promise)
+        row.canary, row.look_at = each.canary, each.promise.message.signed_at + params.verification.draw_seconds
+        before = units.get(receipt.contributor, 0)
+        if price * (before + receipt.units) > each.undrawn_limit:
+            row.audited = True
+        else:
+            units[receipt.contributor] = before + receipt.units
+        rows.append(row)
+        found.state = require_move(TASK_MOVES, found.state, TaskState.SUBMITTED)
+        results.append(each.promise)
+    repository.add_all(rows)
+    return results
+
+
+def _require_new(
     repository: Repository,
-    task: TaskRow,
-    *,
+    params: PoolParams,
     receipt: messages.Receipt,
-    signature: str,
-    promise: Countersigned,
-    price: int,
-    undrawn_limit: int,
-    draw_seconds: int,
-    canary: CanaryKind = CanaryKind.ORDINARY,
-) -> None:
-    """Record the receipt of a task, as `require_new` returned it; its file lies in the store and was verified.
-
-    It is replayed for certain if it and the contributor's other work that no replay was asked for would earn more than
-    `undrawn_limit`, see `Repository.sum_unreplayed_units`.  `price` is that of a unit; both are in the token's smallest
-    unit.
-    """
-    row = _to_row(receipt, signature, promise)
-    row.canary = canary
-    row.look_at = promise.message.signed_at + draw_seconds
-    if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > undrawn_limit:
-        row.audited = True
-    repository.add(row)
-    task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
-
-
-def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> TaskRow:
-    """The task of a receipt that nothing is recorded of yet.
-
-    Raises ProtocolError: those of `require_lease`, "bad_receipt", "stale", "duplicate_submission".
-    """
+    *,
+    latest: StepRow | None,
+    used: Container[str],
+    now: float,
+) -> TaskRow:
+    """Return the task of a receipt that nothing is recorded of yet."""
     node = nodes.require_node(repository, receipt.node)
     task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
     _require_receipt(params, receipt, task, node, now)
-    latest = repository.get_latest_step()
     if latest is not None and latest.number - task.policy_version > params.max_staleness:
         raise ProtocolError("stale", f"policy {task.policy_version} is too old at step {latest.number}", status=409)
-    if repository.is_work_key_used(receipt.work_key):
+    if receipt.work_key in used:
         raise ProtocolError("duplicate_submission", "another receipt names the same file", status=409)
+    eip712.compute_struct_hash(receipt)
     return task
 
 

@@ -4,13 +4,14 @@ Nothing here sleeps, sends or commits.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
-from covey.errors import ProtocolError
-from covey.protocol.ids import LeaseId, TaskId
+from covey.errors import CoveyError, ProtocolError
+from covey.protocol.ids import Address, LeaseId, TaskId
 from covey.protocol.params import PoolParams
 from covey.protocol.status import (
     TASK_MOVES,
@@ -73,23 +74,45 @@ def _build_lease(
     }
 
 
-def collect_task(
-    repository: Repository, params: PoolParams, *, node: str, instance: str, now: float, holding: Sequence[int] = ()
-) -> TaskRow | None:
-    """The node takes the lease that waits for it; only now its clock starts, and its long poll is over.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A waiting worker's question for its lease. Example: Ask(node=address, instance="0f...", holding=(7,))."""
 
-    A lease that it collected and does not hold was lost by a crash or with an answer: it comes again, on its old clock.
-    Raises ProtocolError("another_instance") if another worker with the node's key was heard since it asked.
+    node: Address
+    instance: str
+    holding: tuple[int, ...] = ()
+    """Leases that the worker knows of."""
+
+
+def collect_tasks(
+    repository: Repository, params: PoolParams, asks: Sequence[Ask], *, now: float
+) -> list[TaskRow | CoveyError | None]:
+    """Give nodes the leases that wait for them. Only now their clocks start, and the long polls are over.
+
+    A lease that a node has collected and does not hold was lost by a crash or with an answer. It comes again, on its
+    old clock. The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
+    node's key was heard since it asked.
     """
-    row = nodes.require_node(repository, node)
-    nodes.require_instance(row, instance, now)
-    task = repository.get_assigned_task(node, holding)
-    if task is None:
-        return None
-    row.waiting_until = 0.0
-    if task.collected_at is None:
-        task.collected_at, task.ends_at = now, now + params.lease_seconds
-    return task
+    loaded = repository.load_nodes({ask.node for ask in asks})
+    leased = repository.list_leased({ask.node for ask in asks})
+    results: list[TaskRow | CoveyError | None] = []
+    served: set[str] = set()
+    for ask in asks:
+        try:
+            nodes.require_instance(nodes.require_node(repository, ask.node), ask.instance, now)
+        except CoveyError as error:
+            results.append(error)
+            continue
+        waiting = (task for task in leased if task.node == ask.node and task.lease not in ask.holding)
+        task = next(waiting, None)
+        if task is not None:
+            served.add(ask.node)
+            if task.collected_at is None:
+                task.collected_at, task.ends_at = now, now + params.lease_seconds
+        results.append(task)
+    repository.update_nodes([{"address": node, "waiting_until": 0.0} for node in sorted(served)])
+    del loaded  # Until here the rows had to be in memory.
+    return results
 
 
 def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
@@ -126,8 +149,11 @@ def end_tasks(repository: Repository) -> None:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
 
 
-def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> TaskRow:
-    """The task that `node` holds by `lease`; raise ProtocolError "unknown_task", "not_your_task", "lease_expired"."""
+def require_lease(repository: Repository, *, node: str, task: int, lease: int, now: float) -> TaskRow:
+    """Return the task that `node` holds by `lease`.
+
+    Raises ProtocolError "unknown_task", "not_your_task" or "lease_expired".
+    """
     row = repository.get_task(task)
     if row is None:
         raise ProtocolError("unknown_task", f"there is no task {task}", status=404)

@@ -18,6 +18,7 @@ from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
 from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.submissions import Countersigned
+from coordinator.domain.tasks import Ask
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolTerms
 from covey.errors import CoveyError, ProtocolError
@@ -146,9 +147,12 @@ class FakePool:
             return tasks.assign_tasks(rows, self.params, now=self.now)
 
     def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> TaskRow | None:
-        node = make_address(name)
+        ask = Ask(node=make_address(name), instance=instance, holding=tuple(holding))
         with self.database.write() as rows:
-            return tasks.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
+            (found,) = tasks.collect_tasks(rows, self.params, [ask], now=self.now)
+        if isinstance(found, CoveyError):
+            raise found
+        return found
 
     def lease(self, name: str) -> TaskRow:
         """Register a node, let it wait, and return the task that it is assigned."""
@@ -202,25 +206,21 @@ class FakePool:
 
     def record(self, receipt: Receipt, *, signed_at: int = 50, latest_epoch: int = 64) -> Countersigned:
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
+        message = Countersignature(
+            receipt_hash=eip712.compute_struct_hash(receipt), signed_at=signed_at, latest_epoch=latest_epoch
+        )
+        handed_in = submissions.HandedIn(
+            receipt=receipt,
+            signature=SIGNATURE,
+            promise=Countersigned(message=message, signature=SIGNATURE),
+            undrawn_limit=self.undrawn_limit,
+            canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
+        )
         with self.database.write() as rows:
-            promise = submissions.find_promise(rows, receipt)
-            if promise is None:
-                task = submissions.require_new(rows, self.params, receipt=receipt, now=self.now)
-                receipt_hash = eip712.compute_struct_hash(receipt)
-                message = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
-                promise = Countersigned(message=message, signature=SIGNATURE)
-                submissions.record(
-                    rows,
-                    task,
-                    receipt=receipt,
-                    signature=SIGNATURE,
-                    promise=promise,
-                    price=self.price,
-                    undrawn_limit=self.undrawn_limit,
-                    draw_seconds=self.params.verification.draw_seconds,
-                    canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
-                )
-            return promise
+            (found,) = submissions.record_receipts(rows, self.params, [handed_in], price=self.price, now=self.now)
+        if isinstance(found, CoveyError):
+            raise found
+        return found
 
     def submit(self, task: TaskRow, **changes: Any) -> Hash:
         return self.record(self.build_receipt(task, **changes)).message.receipt_hash

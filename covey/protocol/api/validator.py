@@ -20,7 +20,7 @@ class TurnRequest(WaitRequest):
     """Long-poll request for a validator's next order. A newer request from the same validator ends it."""
 
     holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
-    """Ids of the turns that the validator is working on. Any other turn that it has taken is offered again."""
+    """Ids of the turns that the validator is judging or revealing. Others that it has taken are offered again."""
     free_turns: int = Field(default=1, ge=0, le=64)
     """Number of additional turns that the validator can take. With 0 it gets no new turn."""
 

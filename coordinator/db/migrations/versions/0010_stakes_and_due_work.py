@@ -13,6 +13,8 @@ _INDEXES = {
     "ix_tasks_state_collected_at": ("tasks", ["state", "collected_at", "node"]),
     "ix_tasks_state_policy_version": ("tasks", ["state", "policy_version", "id"]),
     "ix_submissions_state": ("submissions", ["state", "look_at"]),
+    "ix_submissions_contributor": ("submissions", ["contributor", "epoch"]),
+    "ix_submissions_contributor_signed_at": ("submissions", ["contributor", "signed_at"]),
 }
 
 
@@ -32,7 +34,8 @@ def upgrade() -> None:
             f"UPDATE steps SET packed_{name} ="  # noqa: S608
             f" (SELECT COALESCE(SUM({name}), 0) FROM submissions WHERE submissions.step = steps.number)"
         )
-    op.drop_index("ix_submissions_state", "submissions")
+    for column in ("state", "contributor"):
+        op.drop_index(f"ix_submissions_{column}", "submissions")
     for index, (table, columns) in _INDEXES.items():
         op.create_index(index, table, columns)
     op.create_index(
@@ -48,7 +51,8 @@ def downgrade() -> None:
     op.drop_index("ix_judgements_open", "judgements")
     for index, (table, _) in _INDEXES.items():
         op.drop_index(index, table)
-    op.create_index("ix_submissions_state", "submissions", ["state"])
+    for column in ("state", "contributor"):
+        op.create_index(f"ix_submissions_{column}", "submissions", [column])
     for table, name in (("submissions", "look_at"), ("steps", "packed_groups"), ("steps", "packed_live_groups")):
         op.drop_column(table, name)
     for name in ("staked", "locked", "stake_block"):

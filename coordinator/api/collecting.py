@@ -1,0 +1,38 @@
+"""How waiting nodes collect their leases, many at a time."""
+
+from collections.abc import Sequence
+
+from coordinator.api.request_batches import RequestBatches
+from coordinator.context import Context
+from coordinator.db.models import StepRow, TaskRow
+from coordinator.db.repository import Repository
+from coordinator.domain import tasks
+from coordinator.domain.tasks import Ask
+from covey.errors import CoveyError
+from covey.protocol.api.worker import TaskOrder
+from covey.protocol.ids import Hash, LeaseId, Step, TaskId
+
+
+def build_collections(ctx: Context) -> RequestBatches[Ask, TaskOrder | None]:
+    """Return the batches of collected leases. Their errors are those of `tasks.collect_tasks`."""
+
+    def collect(repository: Repository, asks: Sequence[Ask]) -> list[TaskOrder | CoveyError | None]:
+        found = tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock())
+        versions = {each.policy_version for each in found if isinstance(each, TaskRow)}
+        steps = {version: repository.get_step(version) for version in versions}
+        return [_build_order(each, steps[each.policy_version]) if isinstance(each, TaskRow) else each for each in found]
+
+    return RequestBatches(lambda asks: ctx.database.run(lambda rows: collect(rows, asks)))
+
+
+def _build_order(task: TaskRow, step: StepRow | None) -> TaskOrder | None:
+    if step is None or task.lease is None:
+        return None
+    return TaskOrder(
+        task=TaskId(task.id),
+        lease=LeaseId(task.lease),
+        policy_version=Step(task.policy_version),
+        record_hash=Hash(step.record_hash),
+        groups=task.groups,
+        deadline=task.expires_at,
+    )

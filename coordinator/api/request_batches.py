@@ -1,0 +1,59 @@
+"""Applies a function to the items of many requests at once.
+
+What comes while one batch is being applied forms the next one, so the batches grow with the load.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from covey.errors import CoveyError, TransientError
+
+MOST = 256
+"""Maximum number of items of a batch."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class RequestBatches(Generic[Item, Result]):
+    """Example: `await RequestBatches(collect_all).add(ask)`."""
+
+    def __init__(self, apply: Callable[[Sequence[Item]], Awaitable[Sequence[Result | CoveyError]]]) -> None:
+        """`apply` returns the result or the error of each item. What it raises is the error of all items."""
+        self._apply = apply
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def add(self, item: Item) -> Result:
+        """Return the result of an item, or raise its error."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        result: Result = await future
+        return result
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+                await self._apply_one(batch)
+        finally:
+            self._running = None
+
+    async def _apply_one(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+        results: Sequence[Result | CoveyError] = ()
+        try:
+            results = await self._apply([item for item, _ in batch])
+        except CoveyError as error:
+            results = [error] * len(batch)
+        finally:  # A defect must not keep anybody waiting.
+            missing = TransientError("not_applied", "the batch of the request failed")
+            for index, (_, future) in enumerate(batch):
+                result = results[index] if index < len(results) else missing
+                if future.done():
+                    continue  # Its client has left.
+                if isinstance(result, CoveyError):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)

@@ -1,0 +1,107 @@
+"""What uploads and receipts are checked against and recorded in, many requests at a time."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coordinator.api.request_batches import RequestBatches
+from coordinator.context import Context
+from coordinator.db.models import TaskRow
+from coordinator.db.repository import Repository
+from coordinator.domain import settlement, stakes, submissions, tasks
+from coordinator.domain.submissions import Countersigned, HandedIn
+from covey.chain.deterrence import compute_undrawn_limit
+from covey.errors import CoveyError
+from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
+from covey.protocol.messages import Receipt
+
+
+class NewReceipt(NamedTuple):
+    """What is needed to accept a receipt that is not recorded yet."""
+
+    undrawn_limit: int
+    promised_epoch: int
+    """Latest epoch that a countersignature promises. A later one may be the latest by the time it is recorded."""
+
+
+class _Lease(NamedTuple):
+    node: Address
+    task: TaskId
+    lease: LeaseId
+
+
+class Intake:
+    """Example: `promise = await intake.record(handed_in)`."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._leases = RequestBatches[_Lease, bool](
+            lambda items: ctx.database.look(lambda rows: self._check_leases(rows, items))
+        )
+        self._checks = RequestBatches[Receipt, Countersigned | NewReceipt](
+            lambda items: ctx.database.look(lambda rows: self._check_receipts(rows, items))
+        )
+        self._records = RequestBatches[HandedIn, Countersigned](
+            lambda items: ctx.database.run(lambda rows: self._record(rows, items))
+        )
+
+    async def is_recorded(self, node: Address, task: TaskId, lease: LeaseId) -> bool:
+        """Return whether the receipt of a lease is recorded. Raises the errors of `tasks.require_lease` if not."""
+        return await self._leases.add(_Lease(node, task, lease))
+
+    async def check(self, receipt: Receipt) -> Countersigned | NewReceipt:
+        """Return the promise for a receipt that is recorded, or what is needed to accept a new one.
+
+        It is checked before its file is kept, or what is refused would fill the store. Raises the errors of
+        `submissions.check_receipts` and `stakes.require_stake`.
+        """
+        return await self._checks.add(receipt)
+
+    async def record(self, handed_in: HandedIn) -> Countersigned:
+        """Record a receipt, and return the promise that stands for it. Raises as `submissions.check_receipts`."""
+        return await self._records.add(handed_in)
+
+    def _check_leases(self, repository: Repository, items: Sequence[_Lease]) -> list[bool | CoveyError]:
+        kept = repository.load_tasks({int(each.task) for each in items})
+        recorded = {
+            (row.task, row.lease): row.node for row in repository.list_submissions_of({task.id for task in kept})
+        }
+        results: list[bool | CoveyError] = []
+        now = self._ctx.clock()
+        for each in items:
+            if recorded.get((each.task, each.lease)) == each.node:
+                results.append(True)
+                continue
+            try:
+                tasks.require_lease(repository, node=each.node, task=each.task, lease=each.lease, now=now)
+                results.append(False)
+            except CoveyError as error:
+                results.append(error)
+        return results
+
+    def _check_receipts(
+        self, repository: Repository, receipts: Sequence[Receipt]
+    ) -> list[Countersigned | NewReceipt | CoveyError]:
+        ctx, pool = self._ctx, PoolId(self._ctx.config.pool)
+        contributors = {receipt.contributor for receipt in receipts}
+        kept = repository.list_contributors(contributors)
+        counts = repository.count_nodes_of(contributors)
+        promised = settlement.compute_promised_epoch(repository)
+        results: list[Countersigned | NewReceipt | CoveyError] = []
+        checked = submissions.check_receipts(repository, ctx.params, receipts, now=ctx.clock())
+        for receipt, found in zip(receipts, checked, strict=True):
+            if not isinstance(found, TaskRow):
+                results.append(found)
+                continue
+            try:
+                who = receipt.contributor
+                stake = stakes.get_stake(repository.get_contributor(who))
+                stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=who, nodes=counts.get(who, 1))
+                results.append(NewReceipt(compute_undrawn_limit(ctx.terms, stake.free), promised))
+            except CoveyError as error:
+                results.append(error)
+        del kept  # Until here the rows had to be in memory.
+        return results
+
+    def _record(self, repository: Repository, items: Sequence[HandedIn]) -> list[Countersigned | CoveyError]:
+        ctx = self._ctx
+        return submissions.record_receipts(repository, ctx.params, items, price=ctx.ledger.price, now=ctx.clock())
