@@ -15,10 +15,14 @@ from coordinator.domain import nodes, omissions, settlement, steps, tasks
 from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
+from covey.errors import TransientError
 from covey.protocol.ids import Address, Hash
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
+
+MOST_LOOKED_UP = 200
+"""Maximum number of contributors whose stake is looked up for the first time in one cycle."""
 
 
 class LookedUpStake(NamedTuple):
@@ -70,7 +74,9 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
     found = () if progress is None else progress.events
     if progress is not None or not ctx.chain.has_head:
         ctx.chain.note_head(ctx.client.get_block("latest"))
-    if not ctx.chain.is_settled or any(isinstance(event, events.ValidatorReplaced) for event in found):
+    is_rolled_back = progress is not None and progress.rolled_back_to is not None
+    is_replaced = any(isinstance(event, events.ValidatorReplaced) for event in found)
+    if not ctx.chain.is_settled or is_replaced or is_rolled_back:
         ctx.chain.refresh()
     with ctx.database.read() as repository:
 
@@ -80,10 +86,12 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
 
         touched = list_touched(found, ctx.config.pool, find_contributor)
         rolled_back = None if progress is None else progress.rolled_back_to
-        rows = repository.list_contributors(touched, after_block=rolled_back)
+        rows = repository.list_contributors(touched, after_block=rolled_back, unknown=MOST_LOOKED_UP)
     if not rows:
         return []
     block = ctx.client.block_number()
+    if block < max(touched.values(), default=0):
+        raise TransientError("chain_lags", f"the node is at block {block}, before an event that it has told")
     return [LookedUpStake(Address(row.address), ctx.chain.read_stake(Address(row.address)), block) for row in rows]
 
 
@@ -91,7 +99,8 @@ def apply_progress(ctx: Context, progress: ChainProgress | None, stakes: Sequenc
     """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
     with ctx.database.write() as repository:
         for each in stakes:
-            record_stake(repository, each.contributor, each.stake, block=each.block)
+            is_rolled_back = progress is not None and progress.rolled_back_to is not None
+            record_stake(repository, each.contributor, each.stake, block=each.block, is_rolled_back=is_rolled_back)
         if progress is None:
             return
         if progress.rolled_back_to is not None:

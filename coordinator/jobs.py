@@ -11,6 +11,7 @@ from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
 from coordinator.domain import judging, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
+from covey.chain.json_rpc import Block
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key
@@ -58,19 +59,19 @@ def expire_leases(ctx: Context) -> None:
 
 def dispatch_validation(ctx: Context) -> None:
     """Draw, open turns, decide what can be decided, for the submissions that are due.  `tally` is the same."""
-    looked_at = DISPATCHED
+    started, looked_at = ctx.clock(), DISPATCHED
     while looked_at == DISPATCHED:
         with ctx.database.read() as repository:
-            rows = repository.list_due(ctx.clock(), limit=DISPATCHED)
+            rows = repository.list_due(started, limit=DISPATCHED)
             signed = {row.signed_at for row in rows if row.draw is None}
         if not rows:
             return
         # Not within the transaction: a chain that is slow would hold up all who write.
         validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
-        hashes = find_drawing_hashes(ctx, signed)
+        head = ctx.client.get_block(ctx.config.finality)
+        hashes = find_drawing_hashes(ctx, signed, head=head)
         with ctx.database.write() as repository:
-            now = ctx.clock()
-            rows = repository.list_due(now, limit=DISPATCHED)
+            rows = repository.list_due(started, limit=DISPATCHED)
             judging.dispatch(
                 repository,
                 ctx.params,
@@ -78,15 +79,16 @@ def dispatch_validation(ctx: Context) -> None:
                 validators=validators,
                 find_hash=hashes.get,
                 secret=ctx.canary_secret,
-                now=now,
+                drawn_until=head.timestamp,
+                now=ctx.clock(),
             )
         looked_at = len(rows)
         ctx.kicker.kick("assign_tasks")
 
 
-def find_drawing_hashes(ctx: Context, signed: Iterable[int]) -> dict[int, Hash]:
+def find_drawing_hashes(ctx: Context, signed: Iterable[int], *, head: Block) -> dict[int, Hash]:
     """Hashes of the blocks that draw, by the times of the countersignatures; without those that are not final yet."""
-    seconds, head = ctx.params.verification.draw_seconds, ctx.client.get_block(ctx.config.finality)
+    seconds = ctx.params.verification.draw_seconds
     blocks = find_first_blocks(ctx.client, (signed_at + seconds for signed_at in signed), head=head)
     return {time - seconds: block.hash for time, block in blocks.items()}
 

@@ -33,6 +33,10 @@ _ROLES: Mapping[str, Role] = {
     "batches": Role.TRAINER,
 }
 """Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
+_CHARGED = {"unsigned", "bad_signature", "expired_request", "replayed_nonce"}
+"""Codes of refusals that are charged to the address of their sender."""
+_REGISTRATION_COST = 20.0
+"""Number of requests that a registration counts as, because it calls the chain's node."""
 _HEADERS = {b"signature-input", b"signature", b"content-digest"}
 
 
@@ -60,6 +64,8 @@ class Admission:
         self._max_body, self._max_upload = max_body, max_upload
         self._keys = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
         self._addresses = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
+        self._forgeries = TokenBuckets(rate=10 * requests_per_s, burst=40 * requests_per_s)
+        """Forged signatures of each address. Without a token, its signatures are not looked at."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,25 +98,36 @@ class Admission:
         return _replay(body, receive)
 
     async def _require_signature(self, scope: Scope, role: Role, headers: Mapping[bytes, bytes]) -> RequestSignature:
-        """Verify the signature of a request of which only the headers are known."""
-        now = self._clock()
+        """Verify the signature of a request of which only the headers are known.
+
+        A key is charged only for what it has signed. Everything else is charged to the address, so that nobody can use
+        up the rate of another key.
+        """
+        now, address = self._clock(), group_address(_get_address(scope))
         texts = {name.decode(): value.decode("latin-1") for name, value in headers.items()}
         try:
             signature = http_signatures.read_signature(texts, chain_id=self._chain_id, now=int(now))
-        except ProtocolError:
-            self._take(self._addresses, group_address(_get_address(scope)))
+            self._nonces.require_new(signature, now)
+            if not self._forgeries.has(address, now=time.monotonic()):
+                self._take(self._forgeries, address)
+            target = RequestTarget("POST", self._authority, scope["path"], scope["query_string"].decode("latin-1"))
+            signer = http_signatures.require_signer(signature, target)
+            is_known = role is not Role.ANYBODY and self._members.is_known(role, signer)
+            if not is_known:
+                self._take(self._addresses, address, _REGISTRATION_COST if role is Role.ANYBODY else 1.0)
+                await self._members.require(role, signer)
+                return signature._replace(signer=signer)
+        except ProtocolError as error:
+            if error.code == "bad_signature":
+                self._forgeries.take(address, now=time.monotonic())
+            if error.code in _CHARGED:
+                self._take(self._addresses, address)
             raise
-        if role is not Role.ANYBODY and self._members.is_known(role, signature.signer):
-            self._take(self._keys, signature.signer.lower())
-        else:
-            self._take(self._addresses, group_address(_get_address(scope)))
-            await self._members.require(role, signature.signer)
-        self._nonces.require_new(signature, now)
-        target = RequestTarget("POST", self._authority, scope["path"], scope["query_string"].decode("latin-1"))
-        return signature._replace(signer=http_signatures.require_signer(signature, target))
+        self._take(self._keys, signer)
+        return signature._replace(signer=signer)
 
-    def _take(self, buckets: TokenBuckets, sender: str) -> None:
-        wait_s = buckets.take(sender, now=time.monotonic())
+    def _take(self, buckets: TokenBuckets, sender: str, cost: float = 1.0) -> None:
+        wait_s = buckets.take(sender, cost, now=time.monotonic())
         if wait_s:
             message = f"{sender} sends too many requests. Wait {wait_s:.1f} seconds"
             raise ProtocolError("rate_limited", message, status=429)

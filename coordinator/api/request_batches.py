@@ -39,7 +39,8 @@ class RequestBatches(Generic[Item, Result]):
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 await self._apply_one(batch)
         finally:
-            self._running = None
+            # After a defect, what came meanwhile has a runner of its own.
+            self._running = asyncio.create_task(self._run()) if self._waiting else None
 
     async def _apply_one(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
         results: Sequence[Result | CoveyError] = ()

@@ -33,6 +33,8 @@ class RollCall:
         self._asking: list[tuple[Sign, asyncio.Future[bool]]] = []
         """Signs whose senders wait until they are written."""
         self._is_asked = asyncio.Event()
+        self._written_at = float("-inf")
+        """Time of the event loop at which heartbeats were last written."""
 
     async def hear(self, sign: Sign) -> bool:
         """Note a sign of life, and return whether the node has a lease that it does not know of.
@@ -62,33 +64,37 @@ class RollCall:
             asking, self._asking = self._asking[:MOST_SIGNS], self._asking[MOST_SIGNS:]
             if not self._asking:
                 self._is_asked.clear()
-            is_due = not asking or len(self._beats) > MOST_SIGNS
+            is_due = asyncio.get_running_loop().time() - self._written_at >= WRITE_S or len(self._beats) > MOST_SIGNS
             beats = list(self._beats.values())[:MOST_SIGNS] if is_due else []
             if asking or beats:
                 await self._write(asking, beats)
 
     async def _write(self, asking: Sequence[tuple[Sign, asyncio.Future[bool]]], beats: Sequence[Sign]) -> None:
-        ctx, signs = self._ctx, [*(sign for sign, _ in asking), *beats]
+        ctx, signs = self._ctx, [*beats, *(sign for sign, _ in asking)]
 
         def record(repository: Repository) -> list[bool | CoveyError]:
             pool = PoolId(ctx.config.pool)
             return record_signs(repository, ctx.params, signs, terms=ctx.terms, pool=pool, now=ctx.clock())
 
+        results: Sequence[bool | CoveyError] = ()
         try:
             results = await ctx.database.run(record)
-        except TransientError as error:
-            get_logger().warning("signs of life are not written", code=error.code, message=error.message)
-            results = [error] * len(asking)  # Heartbeats are tried again with the next ones.
-        else:
+            self._written_at = asyncio.get_running_loop().time() if beats else self._written_at
             for sign, result in zip(signs, results, strict=True):
                 self._note(sign, result)
-        for (_, future), result in zip(asking, results, strict=False):
-            if future.done():
-                continue  # Its client has left.
-            if isinstance(result, CoveyError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+        except TransientError as error:
+            get_logger().warning("signs of life are not written", code=error.code, message=error.message)
+            results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
+        finally:  # A defect must not keep anybody waiting.
+            missing = TransientError("not_applied", "the sign of life was not written")
+            for index, (_, future) in enumerate(asking, len(beats)):
+                result = results[index] if index < len(results) else missing
+                if future.done():
+                    continue  # Its client has left.
+                if isinstance(result, CoveyError):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
         if any(sign.is_claim for sign, _ in asking):
             ctx.kicker.kick("assign_tasks")
 

@@ -44,6 +44,8 @@ class ApiState:
         await self.members.load()
         loops = (self.changes.run(), self.roll_call.run(), self._end_polls())
         tasks = [asyncio.create_task(loop) for loop in loops]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
         try:
             yield
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import alembic.command
 import alembic.config
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
@@ -52,8 +52,10 @@ def translate_outage() -> Iterator[None]:
     """Raise TransientError("database_unavailable") for SQLAlchemy's errors about a database that does not answer."""
     try:
         yield
-    except OperationalError as error:
+    except (OperationalError, InterfaceError) as error:
         raise TransientError("database_unavailable", str(error.orig)) from error
+    except PendingRollbackError as error:
+        raise TransientError("database_unavailable", "the transaction was ended by an earlier error") from error
     except PoolTimeoutError as error:
         raise TransientError("database_unavailable", "all connections to the database are in use") from error
 

@@ -19,6 +19,7 @@ from coordinator.db.change_counter import ChangeCounter
 from coordinator.db.repository import Repository
 from coordinator.db.write_lock import WriteLock
 from coordinator.db.writer import Writer
+from covey.errors import TransientError
 
 PATIENCE_S = 20.0
 """Seconds for which a caller of `run` waits for its turn."""
@@ -63,7 +64,12 @@ class Database:
 
         Raises what the command raises, or TransientError if nothing could be committed in time.
         """
-        return await asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_S))
+        waiting = asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_S))
+        try:
+            async with asyncio.timeout(2 * PATIENCE_S):  # A command that is being applied may still be committed.
+                return await waiting
+        except TimeoutError:
+            raise TransientError("database_busy", "the database did not commit in time") from None
 
     async def look(self, work: Callable[[Repository], Result]) -> Result:
         """Return the result of a function that changes nothing. It never waits for a writer."""

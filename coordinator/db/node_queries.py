@@ -6,7 +6,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.db.models import ContributorRow, NodeRow
@@ -44,8 +44,8 @@ class NodeQueries:
         return self.session.scalars(select(NodeRow.address)).all()
 
     def has_node(self, address: str) -> bool:
-        """Whether a node is registered, or was once. The address may be in any case."""
-        return self.session.scalar(select(func.count()).where(func.lower(NodeRow.address) == address.lower())) != 0
+        """Whether a node is registered, or was once."""
+        return self.session.get(NodeRow, address) is not None
 
     def load_nodes(self, addresses: Collection[str]) -> list[NodeRow | ContributorRow]:
         """Read nodes and their contributors, so that `get_node` and `get_contributor` need no query for them.
@@ -99,13 +99,19 @@ class NodeQueries:
         return row
 
     def list_contributors(
-        self, addresses: Collection[str] = (), *, after_block: int | None = None
+        self, addresses: Collection[str], *, after_block: int | None = None, unknown: int = 0
     ) -> Sequence[ContributorRow]:
-        """Known contributors among `addresses`, and those whose stake is not looked up yet, or was after a block."""
-        is_asked: list[ColumnElement[bool]] = [
-            ContributorRow.address.in_(addresses),
-            ContributorRow.stake_block.is_(None),
-        ]
-        if after_block is not None:
-            is_asked.append(ContributorRow.stake_block > after_block)
-        return self.session.scalars(select(ContributorRow).where(or_(*is_asked))).all()
+        """Known contributors among `addresses`, and those whose stake was looked up after a block.
+
+        At most `unknown` others whose stake is not looked up yet come with them.
+        """
+        found = {row.address: row for row in self._load_contributors(addresses)}
+        others = [] if after_block is None else [select(ContributorRow).where(ContributorRow.stake_block > after_block)]
+        others.append(select(ContributorRow).where(ContributorRow.stake_block.is_(None)).limit(unknown))
+        for query in others:
+            found |= {row.address: row for row in self.session.scalars(query)}
+        return list(found.values())
+
+    def _load_contributors(self, addresses: Collection[str]) -> Iterator[ContributorRow]:
+        for part in cut(addresses):
+            yield from self.session.scalars(select(ContributorRow).where(ContributorRow.address.in_(part)))

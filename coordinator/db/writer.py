@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple, Self, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
 from coordinator.db.repository import Repository
@@ -90,16 +91,18 @@ class Writer:
         """Apply commands in one transaction, commit it, and tell their callers."""
         if not first.future.set_running_or_notify_cancel():
             return
-        outcomes: list[tuple[_Command, _Outcome]] = []
+        commands: list[_Command] = []
+        outcomes: list[_Outcome] = []
         commit = _Outcome()
         with commit, self._begin() as connection:
             for command in self._take(first):
-                outcomes.append((command, _apply(connection, command)))
+                commands.append(command)
+                outcomes.append(_apply(connection, command))
         if commit.error is not None:  # Nothing was committed.
-            for command in [command for command, _ in outcomes] or [first]:
+            for command in commands or [first]:
                 command.future.set_exception(commit.error)
             return
-        for command, outcome in outcomes:
+        for command, outcome in zip(commands, outcomes, strict=True):
             if outcome.error is None:
                 command.future.set_result(outcome.result)
             else:
@@ -132,4 +135,6 @@ def _apply(connection: Connection, command: _Command) -> _Outcome:
             session.begin(),
         ):
             outcome.result = command.work(Repository(session))
+    if isinstance(outcome.error, OperationalError | PendingRollbackError | InterfaceError):
+        raise outcome.error  # The database has failed and not the command, so the whole transaction is undone.
     return outcome

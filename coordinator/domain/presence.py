@@ -57,7 +57,7 @@ def record_signs(
                 raise nodes.build_another_instance(sign.node, silence=0.0)
             nodes.require_instance(row, sign.instance, now)
             nodes.take_over(repository, params, row, sign.instance, now)
-            results.append(any(lease not in sign.holding for lease in collected.get(sign.node, ())))
+            results.append(bool(set(collected.get(sign.node, ())).difference(sign.holding)))
         except CoveyError as error:
             results.append(error)
             continue

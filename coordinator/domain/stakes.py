@@ -22,10 +22,12 @@ class Stake(NamedTuple):
         return self.staked - self.locked
 
 
-def record_stake(repository: Repository, contributor: Address, stake: Stake, *, block: int) -> None:
-    """Record what was looked up at a block, unless something newer is known."""
+def record_stake(
+    repository: Repository, contributor: Address, stake: Stake, *, block: int, is_rolled_back: bool = False
+) -> None:
+    """Record what was looked up at a block, unless something newer is known that was not rolled back."""
     row = repository.require_contributor(contributor)
-    if row.stake_block is None or row.stake_block <= block:
+    if row.stake_block is None or row.stake_block <= block or is_rolled_back:
         row.staked, row.locked, row.stake_block = str(stake.staked), str(stake.locked), block
 
 

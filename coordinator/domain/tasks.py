@@ -94,7 +94,9 @@ def collect_tasks(
     node's key was heard since it asked.
     """
     loaded = repository.load_nodes({ask.node for ask in asks})
-    leased = repository.list_leased({ask.node for ask in asks})
+    leased: dict[str | None, list[TaskRow]] = {}
+    for task in repository.list_leased({ask.node for ask in asks}):
+        leased.setdefault(task.node, []).append(task)
     results: list[TaskRow | CoveyError | None] = []
     served: set[str] = set()
     for ask in asks:
@@ -103,13 +105,13 @@ def collect_tasks(
         except CoveyError as error:
             results.append(error)
             continue
-        waiting = (task for task in leased if task.node == ask.node and task.lease not in ask.holding)
-        task = next(waiting, None)
-        if task is not None:
+        holding = frozenset(ask.holding)
+        found = next((task for task in leased.get(ask.node, ()) if task.lease not in holding), None)
+        if found is not None:
             served.add(ask.node)
-            if task.collected_at is None:
-                task.collected_at, task.ends_at = now, now + params.lease_seconds
-        results.append(task)
+            if found.collected_at is None:
+                found.collected_at, found.ends_at = now, now + params.lease_seconds
+        results.append(found)
     repository.update_nodes([{"address": node, "waiting_until": 0.0} for node in sorted(served)])
     del loaded  # Until here the rows had to be in memory.
     return results

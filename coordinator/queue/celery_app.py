@@ -13,7 +13,7 @@ from celery import Celery
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
-from kombu.exceptions import OperationalError
+from kombu.exceptions import ChannelError, OperationalError
 
 from coordinator.queue import folder_broker
 from covey.errors import OperatorError, TransientError
@@ -82,7 +82,7 @@ class Kicker:
         _require_job(job)
         try:
             self._app.send_task(job, kwargs={SENT_AT: time.time()}, ignore_result=True, retry=False, expires=30)
-        except (OSError, OperationalError) as error:  # kombu's, around whatever the broker's library raises
+        except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
             get_logger().warning("kick lost", job=job, error=str(error))
 
 

@@ -38,6 +38,11 @@ class TokenBuckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
+    def has(self, client: str, *, now: float) -> bool:
+        """Return whether a client's bucket has a token."""
+        tokens, counted_at = self._buckets.get(client, (self._burst, now))
+        return tokens + (now - counted_at) * self._rate >= 1.0
+
     def take(self, client: str, cost: float = 1.0, *, now: float) -> float:
         """Take `cost` tokens from a client's bucket. Returns 0 if it had one, else the seconds until it has one.
 

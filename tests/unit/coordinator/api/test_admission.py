@@ -179,3 +179,13 @@ async def test_admission__get__needs_no_signature():
     gate = Gate()
     assert await gate.ask(Peer("/v1/status", headers={}, method="GET")) == ""
     assert gate.admitted == [(None, b"")]
+
+
+async def test_admission__forged_requests_in_the_name_of_a_node__cost_the_node_nothing():
+    gate = Gate(requests_per_s=5)
+    forged = [sign(nonce=f"{number:016}") | {"signature": sign(nonce="o" * 16)["signature"]} for number in range(250)]
+    codes = [await gate.ask(Peer("/v1/heartbeat", BODY, headers=each)) for each in forged]
+    assert (codes.count("bad_signature"), codes.count("rate_limited")) == (20, 230)
+    victim = Peer("/v1/heartbeat", BODY, headers=sign())
+    victim.scope["client"] = ("10.0.0.2", 1)
+    assert await gate.ask(victim) == ""

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
@@ -88,6 +89,21 @@ def test_submit__transaction_cannot_begin__tells_all_and_goes_on():
         with pytest.raises(TransientError):
             writer.submit(add("a"), patience_s=10).result(10)
     writer.close()
+
+
+def test_submit__database_fails_within_a_command__undoes_all_and_says_so(database: Database):
+    def fail(rows: Repository) -> None:
+        raise OperationalError("SELECT 1", {}, RuntimeError("disk is full"))
+
+    with database.write():
+        futures = [database._writer.submit(work, patience_s=10) for work in (add("a"), fail, add("a"))]
+        time.sleep(0.05)
+    codes = [type(future.exception(10)) for future in futures]
+    assert codes[1] is TransientError
+    assert codes[0] in (TransientError, type(None)), "the first one may be in a transaction of its own"
+    before = read_fact(database, "a")
+    assert before == codes.count(type(None))
+    assert database._writer.submit(add("a"), patience_s=10).result(10) == before + 1
 
 
 def test_close__commands_that_wait__are_applied(database: Database):

@@ -285,3 +285,38 @@ def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(pool: Fak
         pool.reveal(judgement)
     pool.dispatch()
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool):
+    """A chain whose blocks become final late draws that much later, and an open turn waits for its deadline."""
+    pool.register("a", "b")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+
+    def dispatch(*, drawn_until: float) -> float:
+        with pool.database.write() as rows:
+            row = rows.get_submission(receipt_hash)
+            judging.dispatch(
+                rows,
+                pool.params,
+                [row],
+                validators=pool.validators,
+                find_hash=pool.find_hash,
+                secret=b"",
+                drawn_until=drawn_until,
+                now=pool.now,
+            )
+            return row.look_at
+
+    find_hash, pool.find_hash = pool.find_hash, lambda _: None
+    signed_at = pool.submission(receipt_hash).signed_at
+    assert dispatch(drawn_until=signed_at - 599) == pool.now + 600
+    assert dispatch(drawn_until=signed_at + 1) == pool.now + judging.DRAW_LOOK_SECONDS
+    pool.find_hash = find_hash
+    assert dispatch(drawn_until=signed_at + 1) == pool.now + judging.LOOK_SECONDS
+    pool.params = pool.params.model_copy(update={"judgement_seconds": 5})
+    assert pool.claim(0) is not None
+    assert dispatch(drawn_until=signed_at + 1) == pool.now + 5
+    with pool.database.read() as rows:
+        assert rows.list_due(pool.now + 4.9, limit=9) == []
+        assert [row.receipt_hash for row in rows.list_due(pool.now + 5, limit=9)] == [receipt_hash]

@@ -1,0 +1,91 @@
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.api import roll_call
+from coordinator.api.roll_call import RollCall
+from coordinator.domain import stakes
+from coordinator.domain.presence import Sign
+from coordinator.domain.stakes import Stake
+from covey.errors import ProtocolError, TransientError
+from tests.fakes.pool import INSTANCE, POOL, FakePool, make_address, make_terms
+
+pytestmark = pytest.mark.unit
+
+
+class Calls:
+    """A roll call on real rows, and the kicks that it has sent."""
+
+    def __init__(self, pool: FakePool) -> None:
+        self.pool, self.kicks = pool, list[str]()
+        ctx: Any = SimpleNamespace(
+            database=pool.database,
+            params=pool.params,
+            terms=make_terms(),
+            config=SimpleNamespace(pool=POOL),
+            kicker=SimpleNamespace(kick=self.kicks.append),
+            clock=lambda: pool.now,
+        )
+        self.roll_call = RollCall(ctx)
+
+    async def beat(self, name: str, **changes: Any) -> bool:
+        values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 0} | changes
+        return await self.roll_call.hear(Sign(**values))
+
+    async def claim(self, name: str) -> bool:
+        return await self.beat(name, is_claim=True, wait_s=5.0)
+
+
+@pytest.fixture
+async def calls(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calls]:
+    monkeypatch.setattr(roll_call, "WRITE_S", 0.1)
+    pool.register("a", "b")
+    with pool.database.write() as rows:
+        for name in ("a", "b"):
+            stakes.record_stake(rows, make_address(f"{name}'s owner"), Stake(100, 0), block=1)
+    calls = Calls(pool)
+    running = asyncio.create_task(calls.roll_call.run())
+    yield calls
+    running.cancel()
+
+
+async def test_hear__first_heartbeat__is_written_and_later_ones_soon(calls: Calls):
+    await calls.beat("a")
+    assert calls.pool.node("a").seen_at == calls.pool.now
+    calls.pool.now += 10
+    await calls.beat("a", cached_version=7)
+    assert calls.pool.node("a").cached_version == 0, "it is only in memory"
+    await asyncio.sleep(0.3)
+    assert (calls.pool.node("a").cached_version, calls.pool.node("a").seen_at) == (7, calls.pool.now)
+    assert calls.kicks == []
+
+
+async def test_hear__claims_without_a_pause__do_not_keep_heartbeats_from_their_rows(calls: Calls):
+    await calls.beat("a")
+    calls.pool.now += 10
+    await calls.beat("a")
+    for _ in range(10):
+        await calls.claim("b")
+        await asyncio.sleep(0.03)
+    assert calls.pool.node("a").seen_at == calls.pool.now
+    assert set(calls.kicks) == {"assign_tasks"}
+
+
+async def test_hear__unknown_node__is_refused_alone(calls: Calls):
+    found = await asyncio.gather(calls.claim("stranger"), calls.claim("a"), return_exceptions=True)
+    assert isinstance(found[0], ProtocolError)
+    assert (found[0].code, found[1]) == ("unknown_node", False)
+
+
+async def test_hear__database_fails__tells_those_that_wait_and_goes_on(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+    async def fail(work: Any) -> Any:
+        raise TransientError("database_unavailable", "gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(calls.pool.database, "run", fail)
+        with pytest.raises(TransientError):
+            await calls.claim("a")
+    assert await calls.claim("a") is False
