@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-LANGUAGES = {"nginx", "sh", "toml", "text", "json", "python", "mermaid"}
+LANGUAGES = {"nginx", "sh", "toml", "text", "json", "python", "mermaid", "yaml"}
 _FENCE = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]+?) -->\n)?^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S
 )
