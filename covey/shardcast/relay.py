@@ -209,7 +209,11 @@ class Relay:
             except TimeoutError:
                 pass
             news.clear()
-            should_wait = await self._mirror(number)
+            try:
+                should_wait = await self._mirror(number)
+            except (CoveyError, OSError) as error:  # The next round may succeed.
+                should_wait = True
+                get_logger().warning("cannot fetch ahead", upstream=number, reason=str(error))
 
     async def _mirror(self, number: int) -> bool:
         """Fetch what the newest policies of an upstream need, the newest first, and prune.

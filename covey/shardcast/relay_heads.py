@@ -26,6 +26,8 @@ _MOST_POOLS = 64
 """Maximum number of pools that a relay learns from its clients."""
 _TOGETHER_S = 0.5
 """Seconds for which all upstreams are awaited. Clients take a relay for a silent one after a second."""
+_LONGEST_S = 3.0
+"""Seconds after which no head is awaited any more. One that comes later is noted for the next request."""
 
 _Answer = tuple[int, FetchedHead | CoveyError]
 """Number of an upstream, and its head or why it was not fetched."""
@@ -48,7 +50,7 @@ class RelayHeads:
         """
         self._fetcher, self._fresh_s, self._on_change, self._clock = fetcher, fresh_s, on_change, clock
         self.pools = {pool: PoolHeads(pool) for pool in pools}
-        for pool in fetcher.cache.list_pools():
+        for pool in fetcher.cache.list_pools()[:_MOST_POOLS]:
             self._restore(pool)
         self._flights = Flights(most=512)
         self._misses = Misses()
@@ -95,8 +97,8 @@ class RelayHeads:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def list_mirrored(self) -> list[Head]:
-        """Return what is fetched ahead, for each pool and upstream."""
-        return [head.mirrored for heads in self.pools.values() for head in heads.heads.values()]
+        """Return what is fetched ahead, for each pool and upstream. Any thread may call this."""
+        return [head.mirrored for heads in list(self.pools.values()) for head in list(heads.heads.values())]
 
     def describe(self) -> Mapping[str, object]:
         """Return the values of /status by pool."""
@@ -163,7 +165,8 @@ class RelayHeads:
         if heads.is_changed or heads.data is None:
             heads.is_changed = False
             datas = [head.data for head in heads.heads.values()]
-            heads.data = await asyncio.to_thread(self._merge, pool, datas)
+            is_followed = self.pools.get(pool) is heads
+            heads.data = await asyncio.to_thread(self._merge, pool, datas, is_followed=is_followed)
         return heads.data
 
     async def _ask_all(self, pool: int) -> tuple[dict[int, FetchedHead], list[CoveyError]]:
@@ -182,9 +185,14 @@ class RelayHeads:
         done, waiting = set[asyncio.Task[_Answer]](), asked
         if asked:
             done, waiting = await asyncio.wait(asked, timeout=_TOGETHER_S)
-        waiting = waiting | late
+        waiting, loop = waiting | late, asyncio.get_running_loop()
+        deadline = loop.time() + _LONGEST_S
         while waiting and not any(isinstance(task.result()[1], FetchedHead) for task in done):
-            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            left_s = max(0.0, deadline - loop.time())
+            more, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not more:
+                message = f"no upstream has sent its head of pool {pool} within {_LONGEST_S:g} s"
+                return {}, [TransientError("upstream_unreachable", message)]
             done |= more
         answers = [task.result() for task in done]
         fetched = {number: answer for number, answer in answers if isinstance(answer, FetchedHead)}
@@ -213,7 +221,9 @@ class RelayHeads:
         if heads.put(number, head, self._clock()):
             self._on_change(number)
 
-    def _merge(self, pool: int, datas: Sequence[bytes]) -> bytes:
+    def _merge(self, pool: int, datas: Sequence[bytes], *, is_followed: bool) -> bytes:
+        """Return the union of heads. It is stored only if the pool is followed, or many pools would fill the disk."""
         data = merge_heads(pool, datas)
-        self._fetcher.store_head(pool, data)
+        if is_followed:
+            self._fetcher.store_head(pool, data)
         return data

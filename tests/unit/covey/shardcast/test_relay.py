@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from covey.errors import TransientError
 from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.pieces import compute_blake3
-from covey.shardcast import piece_cache
+from covey.shardcast import piece_cache, relay_heads
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_files import map_piece
@@ -603,3 +603,14 @@ async def test_metrics__number_of_pools__is_bounded(publisher, start):
     values = read_metrics((await ask(app, "/metrics")).body)
     assert sum(name == "covey_newest_step" for name, _ in values) == 64
     assert ("covey_disk_limit_bytes", None) not in values
+
+
+async def test_head__of_more_pools_than_are_followed__is_not_kept(publisher, start, monkeypatch):
+    """A client and a lying upstream could otherwise fill the disk with the heads of invented pools."""
+    monkeypatch.setattr(relay_heads, "_MOST_POOLS", 3)
+    relay, app = start(is_following=False)
+    for pool in range(10, 20):
+        publisher.store.write_head(pool, Head(pool=pool, policies=()))
+        assert (await ask(app, f"/heads/{pool}.json")).status == 200
+    assert len(relay._heads.pools) == 3
+    assert len(relay._cache.list_pools()) == 3
