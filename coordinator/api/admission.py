@@ -35,7 +35,7 @@ _ROLES: Mapping[str, Role] = {
 """Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
 _CHARGED = {"unsigned", "bad_signature", "expired_request", "replayed_nonce"}
 """Codes of refusals that are charged to the address of their sender."""
-_REGISTRATION_COST = 20.0
+_REGISTRATION_COST = 5.0
 """Number of requests that a registration counts as, because it calls the chain's node."""
 _HEADERS = {b"signature-input", b"signature", b"content-digest"}
 
