@@ -48,7 +48,7 @@ def assign_tasks(ctx: Context) -> None:
 
 
 def expire_leases(ctx: Context) -> None:
-    """End what is overdue and plan it anew."""
+    """End what is overdue, and plan other tasks in its place."""
     with ctx.database.write() as repository:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:

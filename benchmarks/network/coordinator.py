@@ -41,6 +41,8 @@ BARS = {
 NODES, SUBMITTING = 64, 48
 _HEARTBEATS = 250
 """Number of heartbeats of each node."""
+_SETTLE_S = 3.0
+"""Seconds after the start in which the follower reads the chain. An idle process is measured after them."""
 _WARM_S = 3.0
 """Seconds at the start of a run of submissions that are not counted: nodes are newcomers then."""
 
@@ -136,7 +138,7 @@ def measure_idle(service: Service, *, seconds: float) -> float:
 def measure(pool: BenchmarkPool, name: str, *, postgres: bool, seconds: float, plain: float) -> list[Measurement]:
     """Measure a coordinator on one database."""
     with run_coordinator(pool, postgres=postgres) as service:
-        time.sleep(3)
+        time.sleep(_SETTLE_S)
         idle = measure_idle(service, seconds=seconds)
         beats = measure_heartbeats(service, NODES)
     with run_coordinator(pool, postgres=postgres) as service:

@@ -1,8 +1,7 @@
 """Admits requests to the API: the cheap checks come first, and nothing is written.
 
-A POST request is signed. Its headers, the declared size, the rate of its sender, the role of its key, the signature and
-the nonce are checked in this order, and only then the body is read. The authority comes from the settings, never from
-the Host header.
+A POST request is signed. Its declared size, its headers, the nonce, the signature, and the role and rate of its key are
+checked in this order, and only then the body is read. The authority comes from the settings, not from the Host header.
 """
 
 import time

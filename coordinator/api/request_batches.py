@@ -49,12 +49,17 @@ class RequestBatches(Generic[Item, Result]):
         except CoveyError as error:
             results = [error] * len(batch)
         finally:  # A defect must not keep anybody waiting.
-            missing = TransientError("not_applied", "the batch of the request failed")
-            for index, (_, future) in enumerate(batch):
-                result = results[index] if index < len(results) else missing
-                if future.done():
-                    continue  # Its client has left.
-                if isinstance(result, CoveyError):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            settle([future for _, future in batch], results)
+
+
+def settle(futures: Sequence[asyncio.Future[Result]], results: Sequence[Result | CoveyError]) -> None:
+    """Give each request its result or its error. Those without one, because of a defect, get "not_applied"."""
+    missing = TransientError("not_applied", "the batch of the request failed")
+    for index, future in enumerate(futures):
+        result = results[index] if index < len(results) else missing
+        if future.done():
+            continue  # Its client has left.
+        if isinstance(result, CoveyError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

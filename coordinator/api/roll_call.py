@@ -7,6 +7,7 @@ the next one.
 import asyncio
 from collections.abc import Sequence
 
+from coordinator.api.request_batches import settle
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain.nodes import INSTANCE_SECONDS
@@ -86,15 +87,7 @@ class RollCall:
             get_logger().warning("signs of life are not written", code=error.code, message=error.message)
             results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
         finally:  # A defect must not keep anybody waiting.
-            missing = TransientError("not_applied", "the sign of life was not written")
-            for index, (_, future) in enumerate(asking, len(beats)):
-                result = results[index] if index < len(results) else missing
-                if future.done():
-                    continue  # Its client has left.
-                if isinstance(result, CoveyError):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            settle([future for _, future in asking], results[len(beats) :])
         if any(sign.is_claim for sign, _ in asking):
             ctx.kicker.kick("assign_tasks")
 

@@ -1,8 +1,5 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
-from collections.abc import Callable
-from functools import partial
-
 from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, State, Validator
@@ -12,6 +9,7 @@ from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import judging
+from coordinator.domain.judging import TurnQuery
 from coordinator.domain.submissions import to_receipt
 from covey.errors import ProtocolError
 from covey.protocol import canonical, eip712, messages
@@ -31,7 +29,6 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 
-FindOrder = Callable[..., judging.Order | None]
 SEEN_SECONDS = 10.0
 """A validator's sign of life is written at most this often."""
 router = APIRouter(prefix="/v1", tags=["validator"])
@@ -50,23 +47,19 @@ async def claim_validation(
         nonlocal has_left
         has_left = True
 
-    def claim(rows: Repository, *, find: FindOrder) -> tuple[ValidationOrder | None, bool]:
-        found = find(
-            rows,
-            ctx.params,
-            validator=validator,
-            validators=ctx.chain.validators,
-            holding=body.holding,
-            free_turns=body.free_turns,
-            now=ctx.clock(),
-        )
-        return (None, False) if found is None else (_build_order(ctx, rows, found), found.is_new)
+    query = TurnQuery(validator, ctx.chain.validators, body.holding, body.free_turns)
+
+    def find(rows: Repository) -> tuple[ValidationOrder | None, bool]:
+        found = judging.find_order(rows, ctx.params, query, now=ctx.clock())
+        return (None, False) if found is None else (_build_order(ctx, rows, found), found.place is not None)
+
+    def claim(rows: Repository) -> ValidationOrder | None:
+        found = judging.claim_turn(rows, ctx.params, query, now=ctx.clock())
+        return None if found is None else _build_order(ctx, rows, found)
 
     async def look() -> ValidationOrder | None:
-        order, is_new = await ctx.database.look(partial(claim, find=judging.find_order))
-        if is_new:
-            order, _ = await ctx.database.run(partial(claim, find=judging.claim_turn))
-        return order
+        order, is_new = await ctx.database.look(find)
+        return await ctx.database.run(claim) if is_new else order
 
     await note_validator(ctx, validator)
     with call_when_gone(request.receive, leave):
@@ -102,37 +95,20 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
     eip712.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
-    digest = eip712.compute_digest(verdict, ctx.receipt_domain)
     evidence, live_groups = _require_evidence(ctx, verdict, body)
-
-    def require(repository: Repository) -> None:
-        judging.require_reveal(
-            repository,
-            ctx.params,
-            judgement=body.judgement,
-            verdict=verdict,
-            digest=digest,
-            salt=body.salt,
-            now=ctx.clock(),
-        )
-
-    def record(repository: Repository) -> None:
-        judging.record_reveal(
-            repository,
-            ctx.params,
-            judgement=body.judgement,
-            verdict=verdict,
-            digest=digest,
-            salt=body.salt,
-            signature=body.signature,
-            live_groups=live_groups,
-            now=ctx.clock(),
-        )
-
-    await ctx.database.look(require)  # Before its evidence is kept, or what is refused would fill the store.
+    shown = judging.Reveal(
+        judgement=body.judgement,
+        verdict=verdict,
+        digest=eip712.compute_digest(verdict, ctx.receipt_domain),
+        salt=body.salt,
+        signature=body.signature,
+        live_groups=live_groups,
+    )
+    # Checked before its evidence is kept, or what is refused would fill the store.
+    await ctx.database.look(lambda rows: judging.require_reveal(rows, ctx.params, shown, now=ctx.clock()))
     key = build_evidence_key(ctx.config.pool, verdict.evidence_hash)
     await ctx.store_lane.run(lambda: ctx.store.put_named_by_content(key, evidence))
-    await ctx.database.run(record)
+    await ctx.database.run(lambda rows: judging.record_reveal(rows, ctx.params, shown, now=ctx.clock()))
     ctx.kicker.kick("tally")
 
 

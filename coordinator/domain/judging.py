@@ -5,6 +5,7 @@ a ruling for node, tasks and step is applied here.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
@@ -81,26 +82,29 @@ def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float, *, dr
     return min(now + LOOK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
 
 
+class TurnQuery(NamedTuple):
+    """What a validator asks for. Example: TurnQuery(address, validators, holding=(7,), free_turns=2)."""
+
+    validator: Address
+    validators: Sequence[Address]
+    """All validators of the pool."""
+    holding: Sequence[int]
+    """Turns that it is judging or revealing."""
+    free_turns: int
+    """Number of new turns that it has room for."""
+
+
 class Order(NamedTuple):
     """What a validator is to do next."""
 
     kind: Literal["judge", "reveal"]
     turn: JudgementRow
     row: SubmissionRow
-    is_new: bool = False
-    """Whether the validator has not taken the turn yet."""
+    place: int | None = None
+    """Place of the validator in the drawn order if it has not taken the turn yet. None if it has."""
 
 
-def find_order(
-    repository: Repository,
-    params: PoolParams,
-    *,
-    validator: Address,
-    validators: Sequence[Address],
-    holding: Sequence[int],
-    free_turns: int,
-    now: float,
-) -> Order | None:
+def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> Order | None:
     """Return the next order for a validator: to reveal when all commitments are in, otherwise to judge.
 
     A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
@@ -108,54 +112,34 @@ def find_order(
     """
     held = 0
     lost: Order | None = None
-    for turn, row in repository.list_turns(validator, limit=MOST_TAKEN):
+    for turn, row in repository.list_turns(query.validator, limit=MOST_TAKEN):
         if turn.commitment is None:
             held += 1
-            lost = lost or (Order("judge", turn, row) if turn.id not in holding else None)
-        elif turn.id not in holding and panel.is_revealing(params, row):
+            lost = lost or (Order("judge", turn, row) if turn.id not in query.holding else None)
+        elif turn.id not in query.holding and panel.is_revealing(params, row):
             return Order("reveal", turn, row)
-    if lost is not None or not free_turns or held >= panel.MOST_HELD:
+    if lost is not None or not query.free_turns or held >= panel.MOST_HELD:
         return lost
-    standing = repository.list_validators()
-    after = 0
+    validator, validators, standing, after = query.validator, query.validators, repository.list_validators(), 0
     for size in PAGES:
         page = repository.list_turns(None, after=after, limit=size)
         for turn, row in page:
-            if panel.may_take(
+            place = panel.find_place(
                 params, row, turn, validator=validator, validators=validators, standing=standing, now=now
-            ):
-                return Order("judge", turn, row, is_new=True)
+            )
+            if place is not None:
+                return Order("judge", turn, row, place)
         if not page:
             break
         after = page[-1][0].id
     return None
 
 
-def claim_turn(
-    repository: Repository,
-    params: PoolParams,
-    *,
-    validator: Address,
-    validators: Sequence[Address],
-    holding: Sequence[int],
-    free_turns: int,
-    now: float,
-) -> Order | None:
+def claim_turn(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> Order | None:
     """Return the next order for a validator like `find_order`, and give it the turn if that is new."""
-    found = find_order(
-        repository,
-        params,
-        validator=validator,
-        validators=validators,
-        holding=holding,
-        free_turns=free_turns,
-        now=now,
-    )
-    if found is not None and found.is_new:
-        standing = repository.list_validators()
-        panel.take(
-            params, found.row, found.turn, validator=validator, validators=validators, standing=standing, now=now
-        )
+    found = find_order(repository, params, query, now=now)
+    if found is not None and found.place is not None:
+        panel.take(params, found.row, found.turn, validator=query.validator, place=found.place, now=now)
     return found
 
 
@@ -175,47 +159,42 @@ def record_commit(
     return submission
 
 
-def record_reveal(
-    repository: Repository,
-    params: PoolParams,
-    *,
-    judgement: int,
-    verdict: messages.Verdict,
-    digest: Hash,
-    salt: Hash,
-    signature: str,
-    live_groups: int | None,
-    now: float,
-) -> SubmissionRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reveal:
+    """A signed verdict that a validator shows after it has committed to it."""
+
+    judgement: int
+    """Id of the turn."""
+    verdict: messages.Verdict
+    digest: Hash
+    """EIP-712 digest of the verdict."""
+    salt: Hash
+    signature: str
+    live_groups: int | None
+    """What the evidence says of live groups. None: nothing, or nonsense."""
+
+
+def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *, now: float) -> SubmissionRow:
     """Note a revealed verdict and what its evidence says of live groups. Raises the errors of `require_reveal`."""
-    row = require_reveal(repository, params, judgement=judgement, verdict=verdict, digest=digest, salt=salt, now=now)
-    row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
+    row = require_reveal(repository, params, reveal, now=now)
+    row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
     submission = _require_submission(repository, row)
     submission.look_at = 0.0
     return submission
 
 
-def require_reveal(
-    repository: Repository,
-    params: PoolParams,
-    *,
-    judgement: int,
-    verdict: messages.Verdict,
-    digest: Hash,
-    salt: Hash,
-    now: float,
-) -> JudgementRow:
+def require_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *, now: float) -> JudgementRow:
     """Return the turn of a verdict that may be revealed now.
 
     Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
     """
-    row = _require_turn(repository, verdict.validator, judgement)
+    row = _require_turn(repository, reveal.verdict.validator, reveal.judgement)
     submission = _require_submission(repository, row)
-    if row.commitment != messages.compute_commitment(digest, salt):
+    if row.commitment != messages.compute_commitment(reveal.digest, reveal.salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
     if not panel.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
-    _require_verdict(submission, verdict, now)
+    _require_verdict(submission, reveal.verdict, now)
     return row
 
 

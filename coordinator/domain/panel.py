@@ -193,7 +193,7 @@ def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
                 turn.deadline = now + params.judgement_seconds
 
 
-def may_take(
+def find_place(
     params: PoolParams,
     row: SubmissionRow,
     turn: JudgementRow,
@@ -202,31 +202,27 @@ def may_take(
     validators: Sequence[Address],
     standing: Standing,
     now: float,
-) -> bool:
-    """Return whether a free turn is that of `validator` by the drawn order, or has waited long enough for it."""
+) -> int | None:
+    """Return the place of a validator in the drawn order if it may take a free turn now, otherwise None.
+
+    It may if the turn is its own, or has waited long enough for it.
+    """
     candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
     if validator not in candidates:
-        return False
-    return candidates.index(validator) < _count_free(row) + int((now - turn.opened_at) / params.turn_seconds)
+        return None
+    place = candidates.index(validator)
+    return place if place < _count_free(row) + int((now - turn.opened_at) / params.turn_seconds) else None
 
 
 def take(
-    params: PoolParams,
-    row: SubmissionRow,
-    turn: JudgementRow,
-    *,
-    validator: Address,
-    validators: Sequence[Address],
-    standing: Standing,
-    now: float,
+    params: PoolParams, row: SubmissionRow, turn: JudgementRow, *, validator: Address, place: int, now: float
 ) -> None:
-    """Give a free turn to a validator that `may_take` it.
+    """Give a free turn to a validator. `place` is that of `find_place`.
 
     Work that goes to another validator than the drawn one is confirmed. Otherwise one that is fast, or does not check
     at all, would decide alone about everything that the others are too busy for.
     """
-    candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
-    is_drawn = candidates.index(validator) < _count_free(row)
+    is_drawn = place < _count_free(row)
     row.confirmed = row.confirmed or not (is_drawn or row.audited)
     turn.validator, turn.deadline = validator, now + params.judgement_seconds
     row.look_at = min(row.look_at, turn.deadline)

@@ -118,9 +118,9 @@ def collect_tasks(
 
 
 def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
-    """End overdue leases and outdated tasks, plan anew, cool droppers down. Returns how many ended.
+    """End overdue leases and outdated tasks, plan others in their place, and let nodes that dropped a lease pause.
 
-    At most `limit` leases end at once.
+    Returns how many ended. At most `limit` leases end at once.
     """
     ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
     overdue = repository.list_overdue(now, limit=limit)
@@ -138,7 +138,7 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float, lim
 def return_task(
     repository: Repository, params: PoolParams, *, node: str, task: TaskId, lease: LeaseId, now: float
 ) -> None:
-    """End a lease by the wish of its node, which is dropping it, and plan anew; raises as `require_lease`."""
+    """End a lease that its node drops, and plan another task. Raises the errors of `require_lease`."""
     row = require_lease(repository, node=node, task=task, lease=lease, now=now)
     row.state = require_move(TASK_MOVES, row.state, TaskState.EXPIRED)
     nodes.cool_down(repository, params, nodes.require_node(repository, node), now, is_dropped=True)

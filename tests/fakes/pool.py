@@ -15,6 +15,7 @@ from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
+from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.submissions import Countersigned
@@ -260,15 +261,8 @@ class FakePool:
     def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
         self.ask(validator)
         with self.database.write() as rows:
-            turn = judging.claim_turn(
-                rows,
-                self.params,
-                validator=self.validators[validator],
-                validators=self.validators,
-                holding=holding,
-                free_turns=free_turns,
-                now=self.now,
-            )
+            query = TurnQuery(self.validators[validator], self.validators, holding, free_turns)
+            turn = judging.claim_turn(rows, self.params, query, now=self.now)
             return None if turn is None else (turn.kind, turn.turn.id)
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
@@ -305,18 +299,16 @@ class FakePool:
         committed, salt = self.reveals[judgement]
         shown = verdict or committed
         validator = self.validators.index(Address(shown.validator))
+        reveal = judging.Reveal(
+            judgement=judgement,
+            verdict=shown,
+            digest=make_digest(shown),
+            salt=salt,
+            signature=SIGNATURE,
+            live_groups=self.told.get(validator),
+        )
         with self.database.write() as rows:
-            judging.record_reveal(
-                rows,
-                self.params,
-                judgement=judgement,
-                verdict=shown,
-                digest=make_digest(shown),
-                salt=salt,
-                signature=SIGNATURE,
-                live_groups=self.told.get(validator),
-                now=self.now,
-            )
+            judging.record_reveal(rows, self.params, reveal, now=self.now)
 
     def judge(self, receipt_hash: str, decisions: Sequence[tuple[int, Decision, dict[str, Any]]]) -> None:
         """Let these validators claim, commit and reveal, and tally the verdicts."""
