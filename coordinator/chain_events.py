@@ -11,7 +11,7 @@ from coordinator.chain_state import list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, omissions, settlement, steps, tasks
+from coordinator.domain import audit_draws, nodes, omissions, settlement, steps, tasks
 from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
@@ -110,6 +110,9 @@ def apply_progress(ctx: Context, progress: ChainProgress | None, stakes: Sequenc
             if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
                 handler(ctx, repository, event)
         repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
+        is_drawn = audit_draws.look_at_drawn(repository, ctx.params, block_time=progress.read_until)
+    if is_drawn:
+        ctx.kicker.kick("dispatch_validation")
     if progress.events:
         for job in ("assign_tasks", "settle_epoch"):
             ctx.kicker.kick(job)

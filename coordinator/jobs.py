@@ -63,15 +63,17 @@ def dispatch_validation(ctx: Context) -> None:
     while looked_at == DISPATCHED:
         with ctx.database.read() as repository:
             rows = repository.list_due(started, limit=DISPATCHED)
+            due = [row.receipt_hash for row in rows]
             signed = {row.signed_at for row in rows if row.draw is None}
-        if not rows:
+        looked_at = len(due)
+        if not due:
             return
         # Not within the transaction: a chain that is slow would hold up all who write.
         validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
         head = ctx.client.get_block(ctx.config.finality)
         hashes = find_drawing_hashes(ctx, signed, head=head)
         with ctx.database.write() as repository:
-            rows = repository.list_due(started, limit=DISPATCHED)
+            rows = repository.list_undecided(due)
             judging.dispatch(
                 repository,
                 ctx.params,
@@ -79,10 +81,8 @@ def dispatch_validation(ctx: Context) -> None:
                 validators=validators,
                 find_hash=hashes.get,
                 secret=ctx.canary_secret,
-                drawn_until=head.timestamp,
                 now=ctx.clock(),
             )
-        looked_at = len(rows)
         ctx.kicker.kick("assign_tasks")
 
 

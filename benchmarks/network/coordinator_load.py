@@ -245,7 +245,8 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
             verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
             waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
         elif turn in verdicts:
-            waiting = send("/v1/validations/reveal", verdicts.pop(turn))
+            await send("/v1/validations/reveal", verdicts.pop(turn))
+            continue
         else:
             continue
         sending.add(task := asyncio.create_task(waiting, name=str(turn)))

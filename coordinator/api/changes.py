@@ -16,9 +16,16 @@ class Signal:
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
+        self.count = 0
+        """Number of times that it was sent."""
 
-    async def wait(self, seconds: float | None = None) -> bool:
-        """Return True after the next `send`, or False after `seconds` without one."""
+    async def wait(self, seconds: float | None = None, *, since: int | None = None) -> bool:
+        """Return True after the next `send`, or False after `seconds` without one.
+
+        `since` is the count of which the caller has seen the effect. If more were sent, this returns at once.
+        """
+        if since is not None and since != self.count:
+            return True
         if self._next is None or self._next.done():
             self._next = asyncio.get_running_loop().create_future()
         try:
@@ -28,12 +35,9 @@ class Signal:
             return False
         return True
 
-    def is_awaited(self) -> bool:
-        """Return whether somebody may wait."""
-        return self._next is not None and not self._next.done()
-
     def send(self) -> None:
         """Wake all that wait."""
+        self.count += 1
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
 
@@ -95,7 +99,7 @@ class FactSignal(Signal):
     def __init__(self, changes: Changes, fact: str) -> None:
         super().__init__()
         self._value: int | None = None
-        changes.watch(lambda rows: rows.get_fact(fact), self._compare, is_needed=self.is_awaited)
+        changes.watch(lambda rows: rows.get_fact(fact), self._compare)
 
     def _compare(self, value: int) -> None:
         if value != self._value:

@@ -49,11 +49,12 @@ async def wait_for(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while is_open():
+        seen = signal.count  # Before the look: what is sent meanwhile is looked at next time.
         answer = await look()
         left = deadline - loop.time()
         if answer is not None or left <= 0:
             return answer
-        await signal.wait(min(LOOK_S, left))
+        await signal.wait(min(LOOK_S, left), since=seen)
     return None
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
+from coordinator.db.judging_queries import JudgingQueries
 from coordinator.db.models import (
     CaseRow,
     EpochRow,
@@ -37,7 +38,7 @@ def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
     return _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
 
 
-class Repository(ChainQueries, NodeQueries, TaskQueries):
+class Repository(ChainQueries, JudgingQueries, NodeQueries, TaskQueries):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
@@ -205,46 +206,6 @@ class Repository(ChainQueries, NodeQueries, TaskQueries):
     def list_validators(self) -> dict[str, ValidatorRow]:
         """All that were seen, by address."""
         return {row.address: row for row in self.session.scalars(select(ValidatorRow).order_by(ValidatorRow.address))}
-
-    def get_judgement(self, judgement: int) -> JudgementRow | None:
-        return self.session.get(JudgementRow, judgement)
-
-    def list_due(self, now: float, *, limit: int) -> Sequence[SubmissionRow]:
-        """Undecided submissions for which there may be something to do, with their judgements, the first due first."""
-        query = select(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.look_at <= now
-        )
-        query = query.order_by(SubmissionRow.look_at, SubmissionRow.task).limit(limit)
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
-
-    def look_at_promises(self, *, latest_epoch: int) -> None:
-        """Have all undecided submissions looked at that are promised to an epoch up to `latest_epoch`."""
-        promised = update(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.latest_epoch <= latest_epoch
-        )
-        self.session.execute(promised.values(look_at=0.0))
-
-    def list_turns(
-        self, validator: str | None, *, after: int = 0, limit: int = 64
-    ) -> Sequence[tuple[JudgementRow, SubmissionRow]]:
-        """Open judgements that a validator has taken, or free ones for None, oldest first, from the id `after` on.
-
-        They are of undecided submissions, and neither revealed nor lapsed.
-        """
-        query = (
-            select(JudgementRow, SubmissionRow)
-            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-            .where(
-                JudgementRow.validator.is_(None) if validator is None else JudgementRow.validator == validator,
-                JudgementRow.verdict.is_(None),
-                JudgementRow.lapsed.is_(False),
-                JudgementRow.id > after,
-                SubmissionRow.state == SubmissionState.SUBMITTED,
-            )
-            .options(selectinload(SubmissionRow.judgements))
-        )
-        found = self.session.execute(query.order_by(JudgementRow.id).limit(limit))
-        return [(turn, submission) for turn, submission in found]
 
     def count_verdicts(self) -> dict[str, int]:
         """Verdicts revealed on decided submissions, by validator."""

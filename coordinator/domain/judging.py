@@ -23,8 +23,8 @@ from covey.protocol.verdict import Decision, Reason, Severity
 
 MIN_VERDICT_SECONDS = 3600
 """A verdict must stay valid long enough to be brought to the court."""
-LOOK_SECONDS, DRAW_LOOK_SECONDS = 30.0, 1.0
-"""Maximum time between two looks at an undecided submission, and minimum time if its drawing block is awaited."""
+LOOK_SECONDS = 30.0
+"""Maximum time between two looks at an undecided submission that is drawn."""
 TURNS = "turns"
 """Name of the fact that changes whenever there may be something to do for a validator that waits."""
 MOST_TAKEN = 256
@@ -43,13 +43,12 @@ def dispatch(
     validators: Sequence[Address],
     find_hash: audit_draws.FindHash,
     secret: bytes,
-    drawn_until: float,
     now: float,
 ) -> None:
     """Decide what can be decided of some undecided submissions, apply that, then draw and open turns for the others.
 
-    Called by jobs only. `rows` have their judgements. `drawn_until` is the time of the newest block that may draw.
-    Each row's `look_at` is set to the next time at which there may be something to do for it.
+    Called by jobs only. `rows` have their judgements. Each row's `look_at` is set to the next time at which there may
+    be something to do for it.
     """
     due = settlement.find_due(repository, params, rows, now=now)
     apply(repository, params, panel.advance_turns(params, rows, validators=validators, due=due, now=now), now=now)
@@ -59,7 +58,7 @@ def dispatch(
             continue
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
             opened += panel.open_missing(params, row, validators=validators, now=now)
-        row.look_at = _compute_next_look(params, row, now, drawn_until=drawn_until)
+        row.look_at = _compute_next_look(params, row, now)
     if opened:
         announce_turns(repository)
 
@@ -69,14 +68,10 @@ def announce_turns(repository: Repository) -> None:
     repository.set_fact(TURNS, repository.get_fact(TURNS) + 1)
 
 
-def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float, *, drawn_until: float) -> float:
-    """Return when there may be something to do for an undecided submission if nobody says anything about it.
-
-    A chain on which blocks become final late draws that much later.
-    """
+def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float) -> float:
+    """Return when there may be something to do for an undecided submission if nobody says anything about it."""
     if row.draw is None:
-        missing = row.signed_at + params.verification.draw_seconds - drawn_until
-        return now + max(DRAW_LOOK_SECONDS, missing)
+        return now + audit_draws.LOOK_SECONDS
     deadlines = [turn.deadline for turn in panel.list_current(row) if turn.verdict is None and not turn.lapsed]
     deadlines = [deadline for deadline in deadlines if deadline > now]
     return min(now + LOOK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
@@ -89,7 +84,7 @@ class TurnQuery(NamedTuple):
     validators: Sequence[Address]
     """All validators of the pool."""
     holding: Sequence[int]
-    """Turns that it is judging or revealing."""
+    """Turns that it was judging when it asked. A verdict may be revealed although its turn is among them."""
     free_turns: int
     """Number of new turns that it has room for."""
 
@@ -116,7 +111,7 @@ def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, 
         if turn.commitment is None:
             held += 1
             lost = lost or (Order("judge", turn, row) if turn.id not in query.holding else None)
-        elif turn.id not in query.holding and panel.is_revealing(params, row):
+        elif panel.is_revealing(params, row):
             return Order("reveal", turn, row)
     if lost is not None or not query.free_turns or held >= panel.MOST_HELD:
         return lost

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes
+from coordinator.domain import audit_draws, nodes
 from coordinator.domain.tasks import require_lease
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import eip712, messages
@@ -93,7 +93,7 @@ def record_receipts(
         leases.add((receipt.task, receipt.lease))
         files.add(receipt.work_key)
         row = _to_row(receipt, each.signature, each.promise)
-        row.canary, row.look_at = each.canary, each.promise.message.signed_at + params.verification.draw_seconds
+        row.canary, row.look_at = each.canary, now + params.verification.draw_seconds + audit_draws.LOOK_SECONDS
         before = units.get(receipt.contributor, 0)
         if price * (before + receipt.units) > each.undrawn_limit:
             row.audited = True

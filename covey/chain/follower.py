@@ -41,6 +41,8 @@ class ChainProgress:
     """New events, in the order of the chain."""
     cursor: tuple[SeenBlock, ...]
     """Newest blocks that have been read, in ascending order. Pass them to the next poll."""
+    read_until: int
+    """Time of the newest block that this poll has read, in Unix seconds. 0 if it has read none."""
     is_caught_up: bool
     """Whether the cursor has reached the newest final block. If not, poll again at once."""
 
@@ -69,17 +71,17 @@ class Follower:
         """
         head = self._client.get_block(self._finality)
         if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
-            return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+            return _build_empty(cursor)
         known, has_moved = self._find_known(cursor)
         rolled_back_to = None
         if has_moved:
             rolled_back_to = known[-1].number if known else self._deployment.start_block - 1
         elif len(known) < len(cursor):
             # The node has no other block there, it only lags. Wait until it has caught up.
-            return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+            return _build_empty(cursor)
         first = known[-1].number + 1 if known else self._deployment.start_block
         if first > head.number:
-            return ChainProgress(rolled_back_to=rolled_back_to, events=(), cursor=known, is_caught_up=True)
+            return _build_empty(known, rolled_back_to=rolled_back_to)
         last = head
         if head.number - first >= self._max_range:
             last = self._client.get_block(first + self._max_range - 1)
@@ -89,6 +91,7 @@ class Follower:
             rolled_back_to=rolled_back_to,
             events=new_events,
             cursor=seen[-KEPT_BLOCKS:],
+            read_until=last.timestamp,
             is_caught_up=last.number == head.number,
         )
 
@@ -128,6 +131,10 @@ class Follower:
             if parent.hash != block.parent_hash:
                 raise _build_moved(block.number)
             block = parent
+
+
+def _build_empty(cursor: tuple[SeenBlock, ...], *, rolled_back_to: int | None = None) -> ChainProgress:
+    return ChainProgress(rolled_back_to=rolled_back_to, events=(), cursor=cursor, read_until=0, is_caught_up=True)
 
 
 def _build_moved(number: int) -> TransientError:

@@ -248,7 +248,6 @@ class FakePool:
                 validators=self.validators,
                 find_hash=self.find_hash,
                 secret=SECRET,
-                drawn_until=self.now,
                 now=self.now,
             )
 

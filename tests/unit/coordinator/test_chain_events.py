@@ -34,11 +34,14 @@ def make(kind: type, **values: object):
     return kind(**({"pool": POOL} | {k: v for k, v in place.items() if k in kind.__dataclass_fields__} | values))
 
 
-def tell(ctx: SimpleNamespace, *told: object, block: int = 20, rolled_back_to: int | None = None) -> None:
+def tell(
+    ctx: SimpleNamespace, *told: object, block: int = 20, rolled_back_to: int | None = None, read_until: int = 0
+) -> None:
     progress = ChainProgress(
         rolled_back_to=rolled_back_to,
         events=told,
         cursor=(SeenBlock(number=block, hash=make_hash(f"{block}")),),
+        read_until=read_until,
         is_caught_up=True,
     )
     chain_events.apply_progress(ctx, progress)
@@ -68,6 +71,23 @@ def test_policy_published__of_the_pool__opens_the_step_and_kicks(ctx: SimpleName
         assert rows.list_blocks() == [(20, make_hash("20"))]
     assert len(pool.tasks(TaskState.PENDING)) == 2
     assert ctx.kicker == ["assign_tasks", "settle_epoch"]
+
+
+def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(ctx: SimpleNamespace, pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    row = pool.submission(receipt_hash)
+    drawn_at = row.signed_at + pool.params.verification.draw_seconds
+    assert row.look_at > drawn_at
+    tell(ctx, block=21, read_until=drawn_at - 1)
+    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == ([], row.look_at)
+    tell(ctx, block=22, read_until=drawn_at)
+    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == (["dispatch_validation"], 0.0)
+    pool.dispatch()
+    ctx.kicker.clear()
+    tell(ctx, block=23, read_until=drawn_at + 1)
+    assert ctx.kicker == [], "it is drawn"
 
 
 def test_events__of_another_pool__change_nothing(ctx: SimpleNamespace, pool: FakePool):

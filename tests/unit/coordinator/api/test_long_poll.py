@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.api import long_poll
-from coordinator.api.changes import Changes
+from coordinator.api.changes import Changes, Signal
 from coordinator.api.long_poll import call_when_gone, wait_for
 from coordinator.db.change_counter import ChangeCounter
 from coordinator.db.database import Database
@@ -97,3 +97,19 @@ async def test_call_when_gone__client_leaves__is_called_once_and_not_after_the_b
     messages.put_nowait({"type": "http.disconnect"})
     await asyncio.sleep(0.01)
     assert calls == ["gone"]
+
+
+async def test_wait_for__signal_comes_during_a_look__is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Before, it was lost, and the answer came with the next look a second later."""
+    monkeypatch.setattr(long_poll, "LOOK_S", 30.0)
+    signal, looks = Signal(), list[int]()
+
+    async def look() -> bool | None:
+        looks.append(signal.count)
+        if len(looks) == 1:
+            signal.send()
+        return len(looks) > 1 or None
+
+    async with asyncio.timeout(5):
+        assert await wait_for(signal, 30, look) is True
+    assert looks == [0, 1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.domain import judging, panel
+from coordinator.domain import audit_draws, judging, panel
 from coordinator.domain.panel import Ruling
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
@@ -287,13 +287,22 @@ def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(pool: Fak
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
 
 
+def test_claim_turn__all_have_committed__is_to_be_revealed_although_its_poll_began_before(pool: FakePool):
+    """The poll of a validator that still judges is open until then, and would end without an order."""
+    receipt_hash = hand_in_proven(pool, audit_rate=1.0)
+    turns = [pool.claim(number)[1] for number in range(pool.params.quorum)]
+    for number, turn in enumerate(turns):
+        pool.commit(number, turn, pool.build_verdict(number, receipt_hash, ACCEPT))
+    assert pool.claim(0, holding=turns[:1]) == ("reveal", turns[0])
+
+
 def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool):
-    """A chain whose blocks become final late draws that much later, and an open turn waits for its deadline."""
+    """A submission without a draw waits for a block, and an open turn for its deadline."""
     pool.register("a", "b")
     pool.publish(0)
     receipt_hash = pool.work("a")
 
-    def dispatch(*, drawn_until: float) -> float:
+    def dispatch() -> float:
         with pool.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             judging.dispatch(
@@ -303,20 +312,17 @@ def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool)
                 validators=pool.validators,
                 find_hash=pool.find_hash,
                 secret=b"",
-                drawn_until=drawn_until,
                 now=pool.now,
             )
             return row.look_at
 
     find_hash, pool.find_hash = pool.find_hash, lambda _: None
-    signed_at = pool.submission(receipt_hash).signed_at
-    assert dispatch(drawn_until=signed_at - 599) == pool.now + 600
-    assert dispatch(drawn_until=signed_at + 1) == pool.now + judging.DRAW_LOOK_SECONDS
+    assert dispatch() == pool.now + audit_draws.LOOK_SECONDS
     pool.find_hash = find_hash
-    assert dispatch(drawn_until=signed_at + 1) == pool.now + judging.LOOK_SECONDS
+    assert dispatch() == pool.now + judging.LOOK_SECONDS
     pool.params = pool.params.model_copy(update={"judgement_seconds": 5})
     assert pool.claim(0) is not None
-    assert dispatch(drawn_until=signed_at + 1) == pool.now + 5
+    assert dispatch() == pool.now + 5
     with pool.database.read() as rows:
         assert rows.list_due(pool.now + 4.9, limit=9) == []
         assert [row.receipt_hash for row in rows.list_due(pool.now + 5, limit=9)] == [receipt_hash]

@@ -136,7 +136,9 @@ def test_poll__from_nothing__reads_in_bounded_ranges():
 def test_poll__nothing_new__gives_nothing_and_the_same_cursor():
     follower = make_follower(MemoryChain(5))
     cursor = follower.poll(()).cursor
-    assert follower.poll(cursor) == ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+    assert follower.poll(cursor) == ChainProgress(
+        rolled_back_to=None, events=(), cursor=cursor, read_until=0, is_caught_up=True
+    )
 
 
 def test_poll__same_cursor_twice__gives_the_same():
@@ -174,7 +176,7 @@ def test_poll__node_lags__waits_without_rolling_back():
     cursor = make_follower(chain).poll(()).cursor
     chain.salts = chain.salts[:6]
     assert make_follower(chain).poll(cursor) == ChainProgress(
-        rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True
+        rolled_back_to=None, events=(), cursor=cursor, read_until=0, is_caught_up=True
     )
 
 
