@@ -16,6 +16,7 @@ from covey.chain.follower import SeenBlock
 from covey.demo.demo_models import prepare_policy
 from covey.demo.demo_network import ENGINES, POOL, DemoNetwork, Invoke
 from covey.demo.demo_summary import Record, build_summary, describe_worker, list_failures
+from covey.demo.kernels import compile_meanwhile
 from covey.demo.participants import CHALLENGE_SECONDS, VETO_SECONDS, DemoOptions, Participants
 from covey.demo.presets import find_preset
 from covey.demo.progress_view import DemoScreen, find_stage
@@ -92,7 +93,10 @@ class Demo:
     def set_up(self) -> None:
         """Set up the chain and start all processes."""
         self.network.processes.prepare()
-        self.set_up_chain()
+        with compile_meanwhile() as is_compiled:
+            self.set_up_chain()
+            if not is_compiled():
+                self.screen.say("compiling the numerical kernels, which this machine does once")
         self.network.start_all()
         count = len(self.network.processes.running) + 1
         self.screen.say(f"starting {count} processes; the coordinator's API is at {self.network.url}/docs")
