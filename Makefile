@@ -65,7 +65,7 @@ test: setup ## Run all tests, those in Solidity and in Python concurrently
 		cat build/test-contracts.log; exit $$((python | code))
 
 test-python: setup
-	$(call stage,kernels,$(BIN)/python -m covey.demo.kernels)
+	$(call stage,kernels,$(BIN)/python -m covey.demo.kernel_compilation)
 	$(call stage,tests in python,$(PYTEST) $(PYTEST_ARGS))
 
 test-contracts: setup

@@ -9,7 +9,7 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
-from coordinator.domain import judging, settlement, tasks
+from coordinator.domain import epoch_closing, judging, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.json_rpc import Block
 from covey.chain.outbox import IntentState
@@ -94,34 +94,75 @@ def find_drawing_hashes(ctx: Context, signed: Iterable[int], *, head: Block) -> 
 
 
 def settle_epoch(ctx: Context) -> None:
-    """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
-    chain_time = get_chain_time(ctx)  # not within the transaction: a chain that is away would hold up all who write
-    with ctx.database.write() as repository:
-        if settlement.is_closed(repository, chain_time=chain_time):
-            report_unpaid(repository)
-            return
-        for epoch in repository.list_epochs():
-            if epoch.posted_block is None:
-                post_epoch(ctx, repository, epoch)
-        if not settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
-            return
-        closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
-        ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.epoch.data_hash), closed.data)
-        post_epoch(ctx, repository, closed.epoch)
-
-
-def report_unpaid(repository: Repository) -> None:
-    """Log once how many decided submissions of a closed pool are in no epoch that was posted."""
-    if repository.get_fact("closed"):
+    """Close an epoch that is due, have what is closed posted, and mark what the chain has as settled."""
+    chain_time = get_chain_time(ctx)  # Not within a transaction: a chain that is slow would hold up all who write.
+    mark_settled(ctx)
+    with ctx.database.read() as repository:
+        is_over = settlement.is_closed(repository, chain_time=chain_time)
+        is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time)
+        unposted = repository.list_unposted()
+    if is_over:
+        report_unpaid(ctx)
         return
-    repository.set_fact("closed", 1)
-    unposted = sum(epoch.leaf_count for epoch in repository.list_epochs() if epoch.posted_block is None)
-    count = len(repository.list_unsettled()) + unposted
+    closing = next((epoch.number for epoch in unposted if epoch_closing.is_closing(epoch)), None)
+    if is_due:
+        with ctx.database.write() as repository:
+            closing = epoch_closing.begin_epoch(repository, now=ctx.clock())
+    if closing is not None:
+        close_epoch(ctx, closing)
+    if unposted or closing is not None:
+        with ctx.database.write() as repository:
+            for epoch in repository.list_unposted():
+                if not epoch_closing.is_closing(epoch):
+                    post_epoch(ctx, repository, epoch)
+
+
+def close_epoch(ctx: Context, number: int) -> None:
+    """Put submissions into an epoch, compute its roots, and put its file into the store before the roots are recorded.
+
+    Its intent commits together with the roots. Each transaction writes little, so that nobody waits for it.
+    """
+    with ctx.database.read() as repository:
+        chosen = epoch_closing.choose_leaves(repository, ctx.ledger, number)
+    for start in range(0, len(chosen), epoch_closing.SLICE):
+        with ctx.database.write() as repository:
+            repository.put_into_epoch(number, chosen[start : start + epoch_closing.SLICE])
+    with ctx.database.read() as repository:
+        closed = epoch_closing.build_epoch(repository, ctx.ledger, number)
+    ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
+    with ctx.database.write() as repository:
+        repository.clear_rewards(number)
+    for rewards in epoch_closing.list_slices(closed.rewards):
+        with ctx.database.write() as repository:
+            repository.add_rewards(number, rewards)
+    with ctx.database.write() as repository:
+        if not epoch_closing.record_closed(repository, closed):
+            get_logger().warning("an epoch was disabled meanwhile, so this one is computed again", epoch=number)
+
+
+def mark_settled(ctx: Context) -> None:
+    """Mark the submissions of posted epochs as settled, a slice at a time."""
+    with ctx.database.read() as repository:
+        is_left = repository.has_posted_unmarked()
+    while is_left:
+        with ctx.database.write() as repository:
+            is_left = repository.mark_settled(limit=epoch_closing.SLICE) == epoch_closing.SLICE
+
+
+def report_unpaid(ctx: Context) -> None:
+    """Log once how many decided submissions of a closed pool are in no epoch that was posted."""
+    with ctx.database.read() as repository:
+        if repository.get_fact("closed"):
+            return
+        closes_at = repository.get_fact("closes_at")
+        count = repository.sum_unsettled().submissions + repository.count_unposted_leaves()
+    with ctx.database.write() as repository:
+        repository.set_fact("closed", 1)
     if count:
         get_logger().error(
             "the pool is closed: no epoch can pay for these submissions any more",
             submissions=count,
-            closed_at=repository.get_fact("closes_at"),
+            closed_at=closes_at,
         )
 
 

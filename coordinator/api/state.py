@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
+from coordinator.api.cached_page import CachedPage
 from coordinator.api.changes import Changes, FactSignal
 from coordinator.api.collecting import build_collections
 from coordinator.api.long_poll import LongPolls
@@ -12,7 +14,9 @@ from coordinator.api.members import Members
 from coordinator.api.nonces import Nonces
 from coordinator.api.offers import Offers
 from coordinator.api.request_batches import RequestBatches
+from coordinator.api.reward_proofs import RewardProofs
 from coordinator.api.roll_call import RollCall
+from coordinator.api.status_page import build_status
 from coordinator.api.submission_intake import Intake
 from coordinator.context import Context
 from coordinator.domain.judging import TURNS
@@ -37,6 +41,8 @@ class ApiState:
     intake: Intake
     polls: LongPolls
     """Long polls of validators."""
+    status: CachedPage
+    reward_proofs: RewardProofs
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -73,4 +79,6 @@ def build_state(ctx: Context) -> ApiState:
         collections=build_collections(ctx),
         intake=Intake(ctx),
         polls=LongPolls(),
+        status=CachedPage(ctx.database, partial(build_status, ctx)),
+        reward_proofs=RewardProofs(ctx),
     )

@@ -1,35 +1,27 @@
 """Routes that need no signature: hashes, states and sums, never a completion before its epoch closes."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
-from coordinator.api.auth import Ctx
+from coordinator.api.auth import Ctx, State
 from coordinator.context import Context
-from coordinator.db.models import EpochRow, JudgementRow, StepRow, SubmissionRow, TaskRow
-from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, scheduling, settlement, submissions
-from coordinator.domain.scheduling import Groups
-from coordinator.domain.steps import get_oldest_version
+from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.domain import canary_scores, submissions
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
-    EpochView,
-    NodeView,
     PoolView,
     Requirements,
     RewardView,
     StatusView,
-    StepView,
     SubmissionDetail,
     SubmissionView,
 )
 from covey.protocol.ids import Address, Hash, Step, TaskId
-from covey.protocol.status import StepState, SubmissionState
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Reason
 
 router = APIRouter(prefix="/v1", tags=["public"])
 
@@ -59,32 +51,10 @@ def get_pool(ctx: Ctx) -> PoolView:
     )
 
 
-@router.get("/status")
-def get_status(ctx: Ctx) -> StatusView:
-    """The network at a glance."""
-    with ctx.database.read() as repository:
-        steps, latest = repository.list_steps(), repository.get_latest_step()
-        blocks = repository.list_blocks()
-        return StatusView(
-            pool=ctx.ledger.pool,
-            time=int(ctx.clock()),
-            block=blocks[-1][0] if blocks else 0,
-            ended=bool(repository.get_fact("ended")),
-            settled=_is_settled(repository),
-            step=latest.number if latest else -1,
-            steps=tuple(_describe_steps(ctx, repository, steps)),
-            tasks=repository.count_by_state(TaskRow),
-            submissions=repository.count_by_state(SubmissionRow),
-            reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
-            nodes={
-                Address(n.address): NodeView(
-                    contributor=Address(n.contributor), suspended=n.barred, accepted=n.accepted
-                )
-                for n in repository.list_nodes()
-            },
-            validators=dict(canary_scores.count_scores(repository)),
-            epochs=tuple(_describe_epoch(e) for e in repository.list_epochs()),
-        )
+@router.get("/status", response_model=StatusView)
+async def get_status(state: State) -> Response:
+    """The network at a glance. On a large pool it is as of some seconds ago (`CachedPage`)."""
+    return Response(await state.status.read(), media_type="application/json")
 
 
 @router.get("/submissions")
@@ -126,67 +96,12 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a
 
 
 @router.get("/rewards/{contributor}")
-def get_reward(ctx: Ctx, contributor: AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]) -> RewardView:
+async def get_reward(
+    state: State, contributor: AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]
+) -> RewardView:
     """What a contributor had earned by the end of an epoch, with the proof."""
-    with ctx.database.read() as repository:
-        row = repository.get_epoch(epoch)
-        if row is None or row.posted_block is None:
-            raise ProtocolError("unknown_epoch", f"epoch {epoch} is not posted", status=404)
-        if row.disabled:
-            raise ProtocolError("epoch_disabled", f"epoch {epoch} was disabled; claim against a later one", status=409)
-        cumulative, proof = settlement.get_reward(repository, ctx.ledger, contributor=contributor, epoch=epoch)
+    cumulative, proof = await state.reward_proofs.find(epoch, contributor)
     return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
-
-
-def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[StepView]:
-    accepted = _count_accepted_groups(repository)
-    for row in steps:
-        groups = Groups(row.packed_groups, row.packed_live_groups)
-        is_open = row.state is StepState.OPEN
-        if is_open:
-            oldest = get_oldest_version(repository, ctx.params)
-            groups = Groups(*repository.sum_unpacked(oldest_version=oldest))
-        yield StepView(
-            step=Step(row.number),
-            state=row.state,
-            record_hash=Hash(row.record_hash) if row.record_hash else None,
-            groups_accepted=accepted[row.number],
-            groups_sampled=groups.sampled,
-            groups_live=groups.live,
-            is_capped=not is_open and scheduling.is_capped(ctx.params, groups),
-        )
-
-
-def _describe_epoch(row: EpochRow) -> EpochView:
-    return EpochView(
-        epoch=row.number,
-        work_root=Hash(row.work_root),
-        reward_root=Hash(row.reward_root),
-        leaf_count=row.leaf_count,
-        units=row.units,
-        data_hash=Hash(row.data_hash),
-        previous_hash=Hash(row.previous_hash),
-        posted=row.posted_block is not None,
-        disabled=row.disabled,
-        header_hash=None if row.header_hash is None else Hash(row.header_hash),
-        final_at=row.final_at,
-        reward=None if row.reward is None else int(row.reward),
-        cumulative=None if row.cumulative is None else int(row.cumulative),
-    )
-
-
-def _count_accepted_groups(repository: Repository) -> Counter[int]:
-    counts: Counter[int] = Counter()
-    for row in repository.list_submissions(SubmissionState.ACCEPTED, SubmissionState.SETTLED):
-        if row.decision is Decision.ACCEPT:
-            counts[row.policy_version] += row.groups
-    return counts
-
-
-def _is_settled(repository: Repository) -> bool:
-    waiting = repository.list_submissions(SubmissionState.SUBMITTED)
-    open_epochs = [e for e in repository.list_epochs() if e.posted_block is None]
-    return bool(repository.get_fact("ended")) and not (waiting or repository.list_unsettled() or open_epochs)
 
 
 def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:

@@ -30,6 +30,11 @@ class JudgingQueries:
         query = query.order_by(SubmissionRow.look_at, SubmissionRow.task).limit(limit)
         return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 
+    def has_undecided(self) -> bool:
+        """Whether any submission awaits its verdict."""
+        undecided = select(SubmissionRow.receipt_hash).where(SubmissionRow.state == SubmissionState.SUBMITTED)
+        return self.session.scalar(undecided.limit(1)) is not None
+
     def list_undecided(self, receipt_hashes: Collection[str]) -> Sequence[SubmissionRow]:
         """Those of some submissions that are undecided, with their judgements."""
         found: list[SubmissionRow] = []

@@ -208,6 +208,9 @@ class SubmissionRow(Base):
         UniqueConstraint("task", "lease"),
         Index("ix_submissions_state", "state", "look_at"),
         Index("ix_submissions_contributor", "contributor", "epoch"),
+        Index("ix_submissions_contributor_task", "contributor", "task"),
+        Index("ix_submissions_node_task", "node", "task"),
+        Index("ix_submissions_state_task", "state", "task"),
         Index("ix_submissions_contributor_signed_at", "contributor", "signed_at"),
     )
 

@@ -7,14 +7,13 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
+from coordinator.db.epoch_queries import EpochQueries
 from coordinator.db.judging_queries import JudgingQueries
 from coordinator.db.models import (
     CaseRow,
-    EpochRow,
     FactRow,
     IdentityRow,
     JudgementRow,
-    RewardRow,
     StepRow,
     SubmissionRow,
     TaskRow,
@@ -38,7 +37,7 @@ def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
     return _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
 
 
-class Repository(ChainQueries, JudgingQueries, NodeQueries, TaskQueries):
+class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQueries):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
@@ -105,6 +104,11 @@ class Repository(ChainQueries, JudgingQueries, NodeQueries, TaskQueries):
         query = select(SubmissionRow).where(SubmissionRow.state.in_(states))
         return self.session.scalars(query.order_by(SubmissionRow.policy_version, SubmissionRow.task)).all()
 
+    def count_accepted_groups(self) -> dict[int, int]:
+        """Groups of accepted work by policy."""
+        query = select(SubmissionRow.policy_version, func.sum(SubmissionRow.groups)).where(_IS_ACCEPTED)
+        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.policy_version))}
+
     def list_unreplayed(self, contributor: str) -> Sequence[SubmissionRow]:
         """Submissions of a contributor, undecided or accepted, that no replay was asked for and no epoch holds."""
         query = select(SubmissionRow).where(
@@ -152,7 +156,10 @@ class Repository(ChainQueries, JudgingQueries, NodeQueries, TaskQueries):
     def list_submissions_like(self, prefix: str) -> Sequence[SubmissionRow]:
         """At most two whose receipt hash, in lower case, begins so."""
         return self.session.scalars(
-            select(SubmissionRow).where(SubmissionRow.receipt_hash.startswith(prefix)).limit(2)
+            select(SubmissionRow)
+            .where(SubmissionRow.receipt_hash >= prefix, SubmissionRow.receipt_hash < prefix + "g")
+            .limit(2)
+            .options(selectinload(SubmissionRow.judgements))
         ).all()
 
     def list_unpacked(self, *, oldest_version: int) -> list[tuple[str, int, int]]:
@@ -233,54 +240,7 @@ class Repository(ChainQueries, JudgingQueries, NodeQueries, TaskQueries):
         )
         return [(row[0], row[1]) for row in self.session.execute(query.order_by(JudgementRow.id))]
 
-    # -- epochs, rewards, cases
-
-    def list_unsettled(self) -> Sequence[SubmissionRow]:
-        """Decided submissions that no epoch holds, or only one that was disabled."""
-        query = select(SubmissionRow).where(
-            SubmissionRow.state != SubmissionState.SUBMITTED, SubmissionRow.epoch.is_(None)
-        )
-        return self.session.scalars(query.order_by(SubmissionRow.task)).all()
-
-    def sum_settled_units(self) -> dict[str, int]:
-        """Units by contributor in all epochs that stand; a disabled one holds no submission any more."""
-        query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch.is_not(None))
-        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
-
-    def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
-        """The submissions of an epoch."""
-        return self.session.scalars(select(SubmissionRow).where(SubmissionRow.epoch == epoch)).all()
-
-    def list_epochs(self) -> Sequence[EpochRow]:
-        return self.session.scalars(select(EpochRow).order_by(EpochRow.number)).all()
-
-    def has_epoch_file(self, data_hash: str) -> bool:
-        """Whether an epoch's leaves and rewards lie under this hash."""
-        return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
-
-    def get_last_epoch_number(self) -> int | None:
-        """Number of the last epoch that was closed. None if there is none."""
-        return self.session.scalar(select(func.max(EpochRow.number)))
-
-    def get_epoch(self, number: int) -> EpochRow | None:
-        return self.session.get(EpochRow, number)
-
-    def list_rewards(self, epoch: int) -> Sequence[RewardRow]:
-        return self.session.scalars(
-            select(RewardRow).where(RewardRow.epoch == epoch).order_by(RewardRow.contributor)
-        ).all()
-
-    def mark_settled(self, epoch: int) -> None:
-        self.session.execute(
-            update(SubmissionRow).where(SubmissionRow.epoch == epoch).values(state=SubmissionState.SETTLED)
-        )
-
-    def release_from_epoch(self, epoch: int) -> None:
-        """Take all submissions out of an epoch; what was accepted is accepted again, and not settled."""
-        held = update(SubmissionRow).where(SubmissionRow.epoch == epoch)
-        is_settled = SubmissionRow.state == SubmissionState.SETTLED
-        self.session.execute(held.where(is_settled, _IS_ACCEPTED).values(state=SubmissionState.ACCEPTED))
-        self.session.execute(held.values(epoch=None))
+    # -- cases
 
     def get_case(self, receipt_hash: str) -> CaseRow | None:
         return self.session.get(CaseRow, receipt_hash)

@@ -16,7 +16,7 @@ from covey.chain.follower import SeenBlock
 from covey.demo.demo_models import prepare_policy
 from covey.demo.demo_network import ENGINES, POOL, DemoNetwork, Invoke
 from covey.demo.demo_summary import Record, build_summary, describe_worker, list_failures
-from covey.demo.kernels import compile_meanwhile
+from covey.demo.kernel_compilation import compile_meanwhile
 from covey.demo.participants import CHALLENGE_SECONDS, VETO_SECONDS, DemoOptions, Participants
 from covey.demo.presets import find_preset
 from covey.demo.progress_view import DemoScreen, find_stage

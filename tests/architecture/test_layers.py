@@ -21,6 +21,7 @@ ADDRESSES = {
         "coordinator/db/repository.py",
         "coordinator/db/chain_queries.py",
         "coordinator/db/node_queries.py",
+        "coordinator/db/epoch_queries.py",
         "coordinator/db/judging_queries.py",
         "coordinator/db/task_queries.py",
         "coordinator/db/writer.py",

@@ -20,7 +20,8 @@ from coordinator.api.application import build_api
 from coordinator.api.state import ApiState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
-from coordinator.jobs import build_jobs
+from coordinator.domain import audit_draws
+from coordinator.jobs import build_jobs, mark_settled
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, save_key
 from covey.devnet import deploy
@@ -86,14 +87,16 @@ class CoordinatorHarness:
         if name == "dispatch_validation":
             mine_draw(self.ctx)
             newest = self.ctx.client.get_block("latest").timestamp
-            self.clock.offset = max(self.clock.offset, newest - time.time())  # The drawing block's time has come.
+            with self.ctx.database.write() as rows:  # As the follower does when the block comes.
+                audit_draws.look_at_drawn(rows, self.ctx.params, block_time=newest)
         build_jobs(self.ctx)[name]()
 
     async def follow(self) -> None:
-        """Read the chain to its end and send the transactions of the outbox."""
+        """Read the chain to its end and send the transactions of the outbox. Then mark what it settles, as jobs do."""
         for _ in range(20):
             if await chain_events.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
-                return
+                break
+        await asyncio.to_thread(mark_settled, self.ctx)
 
     async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
         """Claim with a long poll, and run the job that serves it while it is open."""

@@ -178,7 +178,7 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
         await hand_in(harness, node, FILE)
     await decide(harness)
     with harness.ctx.database.read() as rows:
-        (row,) = rows.list_unsettled()
+        (row,) = rows.list_submissions(SubmissionState.ACCEPTED)
     harness.chain.advance(int(row.deadline - harness.chain.now() + 21))
     receipt_hash = await challenge(harness, row)
     await harness.follow()

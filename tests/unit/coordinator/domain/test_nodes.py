@@ -267,7 +267,7 @@ def test_epoch_disabled__contributor_caught__what_it_held_is_judged_again(owner:
         catch(owner, caught)
     assert [owner.submission(each).state for each in (held, foreign)] == [SUBMITTED, ACCEPTED]
     with owner.database.read() as rows:
-        assert [row.receipt_hash for row in rows.list_unsettled()] == [foreign, caught]
+        assert [receipt_hash for receipt_hash, _ in rows.list_unsettled()] == [foreign, caught]
     replay(owner, held, Decision.REJECT)
     assert owner.submission(held).state is SubmissionState.REJECTED
 
@@ -313,9 +313,10 @@ def settle(pool: FakePool, *receipts: str, epoch: int = 0) -> None:
     with pool.database.write() as rows:
         hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
         rows.add(EpochRow(number=epoch, leaf_count=1, units=20, closed_at=pool.now, **hashes))
-        for receipt_hash in receipts:
-            rows.get_submission(receipt_hash).epoch = epoch
-        rows.mark_settled(epoch)
+        rows.put_into_epoch(epoch, receipts)
+        rows.get_epoch(epoch).posted_block = 1
+        rows.flush()
+        rows.mark_settled(limit=99)
 
 
 # -- undrawn pay in flight

@@ -214,7 +214,6 @@ def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_th
     settle(ctx.database, 1, epoch=1)
     with ctx.database.write() as rows:
         rows.get_submission(receipt).epoch = 1
-        rows.mark_settled(1)
     challenge(ctx.database, [receipt], block=40)
     chain_events.answer_challenges(ctx)
     assert [header.epoch for _, header, _ in ctx.contracts.ledger.called] == [0, 1]

@@ -8,14 +8,14 @@ from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.domain import settlement
-from coordinator.domain.settlement import ClosedEpoch, Ledger
+from coordinator.domain import epoch_closing, settlement
+from coordinator.domain.settlement import Ledger
 from covey.chain.structs import EpochRecord
-from covey.errors import ProtocolError
 from covey.protocol import canonical, merkle
 from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
+from tests.fakes.epochs import Closed, close_epoch, mark_settled
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
@@ -81,9 +81,8 @@ def is_due(pool: FakePool, *, chain_time: float = 10**6) -> bool:
         return settlement.is_due(rows, pool.params, LEDGER, now=pool.now, chain_time=chain_time)
 
 
-def close(pool: FakePool) -> ClosedEpoch:
-    with pool.database.write() as rows:
-        return settlement.close_epoch(rows, LEDGER, now=pool.now)
+def close(pool: FakePool) -> Closed:
+    return close_epoch(pool, LEDGER)
 
 
 def post(pool: FakePool, number: int, *, at: int = 500) -> EpochRecord:
@@ -92,6 +91,7 @@ def post(pool: FakePool, number: int, *, at: int = 500) -> EpochRecord:
         header = settlement.build_header(rows.get_epoch(number), LEDGER.pool)
         record = make_record(number, header.compute_hash(), final_at=at + 20, units=header.units)
         assert settlement.record_posted(rows, header, record, block=100 + number)
+    mark_settled(pool)
     return record
 
 
@@ -104,7 +104,10 @@ def make_record(number: int, header_hash: str, *, final_at: int = 520, units: in
 
 def reward(pool: FakePool, who: str, epoch: int) -> tuple[int, list[str]]:
     with pool.database.read() as rows:
-        return settlement.get_reward(rows, LEDGER, contributor=make_address(who), epoch=epoch)
+        rewards = rows.list_rewards(epoch)
+    amount = rewards[make_address(who)]
+    leaf = epoch_closing.compute_reward_leaf(LEDGER, make_address(who), amount)
+    return amount, epoch_closing.build_reward_tree(LEDGER, rewards).get_proof(leaf)
 
 
 def test_build_work_leaf__accepted__is_hashed_as_the_contract_hashes_it(earning: FakePool):
@@ -174,13 +177,11 @@ def test_close_epoch__three_epochs__rewards_are_cumulative_and_provable(earning:
     assert expected[2].reward_root == compute_root([reward_leaf("a's owner", 84), reward_leaf("b's owner", 39)])
 
 
-def test_get_reward__who_earned_nothing__is_refused(earning: FakePool):
+def test_close_epoch__nobody_earned_anything__has_an_empty_tree(earning: FakePool):
     earning.decide(earning.work("cheat"), Decision.REJECT)
-    epoch = close(earning).epoch
-    assert epoch.reward_root == "0x" + "00" * 32
-    with pytest.raises(ProtocolError) as caught:
-        reward(earning, "cheat's owner", 0)
-    assert (caught.value.code, caught.value.status) == ("no_reward", 404)
+    assert close(earning).epoch.reward_root == "0x" + "00" * 32
+    with earning.database.read() as rows:
+        assert rows.list_rewards(0) == {}
 
 
 def test_close_epoch__submission__is_in_one_epoch_only(earning: FakePool):
@@ -258,13 +259,11 @@ def test_close_epoch__more_units_than_one_epoch_may_have__leaves_the_rest_for_th
     hashes = [earning.work("a", units=units) for units in (25, 20, 15, 1)]
     for receipt_hash in hashes:
         earning.decide(receipt_hash)
-    with earning.database.write() as rows:
-        first = settlement.close_epoch(rows, ledger, now=earning.now).epoch
+    first = close_epoch(earning, ledger).epoch
     assert (first.units, first.leaf_count) == (40, 2)
     assert [earning.submission(h).epoch for h in hashes] == [0, None, 0, None]
     post(earning, 0)
-    with earning.database.write() as rows:
-        second = settlement.close_epoch(rows, ledger, now=earning.now).epoch
+    second = close_epoch(earning, ledger).epoch
     assert (second.units, second.leaf_count) == (21, 2)
     assert reward(earning, "a's owner", 1)[0] == 61 * 3
 

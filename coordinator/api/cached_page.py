@@ -1,0 +1,59 @@
+"""A public page whose costs do not grow with the number of its viewers, nor hold them up once it costs much."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from coordinator.db.database import Database
+from coordinator.db.repository import Repository
+
+CHEAP_S = 0.1
+"""Seconds up to which a viewer waits for the page of this moment."""
+SHARE = 20
+"""A page that costs more is computed again after this many times what it cost. Viewers get the last one until then."""
+FRESH_S = 1.0
+"""Maximum age in seconds of a page while nothing is committed."""
+
+
+class CachedPage:
+    """Example: `CachedPage(database, build_status).read()` returns JSON. However many viewers, one of them computes."""
+
+    def __init__(self, database: Database, build: Callable[[Repository], BaseModel]) -> None:
+        self._database, self._build = database, build
+        self._page: bytes | None = None
+        self._commits: int | None = None
+        """Count of commits before the page was computed. None if the database does not count them."""
+        self._built_at = self._cost = 0.0
+        self._task: asyncio.Task[bytes] | None = None
+
+    async def read(self) -> bytes:
+        """Return the page as JSON. Raises TransientError if the database does not answer and there is no page yet."""
+        if self._page is not None and not self._is_outdated():
+            return self._page
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._compute())
+            self._task.add_done_callback(_look_at_error)
+        if self._page is not None and self._cost > CHEAP_S:
+            return self._page
+        return await asyncio.shield(self._task)
+
+    def _is_outdated(self) -> bool:
+        age = time.monotonic() - self._built_at
+        if self._cost > CHEAP_S:
+            return age > SHARE * self._cost
+        return age > FRESH_S or self._commits is None or self._commits != self._database.changes.read()
+
+    async def _compute(self) -> bytes:
+        commits, started = self._database.changes.read(), time.monotonic()
+        self._page = await self._database.look(lambda rows: self._build(rows).model_dump_json().encode())
+        self._built_at = time.monotonic()
+        self._commits, self._cost = commits, self._built_at - started
+        return self._page
+
+
+def _look_at_error(task: "asyncio.Task[bytes]") -> None:
+    """Nobody may have waited for it."""
+    if not task.cancelled():
+        task.exception()

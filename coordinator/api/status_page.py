@@ -1,0 +1,81 @@
+"""What `/v1/status` shows: the whole network at a glance."""
+
+from collections.abc import Iterator, Sequence
+
+from coordinator.context import Context
+from coordinator.db.models import EpochRow, StepRow, SubmissionRow, TaskRow
+from coordinator.db.repository import Repository
+from coordinator.domain import canary_scores, epoch_closing, scheduling
+from coordinator.domain.scheduling import Groups
+from coordinator.domain.steps import get_oldest_version
+from covey.protocol.api.public import EpochView, NodeView, StatusView, StepView
+from covey.protocol.ids import Address, Hash, Step
+from covey.protocol.status import StepState
+from covey.protocol.verdict import Reason
+
+
+def build_status(ctx: Context, repository: Repository) -> StatusView:
+    """Return what `/v1/status` shows."""
+    steps, latest = repository.list_steps(), repository.get_latest_step()
+    blocks, epochs = repository.list_blocks(), repository.list_epochs()
+    return StatusView(
+        pool=ctx.ledger.pool,
+        time=int(ctx.clock()),
+        block=blocks[-1][0] if blocks else 0,
+        ended=bool(repository.get_fact("ended")),
+        settled=_is_settled(repository),
+        step=latest.number if latest else -1,
+        steps=tuple(_describe_steps(ctx, repository, steps)),
+        tasks=repository.count_by_state(TaskRow),
+        submissions=repository.count_by_state(SubmissionRow),
+        reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
+        nodes={
+            Address(n.address): NodeView(contributor=Address(n.contributor), suspended=n.barred, accepted=n.accepted)
+            for n in repository.list_nodes()
+        },
+        validators=dict(canary_scores.count_scores(repository)),
+        epochs=tuple(_describe_epoch(epoch) for epoch in epochs if not epoch_closing.is_closing(epoch)),
+    )
+
+
+def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[StepView]:
+    accepted = repository.count_accepted_groups()
+    for row in steps:
+        groups = Groups(row.packed_groups, row.packed_live_groups)
+        is_open = row.state is StepState.OPEN
+        if is_open:
+            oldest = get_oldest_version(repository, ctx.params)
+            groups = Groups(*repository.sum_unpacked(oldest_version=oldest))
+        yield StepView(
+            step=Step(row.number),
+            state=row.state,
+            record_hash=Hash(row.record_hash) if row.record_hash else None,
+            groups_accepted=accepted.get(row.number, 0),
+            groups_sampled=groups.sampled,
+            groups_live=groups.live,
+            is_capped=not is_open and scheduling.is_capped(ctx.params, groups),
+        )
+
+
+def _describe_epoch(row: EpochRow) -> EpochView:
+    return EpochView(
+        epoch=row.number,
+        work_root=Hash(row.work_root),
+        reward_root=Hash(row.reward_root),
+        leaf_count=row.leaf_count,
+        units=row.units,
+        data_hash=Hash(row.data_hash),
+        previous_hash=Hash(row.previous_hash),
+        posted=row.posted_block is not None,
+        disabled=row.disabled,
+        header_hash=None if row.header_hash is None else Hash(row.header_hash),
+        final_at=row.final_at,
+        reward=None if row.reward is None else int(row.reward),
+        cumulative=None if row.cumulative is None else int(row.cumulative),
+    )
+
+
+def _is_settled(repository: Repository) -> bool:
+    if not repository.get_fact("ended") or repository.has_undecided() or repository.list_unposted():
+        return False
+    return not repository.sum_unsettled().submissions and not repository.has_posted_unmarked()

@@ -1,0 +1,147 @@
+"""Queries over epochs, what they hold, and what everybody has earned by their ends.
+
+`coordinator.db.repository.Repository` has them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import ColumnElement, CursorResult, delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.db.models import EpochRow, RewardRow, SubmissionRow
+from coordinator.db.node_queries import cut
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision
+
+_UNPOSTED = EpochRow.posted_block.is_(None)
+_UNSETTLED: tuple[ColumnElement[bool], ...] = (
+    SubmissionRow.state != SubmissionState.SUBMITTED,
+    SubmissionRow.epoch.is_(None),
+)
+_DECIDED = (SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID)
+
+
+class Unsettled(NamedTuple):
+    """Sums over the decided submissions that no epoch holds, or only one that was disabled."""
+
+    submissions: int
+    units: int
+    least_units: int
+    """Units of the one with the fewest. 0 if there is none."""
+    first_decided_at: float
+    """Unix seconds. 0 if there is none."""
+
+
+class EpochQueries:
+    """The part of the repository that is about settlement."""
+
+    session: Session
+
+    def sum_unsettled(self) -> Unsettled:
+        query = select(
+            func.count(),
+            func.coalesce(func.sum(SubmissionRow.units), 0),
+            func.coalesce(func.min(SubmissionRow.units), 0),
+            func.min(SubmissionRow.decided_at),
+        )
+        count, units, least, decided_at = self.session.execute(query.where(*_UNSETTLED)).one()
+        return Unsettled(count, int(units), least, decided_at or 0.0)
+
+    def list_unsettled(self) -> list[tuple[str, int]]:
+        """Receipt hash and units of each decided submission that no epoch holds, in the order of their tasks."""
+        query = select(SubmissionRow.receipt_hash, SubmissionRow.units).where(*_UNSETTLED)
+        return [(row[0], row[1]) for row in self.session.execute(query.order_by(SubmissionRow.task))]
+
+    def sum_settled_units(self) -> dict[str, int]:
+        """Units by contributor in all epochs that stand. A disabled one holds no submission any more."""
+        query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch.is_not(None))
+        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
+
+    def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
+        """The submissions of an epoch, in the order of their tasks."""
+        query = select(SubmissionRow).where(SubmissionRow.epoch == epoch)
+        return self.session.scalars(query.order_by(SubmissionRow.task)).all()
+
+    def sum_units(self, epoch: int) -> int:
+        """Units of all submissions of an epoch."""
+        return self.session.scalar(select(func.sum(SubmissionRow.units)).where(SubmissionRow.epoch == epoch)) or 0
+
+    def put_into_epoch(self, epoch: int, receipt_hashes: Collection[str]) -> None:
+        """Put submissions that no epoch holds into one."""
+        for part in cut(receipt_hashes):
+            unheld = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(part), SubmissionRow.epoch.is_(None))
+            self.session.execute(unheld.values(epoch=epoch))
+
+    def release_from_epoch(self, epoch: int) -> None:
+        """Take all submissions out of an epoch. What was accepted is accepted again, and not settled."""
+        held = update(SubmissionRow).where(SubmissionRow.epoch == epoch)
+        is_settled = SubmissionRow.state == SubmissionState.SETTLED
+        is_accepted = SubmissionRow.decision == Decision.ACCEPT
+        self.session.execute(held.where(is_settled, is_accepted).values(state=SubmissionState.ACCEPTED))
+        self.session.execute(held.values(epoch=None))
+
+    def mark_settled(self, *, limit: int) -> int:
+        """Mark at most `limit` submissions as settled whose epochs the chain has. Returns their number."""
+        posted = select(SubmissionRow.receipt_hash).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
+        posted = posted.where(SubmissionRow.state.in_(_DECIDED), EpochRow.posted_block.is_not(None))
+        settled = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(posted.limit(limit)))
+        result = self.session.execute(
+            settled.values(state=SubmissionState.SETTLED).execution_options(synchronize_session=False)
+        )
+        return cast("CursorResult[Any]", result).rowcount
+
+    def has_posted_unmarked(self) -> bool:
+        """Whether `mark_settled` has something to do."""
+        query = select(SubmissionRow.receipt_hash).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
+        query = query.where(SubmissionRow.state.in_(_DECIDED), EpochRow.posted_block.is_not(None))
+        return self.session.scalar(query.limit(1)) is not None
+
+    # -- epochs
+
+    def list_epochs(self) -> Sequence[EpochRow]:
+        return self.session.scalars(select(EpochRow).order_by(EpochRow.number)).all()
+
+    def list_unposted(self) -> Sequence[EpochRow]:
+        """Epochs that the chain does not have, oldest first. The last of them may be closing."""
+        return self.session.scalars(select(EpochRow).where(_UNPOSTED).order_by(EpochRow.number)).all()
+
+    def count_unposted_leaves(self) -> int:
+        """Number of submissions in epochs that the chain does not have."""
+        query = select(func.count()).select_from(SubmissionRow).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
+        return self.session.scalar(query.where(_UNPOSTED)) or 0
+
+    def list_disabled(self) -> list[int]:
+        """Numbers of the epochs that the arbiter has disabled."""
+        return list(self.session.scalars(select(EpochRow.number).where(EpochRow.disabled).order_by(EpochRow.number)))
+
+    def get_last_epoch(self) -> EpochRow | None:
+        """The last epoch. None if there is none."""
+        return self.session.scalars(select(EpochRow).order_by(EpochRow.number.desc()).limit(1)).first()
+
+    def get_last_epoch_number(self) -> int | None:
+        """Number of the last epoch. None if there is none."""
+        return self.session.scalar(select(func.max(EpochRow.number)))
+
+    def get_epoch(self, number: int) -> EpochRow | None:
+        return self.session.get(EpochRow, number)
+
+    def has_epoch_file(self, data_hash: str) -> bool:
+        """Whether an epoch's leaves and rewards lie under this hash."""
+        return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
+
+    # -- rewards
+
+    def list_rewards(self, epoch: int) -> dict[str, int]:
+        """What each contributor had earned in all by the end of an epoch, in the token's smallest unit."""
+        query = select(RewardRow.contributor, RewardRow.cumulative).where(RewardRow.epoch == epoch)
+        return {row[0]: int(row[1]) for row in self.session.execute(query.order_by(RewardRow.contributor))}
+
+    def clear_rewards(self, epoch: int) -> None:
+        self.session.execute(delete(RewardRow).where(RewardRow.epoch == epoch))
+
+    def add_rewards(self, epoch: int, rewards: Mapping[str, int]) -> None:
+        """Add what contributors had earned in all by the end of an epoch, by one statement."""
+        rows = [{"epoch": epoch, "contributor": who, "cumulative": str(amount)} for who, amount in rewards.items()]
+        if rows:
+            self.session.execute(insert(RewardRow), rows)

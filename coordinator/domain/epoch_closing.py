@@ -1,0 +1,135 @@
+"""Closes an epoch: one root for all decided work, one for what every contributor has earned.
+
+Pay is units times the pool's price, and cumulative over the pool's life. The leaves lie in the store under their hash,
+so anyone can compute both roots again.
+
+An epoch may hold any number of submissions, so it closes in steps that each write little. `begin_epoch` adds its row
+without roots. `put_leaves` puts submissions into it, a slice at a time. `build_epoch` computes everything from what is
+in it, and `record_closed` writes the roots. After a crash the next try goes on with what is in the epoch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from coordinator.db.models import EpochRow
+from coordinator.db.repository import Repository
+from coordinator.domain.settlement import SPARE_EPOCHS, Ledger, build_header, build_work_leaf, get_next_number
+from covey.protocol import canonical, merkle
+from covey.protocol.epochs import EpochHeader
+from covey.protocol.ids import ZERO_HASH, Address
+
+SLICE = 1000
+"""Maximum number of rows that one transaction writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedEpoch:
+    """Contents of an epoch: what is posted on chain, and the file that proves it."""
+
+    header: EpochHeader
+    data: bytes
+    rewards: Mapping[Address, int]
+    """What each contributor has earned in all by its end, in the token's smallest unit."""
+    disabled: tuple[int, ...]
+    """Numbers of the epochs whose submissions are not counted."""
+
+
+def begin_epoch(repository: Repository, *, now: float) -> int:
+    """Add the row of the next epoch, which holds nothing yet. Returns its number."""
+    number = get_next_number(repository)
+    empty = EpochRow(number=number, work_root="", reward_root="", data_hash="", leaf_count=0, units=0)
+    empty.previous_hash, empty.closed_at, empty.disabled = "", now, False
+    repository.add(empty)
+    return number
+
+
+def is_closing(epoch: EpochRow) -> bool:
+    """Return whether an epoch has no roots yet."""
+    return not epoch.data_hash
+
+
+def choose_leaves(repository: Repository, ledger: Ledger, number: int) -> list[str]:
+    """Return receipt hashes of submissions that go into a closing epoch, in the order of their tasks.
+
+    What would exceed the units of one epoch waits for a later one.
+    """
+    chosen: list[str] = []
+    units = repository.sum_units(number)
+    for receipt_hash, count in repository.list_unsettled():
+        if units + count <= ledger.epoch_units:
+            units += count
+            chosen.append(receipt_hash)
+    return chosen
+
+
+def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
+    """Compute the roots of a closing epoch and its file. All epochs before are posted."""
+    before = repository.get_epoch(number - 1) if number else None
+    previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
+    leaves = [build_work_leaf(row) for row in repository.list_settled(number)]
+    rewards = _sum_rewards(repository, ledger)
+    # With the hash of this file anyone can build the header from it.
+    data = canonical.to_bytes(
+        {
+            "epoch": number,
+            "pool": ledger.pool,
+            "previous_hash": previous_hash,
+            "leaves": [asdict(leaf) for leaf in leaves],
+            "rewards": {contributor: str(amount) for contributor, amount in rewards.items()},
+        }
+    )
+    header = EpochHeader(
+        pool=ledger.pool,
+        epoch=number,
+        work_root=merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root,
+        reward_root=build_reward_tree(ledger, rewards).root,
+        leaf_count=len(leaves),
+        units=sum(leaf.units for leaf in leaves),
+        data_hash=canonical.sha256(data),
+        previous_hash=previous_hash,
+    )
+    return ClosedEpoch(header=header, data=data, rewards=rewards, disabled=tuple(repository.list_disabled()))
+
+
+def list_slices(rewards: Mapping[Address, int]) -> Iterator[dict[str, int]]:
+    """Cut rewards into as many as one transaction writes."""
+    items = list(rewards.items())
+    for start in range(0, len(items), SLICE):
+        yield dict(items[start : start + SLICE])
+
+
+def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
+    """Write the roots of an epoch whose rewards are recorded, which closes it.
+
+    Returns False if an epoch was disabled since `build_epoch`, which changes what everybody has earned.
+    """
+    header, epoch = closed.header, repository.get_epoch(closed.header.epoch)
+    if epoch is None or tuple(repository.list_disabled()) != closed.disabled:
+        return False
+    epoch.work_root, epoch.reward_root = header.work_root, header.reward_root
+    epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
+    epoch.leaf_count, epoch.units = header.leaf_count, header.units
+    repository.look_at_promises(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
+    return True
+
+
+def _sum_rewards(repository: Repository, ledger: Ledger) -> dict[Address, int]:
+    """Return what everybody has earned in the epochs that stand, the closing one included.
+
+    Summed over the submissions and not over rewards of earlier epochs, because an epoch that was posted just after one
+    before it was disabled still counts that one's.
+    """
+    units = sorted(repository.sum_settled_units().items())
+    return {Address(contributor): count * ledger.price for contributor, count in units if count}
+
+
+def build_reward_tree(ledger: Ledger, rewards: Mapping[Address, int]) -> merkle.MerkleTree:
+    """Build the tree whose root an epoch has on chain, from what each contributor has earned."""
+    return merkle.MerkleTree([compute_reward_leaf(ledger, who, amount) for who, amount in rewards.items()])
+
+
+def compute_reward_leaf(ledger: Ledger, contributor: Address, cumulative: int) -> bytes:
+    """Return the leaf of what a contributor has earned."""
+    return merkle.compute_reward_leaf(
+        chain=ledger.chain_id, ledger=ledger.address, pool=ledger.pool, contributor=contributor, cumulative=cumulative
+    )

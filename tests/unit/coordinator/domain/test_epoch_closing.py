@@ -1,0 +1,112 @@
+"""An epoch closes in steps that each write little, and after a crash between any two of them the next try ends it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator import jobs
+from coordinator.db.repository import Repository
+from coordinator.domain import epoch_closing, settlement
+from coordinator.domain.settlement import Ledger
+from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.ids import PoolId
+from tests.fakes.pool import POOL, FakePool, make_address
+
+pytestmark = pytest.mark.unit
+LEDGER = Ledger(
+    chain_id=1, address=make_address("ledger"), pool=PoolId(POOL), price=3, epoch_units=60, epoch_length=20, windows=20
+)
+
+
+@pytest.fixture
+def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Three decided submissions, of which one transaction writes two at most."""
+    monkeypatch.setattr(epoch_closing, "SLICE", 2)
+    for units in (20, 25, 15):
+        earning.decide(earning.work("a", units=units))
+    return SimpleNamespace(
+        database=earning.database,
+        ledger=LEDGER,
+        store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
+        config=SimpleNamespace(pool=POOL),
+    )
+
+
+def begin(pool: FakePool) -> int:
+    with pool.database.write() as rows:
+        return epoch_closing.begin_epoch(rows, now=pool.now)
+
+
+def read_epoch(pool: FakePool) -> tuple[int, int, int]:
+    """Number, leaves and units of the last epoch, which is closed."""
+    with pool.database.read() as rows:
+        epoch = rows.get_last_epoch()
+        assert not epoch_closing.is_closing(epoch)
+        assert rows.list_rewards(epoch.number) == {make_address("a's owner"): 3 * epoch.units}
+        return epoch.number, epoch.leaf_count, epoch.units
+
+
+def test_close_epoch__more_leaves_than_a_slice__all_are_in_it(ctx: SimpleNamespace, earning: FakePool):
+    jobs.close_epoch(ctx, begin(earning))
+    assert read_epoch(earning) == (0, 3, 60)
+
+
+@pytest.mark.parametrize("crash", ["put_into_epoch", "clear_rewards", "add_rewards", "look_at_promises"])
+def test_close_epoch__crash_in_any_transaction__the_next_try_ends_it(
+    ctx: SimpleNamespace, earning: FakePool, monkeypatch: pytest.MonkeyPatch, crash: str
+):
+    number, calls, method = begin(earning), list[None](), getattr(Repository, crash)
+
+    def fail(*arguments: object, **named: object) -> object:
+        calls.append(None)
+        if crash != "put_into_epoch" or len(calls) == 2:  # The first slice is committed.
+            raise KeyboardInterrupt
+        return method(*arguments, **named)
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Repository, crash, fail)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.close_epoch(ctx, number)
+    earning.decide(earning.work("b", units=1))  # It comes too late for what is full.
+    jobs.close_epoch(ctx, number)
+    assert read_epoch(earning) == (0, 3, 60)
+
+
+def test_is_due__an_epoch_is_closing__waits_for_it(ctx: SimpleNamespace, earning: FakePool):
+    def is_due() -> bool:
+        with earning.database.read() as rows:
+            return settlement.is_due(rows, earning.params, LEDGER, now=earning.now, chain_time=10**6)
+
+    earning.now += earning.params.epoch_seconds
+    assert is_due()
+    begin(earning)
+    assert not is_due()
+
+
+def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleNamespace, earning: FakePool):
+    """What everybody has earned no longer includes the work of the disabled epoch."""
+    jobs.close_epoch(ctx, begin(earning))
+    with earning.database.write() as rows:
+        rows.get_epoch(0).posted_block = 1
+    earning.decide(earning.work("a", units=7))
+    number = begin(earning)
+    with earning.database.write() as rows:
+        rows.put_into_epoch(number, epoch_closing.choose_leaves(rows, LEDGER, number))
+    with earning.database.read() as rows:
+        closed = epoch_closing.build_epoch(rows, LEDGER, number)
+    assert closed.rewards == {make_address("a's owner"): 3 * 67}
+    with earning.database.write() as rows:
+        settlement.record_disabled(rows, number=0)
+    with earning.database.write() as rows:
+        assert not epoch_closing.record_closed(rows, closed)
+    jobs.close_epoch(ctx, number)
+    assert read_epoch(earning)[2] <= LEDGER.epoch_units
+
+
+def test_mark_settled__more_than_a_slice__marks_all(ctx: SimpleNamespace, earning: FakePool):
+    jobs.close_epoch(ctx, begin(earning))
+    with earning.database.write() as rows:
+        rows.get_epoch(0).posted_block = 1
+    jobs.mark_settled(ctx)
+    assert set(earning.states().values()) == {"SETTLED"}
