@@ -66,6 +66,7 @@ def read_chain(ctx: Context, *, is_quiet: bool = False) -> ChainProgress | None:
             cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
         ctx.chain.cursor = cursor
     progress = ctx.follower.poll(cursor)
+    ctx.chain.note_poll()
     return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
 
 

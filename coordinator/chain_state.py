@@ -38,6 +38,7 @@ class ChainState:
         self.active_validators: frozenset[Address] = frozenset()
         """Those whose verdicts count already."""
         self._head_time, self._head_seen = 0, 0.0
+        self._polled_at: float | None = None
         self.cursor: tuple[SeenBlock, ...] | None = None
         """Cursor of the follower, as it was last read from the database."""
         self._quiet: tuple[int, float] | None = None
@@ -63,6 +64,20 @@ class ChainState:
     def has_head(self) -> bool:
         """Whether a block was noted."""
         return self._head_time > 0
+
+    @property
+    def head_time(self) -> int:
+        """Time of the newest block that was noted, in Unix seconds."""
+        return self._head_time
+
+    @property
+    def poll_age_s(self) -> float | None:
+        """Seconds since the chain's node last answered. None if it has not answered yet."""
+        return None if self._polled_at is None else time.monotonic() - self._polled_at
+
+    def note_poll(self) -> None:
+        """Note that the chain's node has answered."""
+        self._polled_at = time.monotonic()
 
     def note_head(self, block: Block) -> None:
         """Note the newest block."""

@@ -8,6 +8,7 @@ import typer
 from covey.console import options
 from covey.console.options import (
     ConfigFile,
+    CoordinatorUrl,
     DeploymentFile,
     Json,
     KeyFile,
@@ -86,6 +87,32 @@ def worker_rotate(
     wallet = load_or_make_key(node_key_file)
     entry = account.rotate_node(previous, wallet)
     show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
+
+
+@worker.command("status")
+def worker_status(
+    node: Annotated[str, typer.Argument(help="Address of the node.")],
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    as_json: Json = False,
+) -> None:
+    """Show how a coordinator sees a node, and in one sentence why it gets no task.
+
+    Example: `covey worker status ADDRESS --coordinator-url http://127.0.0.1:8000`
+    """
+    import asyncio
+
+    from covey.console.addresses import read_address
+    from covey.network.coordinator_client import CoordinatorClient
+    from covey.protocol.api.public import NodeDetail
+
+    wanted = read_address(node)
+
+    async def ask() -> NodeDetail:
+        async with CoordinatorClient(coordinator_url, None, chain_id=0) as client:  # Nothing is signed.
+            return await client.get_node(wanted)
+
+    values = asyncio.run(ask()).model_dump(mode="json")
+    show(values if as_json else {name.replace("_", " "): value for name, value in values.items()}, as_json)
 
 
 @worker.command("run")

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.api.coordinator_metrics import Meters
 from coordinator.api.error_answers import describe_error
 from coordinator.api.members import Members, Role
 from coordinator.api.nonces import Nonces
@@ -48,6 +49,7 @@ class Admission:
         *,
         members: Members,
         nonces: Nonces,
+        meters: Meters,
         authority: str,
         chain_id: int,
         max_body: int,
@@ -59,6 +61,7 @@ class Admission:
         without a known key, may keep up.
         """
         self._app, self._members, self._nonces, self._clock = app, members, nonces, clock
+        self._meters = meters
         self._authority, self._chain_id = authority, chain_id
         self._max_body, self._max_upload = max_body, max_upload
         self._keys = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
@@ -73,9 +76,16 @@ class Admission:
         try:
             receive = await self._admit(scope, receive)
         except CoveyError as error:
+            self._meters.refusals[error.code] += 1
             await _refuse(send, error, self._clock())
             return
-        await self._app(scope, receive, send)
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._meters.count_answer(message["status"])
+            await send(message)
+
+        await self._app(scope, receive, count)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         """Check a request, and return what its body is received from. Raises CoveyError if it is refused."""

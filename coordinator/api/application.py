@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from coordinator.api import objects, public_objects, trainers, uploads, validators, views, workers
+from coordinator.api import objects, operations, public_objects, trainers, uploads, validators, views, workers
 from coordinator.api.admission import Admission
 from coordinator.api.error_answers import describe_error
 from coordinator.api.state import build_state
@@ -34,13 +34,15 @@ def build_api(ctx: Context) -> FastAPI:
 
     api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "", lifespan=run)
     api.state.api = state
-    for module in (workers, uploads, validators, trainers, views, public_objects, objects):  # the busiest first
+    # The busiest come first.
+    for module in (workers, uploads, validators, trainers, views, operations, public_objects, objects):
         api.include_router(module.router)
     _add_errors(api, ctx)
     api.add_middleware(
         Admission,
         members=state.members,
         nonces=state.nonces,
+        meters=state.meters,
         authority=ctx.config.signed_authority,
         chain_id=ctx.ledger.chain_id,
         max_body=MAX_BODY_BYTES,

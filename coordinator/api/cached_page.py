@@ -4,8 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from pydantic import BaseModel
-
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
@@ -18,9 +16,9 @@ FRESH_S = 1.0
 
 
 class CachedPage:
-    """Example: `CachedPage(database, build_status).read()` returns JSON. However many viewers, one of them computes."""
+    """Example: `await CachedPage(database, build).read()`. However many viewers there are, it is computed once."""
 
-    def __init__(self, database: Database, build: Callable[[Repository], BaseModel]) -> None:
+    def __init__(self, database: Database, build: Callable[[Repository], bytes]) -> None:
         self._database, self._build = database, build
         self._page: bytes | None = None
         self._commits: int | None = None
@@ -29,7 +27,7 @@ class CachedPage:
         self._task: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
-        """Return the page as JSON. Raises TransientError if the database does not answer and there is no page yet."""
+        """Return the page. Raises TransientError if the database does not answer and there is no page yet."""
         if self._page is not None and not self._is_outdated():
             return self._page
         if self._task is None or self._task.done():
@@ -47,7 +45,7 @@ class CachedPage:
 
     async def _compute(self) -> bytes:
         commits, started = self._database.changes.read(), time.monotonic()
-        self._page = await self._database.look(lambda rows: self._build(rows).model_dump_json().encode())
+        self._page = await self._database.look(self._build)
         self._built_at = time.monotonic()
         self._commits, self._cost = commits, self._built_at - started
         return self._page

@@ -48,6 +48,11 @@ class Offers:
         self._is_over = False
         changes.watch(lambda rows: rows.list_offered_nodes(), self._announce, is_needed=lambda: bool(self._open))
 
+    @property
+    def count(self) -> int:
+        """Number of nodes with an open poll."""
+        return len(self._open)
+
     @contextmanager
     def open(self, node: Address) -> Iterator[Offer]:
         """Open the long poll of a node."""

@@ -6,9 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from prometheus_client import CollectorRegistry
+
 from coordinator.api.cached_page import CachedPage
 from coordinator.api.changes import Changes, FactSignal
 from coordinator.api.collecting import build_collections
+from coordinator.api.coordinator_metrics import Meters, build_process_registry, render_work
 from coordinator.api.long_poll import LongPolls
 from coordinator.api.members import Members
 from coordinator.api.nonces import Nonces
@@ -41,6 +44,11 @@ class ApiState:
     intake: Intake
     polls: LongPolls
     """Long polls of validators."""
+    meters: Meters
+    registry: CollectorRegistry
+    """Metrics of this process."""
+    work_metrics: CachedPage
+    """Metrics of the database."""
     status: CachedPage
     reward_proofs: RewardProofs
 
@@ -67,18 +75,22 @@ class ApiState:
 
 def build_state(ctx: Context) -> ApiState:
     """Return the state of a new API process."""
-    changes = Changes(ctx.database, poll_s=ctx.config.poll_seconds)
+    changes, meters = Changes(ctx.database, poll_s=ctx.config.poll_seconds), Meters()
+    offers = Offers(changes)
     return ApiState(
         ctx=ctx,
         members=Members(ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer),
         nonces=Nonces(ctx.clock()),
         changes=changes,
         turns=FactSignal(changes, TURNS),
-        offers=Offers(changes),
+        offers=offers,
         roll_call=RollCall(ctx),
         collections=build_collections(ctx),
         intake=Intake(ctx),
         polls=LongPolls(),
-        status=CachedPage(ctx.database, partial(build_status, ctx)),
+        meters=meters,
+        registry=build_process_registry(ctx, meters, count_polls=lambda: offers.count),
+        work_metrics=CachedPage(ctx.database, partial(render_work, ctx)),
+        status=CachedPage(ctx.database, lambda rows: build_status(ctx, rows).model_dump_json().encode()),
         reward_proofs=RewardProofs(ctx),
     )

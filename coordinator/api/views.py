@@ -8,10 +8,12 @@ from fastapi import APIRouter, Path, Query, Response
 from coordinator.api.auth import Ctx, State
 from coordinator.context import Context
 from coordinator.db.models import JudgementRow, SubmissionRow
-from coordinator.domain import canary_scores, submissions
+from coordinator.db.repository import Repository
+from coordinator.domain import canary_scores, idleness, nodes, submissions
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
+    NodeDetail,
     PoolView,
     Requirements,
     RewardView,
@@ -19,7 +21,7 @@ from covey.protocol.api.public import (
     SubmissionDetail,
     SubmissionView,
 )
-from covey.protocol.ids import Address, Hash, Step, TaskId
+from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
@@ -57,6 +59,12 @@ async def get_status(state: State) -> Response:
     return Response(await state.status.read(), media_type="application/json")
 
 
+@router.get("/nodes/{node}")
+async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
+    """One node, and in one sentence why it gets no task. Raises ProtocolError "no_node"."""
+    return await ctx.database.look(lambda rows: _describe_node(ctx, rows, Address(node)))
+
+
 @router.get("/submissions")
 def list_submissions(
     ctx: Ctx,
@@ -64,10 +72,14 @@ def list_submissions(
     contributor: AddressText | None = None,
     node: AddressText | None = None,
     state: SubmissionState | None = None,
+    before: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> list[SubmissionView]:
-    """The newest submissions, without their content; of one contributor, one node or in one state where named."""
+    """The newest submissions, without their content; of one contributor, one node or in one state where named.
+
+    With `before`, those of earlier tasks than this one. The task of the last one asks for the next page.
+    """
     with ctx.database.read() as repository:
-        rows = repository.list_recent_submissions(limit, contributor=contributor, node=node, state=state)
+        rows = repository.list_recent_submissions(limit, before=before, contributor=contributor, node=node, state=state)
         return [_describe_submission(ctx, row) for row in rows]
 
 
@@ -102,6 +114,28 @@ async def get_reward(
     """What a contributor had earned by the end of an epoch, with the proof."""
     cumulative, proof = await state.reward_proofs.find(epoch, contributor)
     return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
+
+
+def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeDetail:
+    row, now = repository.get_node(node), ctx.clock()
+    if row is None:
+        raise ProtocolError("no_node", f"{node} is not registered at this coordinator", status=404)
+    why = idleness.explain(repository, ctx.params, row, terms=ctx.terms, pool=PoolId(ctx.config.pool), now=now)
+    return NodeDetail(
+        node=node,
+        contributor=Address(row.contributor),
+        suspended=row.barred,
+        accepted=row.accepted,
+        health=idleness.compute_health(row, now),
+        why=why.code,
+        sentence=why.sentence,
+        silent_seconds=max(0.0, now - row.seen_at) if row.seen_at else None,
+        leases=len(repository.list_leased([node])),
+        max_leases=nodes.get_most_leases(row),
+        cooldown_seconds=max(0.0, row.cooldown_until - now),
+        dropped=row.dropped,
+        strikes=nodes.count_strikes(repository, row.contributor),
+    )
 
 
 def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, FactRow, IntentRow, SubmissionRow
@@ -73,6 +73,11 @@ class ChainQueries:
         return [(challenge, submission) for challenge, submission in found]
 
     # -- the outbox
+
+    def count_pending_intents(self) -> int:
+        """Number of transactions that are not mined."""
+        is_pending = IntentRow.state.in_((IntentState.UNSENT, IntentState.SIGNED))
+        return self.session.scalar(select(func.count()).select_from(IntentRow).where(is_pending)) or 0
 
     def get_intent(self, key: str) -> IntentRow | None:
         return self.session.scalars(select(IntentRow).where(IntentRow.key == key)).first()

@@ -18,7 +18,7 @@ from coordinator.db import connection
 from coordinator.db.change_counter import ChangeCounter
 from coordinator.db.repository import Repository
 from coordinator.db.write_lock import WriteLock
-from coordinator.db.writer import Writer
+from coordinator.db.writer import Writer, WriterMeter
 from covey.errors import TransientError
 
 PATIENCE_S = 20.0
@@ -79,6 +79,11 @@ class Database:
                 return work(repository)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+
+    @property
+    def writer_meter(self) -> WriterMeter:
+        """What the commands of this process have cost."""
+        return self._writer.meter
 
     def close(self) -> None:
         """Apply the commands that wait, and close all connections."""

@@ -6,7 +6,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.models import JudgementRow, SubmissionRow
@@ -34,6 +34,18 @@ class JudgingQueries:
         """Whether any submission awaits its verdict."""
         undecided = select(SubmissionRow.receipt_hash).where(SubmissionRow.state == SubmissionState.SUBMITTED)
         return self.session.scalar(undecided.limit(1)) is not None
+
+    def find_oldest(self) -> dict[str, float | None]:
+        """Unix seconds since when the oldest submission or turn is in its state. None if there is none."""
+        undecided = select(func.min(SubmissionRow.signed_at)).where(SubmissionRow.state == SubmissionState.SUBMITTED)
+        free = select(func.min(JudgementRow.opened_at)).where(
+            JudgementRow.validator.is_(None), JudgementRow.verdict.is_(None), JudgementRow.lapsed.is_(False)
+        )
+        return {
+            "undecided_submission": self.session.scalar(undecided),
+            "undrawn_submission": self.session.scalar(undecided.where(SubmissionRow.draw.is_(None))),
+            "free_turn": self.session.scalar(free),
+        }
 
     def list_undecided(self, receipt_hashes: Collection[str]) -> Sequence[SubmissionRow]:
         """Those of some submissions that are undecided, with their judgements."""

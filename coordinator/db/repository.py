@@ -147,10 +147,17 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         query = select(SubmissionRow.contributor).where(_IS_HARD).distinct()
         return self.session.scalars(query.order_by(SubmissionRow.contributor)).all()
 
-    def list_recent_submissions(self, limit: int, **wanted: str | None) -> Sequence[SubmissionRow]:
-        """The newest tasks' first, with these values of their columns; None stands for any."""
+    def list_recent_submissions(
+        self, limit: int, *, before: int | None = None, **wanted: str | None
+    ) -> Sequence[SubmissionRow]:
+        """Those of the newest tasks first, with these values of their columns. None stands for any.
+
+        With `before`, those of earlier tasks than this one. A task has one submission at most.
+        """
         named = {name: value for name, value in wanted.items() if value is not None}
         query = select(SubmissionRow).filter_by(**named).order_by(SubmissionRow.task.desc()).limit(limit)
+        if before is not None:
+            query = query.where(SubmissionRow.task < before)
         return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 
     def list_submissions_like(self, prefix: str) -> Sequence[SubmissionRow]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, NamedTuple, Self, TypeVar
@@ -48,6 +49,17 @@ class _Outcome:
         return True
 
 
+@dataclass(slots=True)
+class WriterMeter:
+    """What a writer has done since it was made."""
+
+    commits: int = 0
+    commands: int = 0
+    """Number of commands that were committed."""
+    seconds: float = 0.0
+    """Time that the transactions took, with the wait for other processes."""
+
+
 class Writer:
     """Applies commands in a thread of its own. Example: `writer.submit(count_rows, patience_s=10).result()`."""
 
@@ -58,6 +70,7 @@ class Writer:
         self._thread: Thread | None = None
         self._starting = Lock()
         self._is_closing = False
+        self.meter = WriterMeter()
 
     def submit(self, work: Callable[[Repository], Result], *, patience_s: float) -> "Future[Result]":
         """Add a command. It is not applied if its turn does not come within `patience_s`, or if it was cancelled.
@@ -93,7 +106,7 @@ class Writer:
             return
         commands: list[_Command] = []
         outcomes: list[_Outcome] = []
-        commit = _Outcome()
+        commit, started = _Outcome(), time.monotonic()
         with commit, self._begin() as connection:
             for command in self._take(first):
                 commands.append(command)
@@ -102,6 +115,9 @@ class Writer:
             for command in commands or [first]:
                 command.future.set_exception(commit.error)
             return
+        self.meter.commits += 1
+        self.meter.commands += len(commands)
+        self.meter.seconds += time.monotonic() - started
         for command, outcome in zip(commands, outcomes, strict=True):
             if outcome.error is None:
                 command.future.set_result(outcome.result)

@@ -141,6 +141,55 @@ def _ask_coordinator(
     return view, sum_waiting(submissions, unfinal, final=final.epoch if final else None)
 
 
+@rewards.command("statement")
+def rewards_statement(
+    contributor: Annotated[str, typer.Argument(help="Address of the contributor.")],
+    deployment: DeploymentFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """List every submission of a contributor with its verdict, pay, epoch, and the transaction that posted the epoch.
+
+    With --json, each submission is one line of JSON. `covey submissions show` shows the proofs of one of them.
+
+    Example: `covey rewards statement ADDRESS --deployment net/deployment.json --pool 1`
+    """
+    import json
+    from itertools import chain
+
+    from covey.chain.amounts import Amount
+    from covey.console.addresses import read_address
+
+    account, who = options.open_account(deployment, None, pool), read_address(contributor)
+    unit = account.get_unit(raw=raw or as_json)
+    price = account.contracts.pools.get_terms(account.pool).reward_per_unit
+    epochs = {posted.epoch: posted for posted in account.history.list_epochs(account.pool)}
+    pages = account.list_all_submissions(coordinator_url, contributor=who)
+    first = next(pages, [])
+    if not first:
+        typer.echo(f"{who} has no submissions in pool {account.pool}", err=True)
+        return
+    if not as_json:
+        columns = f"{'task':>8} {'node':42} {'state':9} {'reason':20} {'units':>8} {'pay':>18} {'epoch':>6}"
+        typer.echo(f"{columns} {'receipt':66} transaction")
+    for view in chain(first, chain.from_iterable(pages)):
+        posted = None if view.epoch is None else epochs.get(view.epoch)
+        pay = view.units * price if view.state in ("ACCEPTED", "SETTLED") and view.reason == "none" else 0
+        transaction = posted and posted.transaction_hash
+        if as_json:
+            about = view.model_dump(mode="json", include={"task", "node", "state", "reason", "units", "epoch"})
+            about |= {"receipt_hash": view.receipt_hash, "pay": pay, "epoch_transaction": transaction}
+            typer.echo(json.dumps(about | {"epoch_final_at": posted and posted.record.final_at}, sort_keys=True))
+        else:
+            line = (
+                f"{view.task:>8} {view.node} {view.state:9} {view.reason:20} {view.units:>8} {Amount(pay, unit)!s:>18}"
+            )
+            epoch = "none" if view.epoch is None else view.epoch
+            typer.echo(f"{line} {epoch:>6} {view.receipt_hash} {transaction or 'none'}")
+
+
 @rewards.command("claim")
 def rewards_claim(
     deployment: DeploymentFile,

@@ -3,9 +3,10 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
@@ -26,11 +27,14 @@ from covey.model.prompts import require_pinned_template
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
 from covey.protocol.eip712 import Domain, sign
-from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.ids import Address, Hash, PoolId, TaskId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import NodeRegistration
 from covey.protocol.params import PoolParams
 from covey.runtime.validation import explain_unknown
+
+PAGE = 1000
+"""Number of submissions that are asked for at once."""
 
 
 class Account:
@@ -237,6 +241,23 @@ class Account:
                 return await client.list_submissions(limit=limit, contributor=contributor)
 
         return asyncio.run(ask())
+
+    def list_all_submissions(self, coordinator_url: str, *, contributor: Address) -> Iterator[list[SubmissionView]]:
+        """Yield all submissions of a contributor, a page at a time, newest first."""
+        before: TaskId | None = None
+
+        async def ask() -> list[SubmissionView]:
+            async with self.open_client(coordinator_url) as client:
+                return await client.list_submissions(limit=PAGE, contributor=contributor, before=before)
+
+        while page := asyncio.run(ask()):
+            tasks = [*([] if before is None else [before]), *(view.task for view in page)]
+            if any(later >= earlier for earlier, later in pairwise(tasks)):
+                raise ProtocolError("bad_answer", "the coordinator returned submissions that are not newest first")
+            if any(view.contributor != contributor for view in page):
+                raise ProtocolError("bad_answer", "the coordinator returned submissions of another contributor")
+            yield page
+            before = page[-1].task
 
     def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> SubmissionDetail:
         """Return a submission with its verdicts, as the coordinator reports it."""

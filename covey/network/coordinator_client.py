@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
-from covey.protocol.api.public import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
+from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest
 from covey.protocol.api.validator import (
     CommitRequest,
@@ -107,6 +107,10 @@ class CoordinatorClient:
         """Return an overview of the pool."""
         return _parse(StatusView, await self._get("/v1/status"))
 
+    async def get_node(self, node: Address) -> NodeDetail:
+        """Return a node, and why it gets no task. Raises ProtocolError("no_node")."""
+        return _parse(NodeDetail, await self._get(f"/v1/nodes/{node}"))
+
     async def list_submissions(
         self,
         *,
@@ -114,9 +118,13 @@ class CoordinatorClient:
         contributor: Address | None = None,
         node: Address | None = None,
         state: SubmissionState | None = None,
+        before: TaskId | None = None,
     ) -> list[SubmissionView]:
-        """Return the newest submissions, newest first. A filter of None matches any value."""
-        filters = {"contributor": contributor, "node": node, "state": state}
+        """Return the newest submissions, newest first. A filter of None matches any value.
+
+        `before` is the task of the last submission that is known. What follows it is returned.
+        """
+        filters = {"contributor": contributor, "node": node, "state": state, "before": before}
         query = "".join(f"&{name}={value}" for name, value in filters.items() if value is not None)
         data = await self._get(f"/v1/submissions?limit={limit}{query}")
         try:

@@ -162,6 +162,44 @@ class NodeView(Body):
     """
 
 
+class NodeDetail(NodeView):
+    """A node, and why it gets no task."""
+
+    node: AddressText
+    health: str = Field(max_length=16)
+    """"healthy", "unhealthy" or "dead", by the time since it was heard."""
+    why: str = Field(max_length=32)
+    """Stable name of the reason for which it gets no task. "next" if it gets the next one."""
+    sentence: str = Field(max_length=500)
+    """The same as a sentence about the node, with the number that decides."""
+    silent_seconds: float | None = Field(ge=0, allow_inf_nan=False)
+    """Seconds since it was heard. None if it was never heard."""
+    leases: UInt64
+    """Number of leases that it holds."""
+    max_leases: UInt64
+    """Number of leases that it may hold at once. It grows with its accepted submissions."""
+    cooldown_seconds: float = Field(ge=0, allow_inf_nan=False)
+    """Seconds for which it gets no task."""
+    dropped: UInt64
+    """Number of leases that it dropped."""
+    strikes: UInt64
+    """Strikes of its contributor."""
+
+
+class HealthView(Body):
+    """Sign of life of a coordinator."""
+
+    pool: PoolId
+
+
+class ReadinessView(Body):
+    """Whether a coordinator can serve requests. Example: is_ready=True, reasons=()."""
+
+    is_ready: bool
+    reasons: tuple[str, ...]
+    """Sentences that say what keeps it from serving."""
+
+
 class StatusView(Body):
     """Summary of a pool's state."""
 

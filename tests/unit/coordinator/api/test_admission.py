@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from eth_account import Account
 
+from coordinator.api import admission
 from coordinator.api.admission import SIGNER, Admission
+from coordinator.api.coordinator_metrics import Meters
 from coordinator.api.members import Members
 from coordinator.api.nonces import Nonces
 from covey.protocol.http_signatures import SignedRequest, sign_request
@@ -64,6 +66,7 @@ class Gate:
             self.run,
             members=self.members,
             nonces=Nonces(NOW - 100),
+            meters=Meters(),
             authority=AUTHORITY,
             chain_id=CHAIN,
             max_body=100,
@@ -150,6 +153,13 @@ async def test_admission__body_is_too_large__is_read_no_further(
     assert (await Gate().ask(peer), peer.taken) == ("oversized", taken)
 
 
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates are of a moment, however slow this machine is."""
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: 7.0))
+
+
+@pytest.mark.usefixtures("stopped_clock")
 async def test_admission__flood_of_unsigned_requests__leaves_known_keys_alone():
     gate = Gate(requests_per_s=5)
     codes = [await gate.ask(Peer("/v1/heartbeat", BODY, headers={})) for _ in range(40)]
@@ -181,6 +191,7 @@ async def test_admission__get__needs_no_signature():
     assert gate.admitted == [(None, b"")]
 
 
+@pytest.mark.usefixtures("stopped_clock")
 async def test_admission__forged_requests_in_the_name_of_a_node__cost_the_node_nothing():
     gate = Gate(requests_per_s=5)
     forged = [sign(nonce=f"{number:016}") | {"signature": sign(nonce="o" * 16)["signature"]} for number in range(250)]

@@ -24,10 +24,10 @@ class Builder:
     def __init__(self, *, seconds: float = 0.0) -> None:
         self.builds, self.seconds = 0, seconds
 
-    def __call__(self, rows: Repository) -> Page:
+    def __call__(self, rows: Repository) -> bytes:
         self.builds += 1
         time.sleep(self.seconds)
-        return Page(value=rows.get_fact("value"), builds=self.builds)
+        return Page(value=rows.get_fact("value"), builds=self.builds).model_dump_json().encode()
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_read__dear_page__shows_the_last_one_and_computes_the_next_behind_
 
 async def test_read__failed_once__is_tried_again(database):
     class Failing(Builder):
-        def __call__(self, rows: Repository) -> Page:
+        def __call__(self, rows: Repository) -> bytes:
             if not self.builds:
                 self.builds += 1
                 raise ValueError("broken")

@@ -1,0 +1,59 @@
+"""Routes for those who operate the coordinator: whether it lives, whether it can serve, and its metrics.
+
+They tell no secrets. A proxy in front of the coordinator may still keep them from the public.
+"""
+
+import asyncio
+
+from fastapi import APIRouter, Response
+
+from coordinator.api.auth import Ctx, State
+from coordinator.context import Context
+from covey.errors import TransientError
+from covey.protocol.api.public import HealthView, ReadinessView
+from covey.runtime import prometheus
+
+PATIENCE_S = 2.0
+"""Maximum time in seconds that a look at the database may take for the coordinator to be ready."""
+MOST_CHAIN_AGE_S = 30.0
+"""Maximum number of seconds since the chain's node last answered for the coordinator to be ready."""
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/health")
+async def get_health(ctx: Ctx) -> HealthView:
+    """Whether this process answers. It looks at nothing else, so a failure means that it should be restarted."""
+    return HealthView(pool=ctx.ledger.pool)
+
+
+@router.get("/ready", responses={503: {"model": ReadinessView}})
+async def get_readiness(ctx: Ctx, response: Response) -> ReadinessView:
+    """Whether requests can be served: 200, or 503 with the reasons. A load balancer sends no requests until then."""
+    reasons = await list_obstacles(ctx)
+    response.status_code = 503 if reasons else 200
+    return ReadinessView(is_ready=not reasons, reasons=tuple(reasons))
+
+
+@router.get("/metrics")
+async def get_metrics(state: State) -> Response:
+    """All metrics in the text format of Prometheus."""
+    body = prometheus.render(state.registry) + await state.work_metrics.read()
+    return Response(body, media_type=prometheus.CONTENT_TYPE)
+
+
+async def list_obstacles(ctx: Context) -> list[str]:
+    """Return in one sentence each why requests cannot be served."""
+    reasons = []
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await ctx.database.look(lambda rows: rows.list_blocks())
+    except (TransientError, TimeoutError) as error:
+        reasons.append(f"The database does not answer within {PATIENCE_S:g} s ({type(error).__name__}).")
+    age = ctx.chain.poll_age_s
+    if age is None:
+        reasons.append("The chain's node has not answered yet.")
+    elif age > MOST_CHAIN_AGE_S:
+        reasons.append(f"The chain's node has not answered for {age:.0f} s.")
+    if ctx.stop.is_set():
+        reasons.append("This process is shutting down.")
+    return reasons

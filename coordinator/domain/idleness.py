@@ -1,0 +1,110 @@
+"""Says of a node how it is, and in one sentence why it gets no task, with the number that decides.
+
+The conditions are those of `presence.record_signs` and `tasks.assign_tasks`, in the order in which they decide.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from coordinator.db.models import NodeRow
+from coordinator.db.repository import Repository
+from coordinator.domain import nodes
+from coordinator.domain.stakes import get_stake, require_stake
+from coordinator.domain.steps import get_oldest_version
+from covey.chain.structs import PoolTerms
+from covey.errors import CoveyError
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+
+UNHEALTHY_SECONDS = 60.0
+"""Seconds without a sign of life after which a node is unhealthy. Workers send one at least every 10 seconds."""
+
+
+class Health(StrEnum):
+    """State of a node by its last sign of life."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    """It was silent for `UNHEALTHY_SECONDS`."""
+    DEAD = "dead"
+    """It was silent for `nodes.INSTANCE_SECONDS`, so another worker may take its place and its leases."""
+
+
+class Idleness(NamedTuple):
+    """Why a node gets no task. Example: Idleness("full", "It holds 1 of the 1 leases that it may hold.")."""
+
+    code: str
+    """Stable name of the reason. "next" if the node gets the next task."""
+    sentence: str
+
+
+def compute_health(node: NodeRow, now: float) -> Health:
+    """Return the state of a node at a time in Unix seconds."""
+    silence = now - node.seen_at
+    if silence >= nodes.INSTANCE_SECONDS:
+        return Health.DEAD
+    return Health.UNHEALTHY if silence >= UNHEALTHY_SECONDS else Health.HEALTHY
+
+
+def explain(
+    repository: Repository, params: PoolParams, node: NodeRow, *, terms: PoolTerms, pool: PoolId, now: float
+) -> Idleness:
+    """Return the first reason for which a node gets no task."""
+    return (
+        _explain_standing(repository, node, terms, pool)
+        or _explain_pool(repository)
+        or _explain_node(repository, node, now)
+        or _explain_tasks(repository, params, node)
+    )
+
+
+def _explain_standing(repository: Repository, node: NodeRow, terms: PoolTerms, pool: PoolId) -> Idleness | None:
+    if node.suspended:
+        return Idleness("suspended", f"It is suspended: {node.suspended}.")
+    if node.removed:
+        return Idleness("removed", "Its contributor has removed it. Register it again with covey worker register.")
+    contributor = Address(node.contributor)
+    count = repository.count_nodes_of([contributor]).get(contributor, 1)
+    try:
+        stake = get_stake(repository.get_contributor(contributor))
+        require_stake(stake, terms=terms, pool=pool, contributor=contributor, nodes=count)
+    except CoveyError as error:
+        return Idleness(error.code, error.message[0].upper() + error.message[1:] + ".")
+    return None
+
+
+def _explain_pool(repository: Repository) -> Idleness | None:
+    if repository.get_fact("ended"):
+        return Idleness("ended", f"The pool ended in block {repository.get_fact('ended')}.")
+    if repository.get_latest_step() is None:
+        return Idleness("no_policy", "The trainer has not published the first policy yet.")
+    return None
+
+
+def _explain_node(repository: Repository, node: NodeRow, now: float) -> Idleness | None:
+    pause = node.cooldown_until - now
+    if pause > 0:
+        return Idleness("cooldown", f"It pauses for {pause:.0f} s because it dropped a lease or did not collect one.")
+    if node.waiting_until <= now:
+        silence = now - node.seen_at
+        heard = f"was last heard {silence:.0f} s ago" if node.seen_at else "was never heard"
+        return Idleness("not_asking", f"It does not ask for a task, and {heard}. It may be busy, or not running.")
+    held, most = len(repository.list_leased([node.address])), nodes.get_most_leases(node)
+    if held >= node.free_slots:
+        return Idleness("full", f"It holds {held} leases and has room for {node.free_slots}.")
+    if held >= most:
+        return Idleness(
+            "newcomer", f"It holds {held} of {most} leases, and may hold one more for every two accepted submissions."
+        )
+    return None
+
+
+def _explain_tasks(repository: Repository, params: PoolParams, node: NodeRow) -> Idleness:
+    latest = repository.get_latest_step()
+    newest, oldest = -1 if latest is None else latest.number, get_oldest_version(repository, params)
+    if node.cached_version is not None and node.cached_version < oldest:
+        return Idleness("old_policy", f"It has policy {node.cached_version}, and tasks need policy {oldest} or newer.")
+    usable = newest if node.cached_version is None else min(node.cached_version, newest)
+    if not repository.list_pending(range(oldest, usable + 1), limit=1):
+        return Idleness("no_task", f"All tasks of policies {oldest} to {usable} are leased or done.")
+    return Idleness("next", "It gets the next task.")
