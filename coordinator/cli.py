@@ -2,7 +2,7 @@
 
 import typer
 
-from covey.console.options import ConfigFile, Sets, load_settings
+from covey.console.options import ConfigFile, Json, Sets, load_settings, show
 
 coordinator = typer.Typer(help="Run a pool's coordinator.", no_args_is_help=True)
 
@@ -17,6 +17,29 @@ def coordinator_serve(config: ConfigFile = None, sets: Sets = None) -> None:
     from coordinator.config import CoordinatorConfig
 
     app.serve(load_settings(CoordinatorConfig, config, sets))
+
+
+@coordinator.command("restored")
+def coordinator_restored(config: ConfigFile = None, sets: Sets = None, as_json: Json = False) -> None:
+    """Prepare a database that was restored from a backup. Run it once, before `serve` and `jobs` are started.
+
+    It ends all leases, and leaves a gap for tasks and leases that came after the backup. Epochs that were posted since
+    then come back from their files when `serve` reads the chain.
+
+    Example: `covey coordinator restored --config coordinator.toml`
+    """
+    from contextlib import closing
+
+    from coordinator.config import CoordinatorConfig
+    from coordinator.db.database import Database
+    from coordinator.domain import restoring
+
+    settings = load_settings(CoordinatorConfig, config, sets)
+    with closing(Database(settings.database)) as database:
+        database.migrate()
+        with database.write() as rows:
+            lease = restoring.jump(rows)
+    show({"next_lease": lease}, as_json)
 
 
 @coordinator.command("jobs")

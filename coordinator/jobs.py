@@ -143,10 +143,12 @@ def close_epoch(ctx: Context, number: int) -> None:
 def mark_settled(ctx: Context) -> None:
     """Mark the submissions of posted epochs as settled, a slice at a time."""
     with ctx.database.read() as repository:
-        is_left = repository.has_posted_unmarked()
-    while is_left:
-        with ctx.database.write() as repository:
-            is_left = repository.mark_settled(limit=epoch_closing.SLICE) == epoch_closing.SLICE
+        unmarked = repository.list_unmarked()
+    for number in unmarked:
+        is_left = True
+        while is_left:
+            with ctx.database.write() as repository:
+                is_left = settlement.mark_settled(repository, number, limit=epoch_closing.SLICE)
 
 
 def report_unpaid(ctx: Context) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +24,7 @@ from coordinator.api.submission_intake import Intake
 from coordinator.context import Context
 from coordinator.domain.judging import TURNS
 from coordinator.domain.tasks import Ask
+from covey.errors import TransientError
 from covey.protocol.api.worker import TaskOrder
 
 
@@ -60,12 +61,19 @@ class ApiState:
         tasks = [asyncio.create_task(loop) for loop in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
+        tasks.append(asyncio.create_task(self._prepare_pages()))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _prepare_pages(self) -> None:
+        """Compute what takes long on a large pool before anybody asks for it."""
+        with suppress(TransientError):
+            await self.status.read()
+            await self.work_metrics.read()
 
     async def _end_polls(self) -> None:
         """End the long polls of nodes once the process is to end."""

@@ -39,7 +39,6 @@ def build_status(ctx: Context, repository: Repository) -> StatusView:
 
 
 def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[StepView]:
-    accepted = repository.count_accepted_groups()
     for row in steps:
         groups = Groups(row.packed_groups, row.packed_live_groups)
         is_open = row.state is StepState.OPEN
@@ -50,7 +49,7 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
             step=Step(row.number),
             state=row.state,
             record_hash=Hash(row.record_hash) if row.record_hash else None,
-            groups_accepted=accepted.get(row.number, 0),
+            groups_accepted=row.accepted_groups,
             groups_sampled=groups.sampled,
             groups_live=groups.live,
             is_capped=not is_open and scheduling.is_capped(ctx.params, groups),
@@ -78,4 +77,4 @@ def _describe_epoch(row: EpochRow) -> EpochView:
 def _is_settled(repository: Repository) -> bool:
     if not repository.get_fact("ended") or repository.has_undecided() or repository.list_unposted():
         return False
-    return not repository.sum_unsettled().submissions and not repository.has_posted_unmarked()
+    return not repository.sum_unsettled().submissions and not repository.list_unmarked()

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
+from pydantic import TypeAdapter
 
 from coordinator.api.auth import Ctx, State
 from coordinator.context import Context
@@ -26,6 +27,7 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
 router = APIRouter(prefix="/v1", tags=["public"])
+_VIEWS = TypeAdapter(list[SubmissionView])
 
 
 @router.get("/pool")
@@ -65,7 +67,7 @@ async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
     return await ctx.database.look(lambda rows: _describe_node(ctx, rows, Address(node)))
 
 
-@router.get("/submissions")
+@router.get("/submissions", response_model=list[SubmissionView])
 def list_submissions(
     ctx: Ctx,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
@@ -73,14 +75,15 @@ def list_submissions(
     node: AddressText | None = None,
     state: SubmissionState | None = None,
     before: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
-) -> list[SubmissionView]:
+) -> Response:
     """The newest submissions, without their content; of one contributor, one node or in one state where named.
 
     With `before`, those of earlier tasks than this one. The task of the last one asks for the next page.
     """
     with ctx.database.read() as repository:
         rows = repository.list_recent_submissions(limit, before=before, contributor=contributor, node=node, state=state)
-        return [_describe_submission(ctx, row) for row in rows]
+        views = [_describe_submission(ctx, row) for row in rows]
+    return Response(_VIEWS.dump_json(views), media_type="application/json")  # A list of models is validated twice.
 
 
 @router.get("/submissions/{receipt_hash}")

@@ -19,7 +19,6 @@ _UNSETTLED: tuple[ColumnElement[bool], ...] = (
     SubmissionRow.state != SubmissionState.SUBMITTED,
     SubmissionRow.epoch.is_(None),
 )
-_DECIDED = (SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID)
 
 
 class Unsettled(NamedTuple):
@@ -81,21 +80,16 @@ class EpochQueries:
         self.session.execute(held.where(is_settled, is_accepted).values(state=SubmissionState.ACCEPTED))
         self.session.execute(held.values(epoch=None))
 
-    def mark_settled(self, *, limit: int) -> int:
-        """Mark at most `limit` submissions as settled whose epochs the chain has. Returns their number."""
-        posted = select(SubmissionRow.receipt_hash).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
-        posted = posted.where(SubmissionRow.state.in_(_DECIDED), EpochRow.posted_block.is_not(None))
-        settled = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(posted.limit(limit)))
+    def mark_settled(self, epoch: int, *, limit: int) -> int:
+        """Mark at most `limit` submissions of an epoch as settled. Returns their number."""
+        unmarked = select(SubmissionRow.receipt_hash).where(
+            SubmissionRow.epoch == epoch, SubmissionRow.state != SubmissionState.SETTLED
+        )
+        settled = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(unmarked.limit(limit)))
         result = self.session.execute(
             settled.values(state=SubmissionState.SETTLED).execution_options(synchronize_session=False)
         )
         return cast("CursorResult[Any]", result).rowcount
-
-    def has_posted_unmarked(self) -> bool:
-        """Whether `mark_settled` has something to do."""
-        query = select(SubmissionRow.receipt_hash).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
-        query = query.where(SubmissionRow.state.in_(_DECIDED), EpochRow.posted_block.is_not(None))
-        return self.session.scalar(query.limit(1)) is not None
 
     # -- epochs
 
@@ -105,6 +99,11 @@ class EpochQueries:
     def list_unposted(self) -> Sequence[EpochRow]:
         """Epochs that the chain does not have, oldest first. The last of them may be closing."""
         return self.session.scalars(select(EpochRow).where(_UNPOSTED).order_by(EpochRow.number)).all()
+
+    def list_unmarked(self) -> list[int]:
+        """Numbers of the epochs on chain whose submissions are not all marked as settled."""
+        query = select(EpochRow.number).where(~_UNPOSTED, EpochRow.settled.is_(False), EpochRow.disabled.is_(False))
+        return list(self.session.scalars(query.order_by(EpochRow.number)))
 
     def count_unposted_leaves(self) -> int:
         """Number of submissions in epochs that the chain does not have."""
@@ -125,6 +124,20 @@ class EpochQueries:
 
     def get_epoch(self, number: int) -> EpochRow | None:
         return self.session.get(EpochRow, number)
+
+    def require_epoch(self, number: int, *, closed_at: float) -> EpochRow:
+        """The row of an epoch. An epoch without a row gets one that is closing."""
+        row = self.get_epoch(number)
+        if row is None:
+            row = EpochRow(number=number, work_root="", reward_root="", data_hash="", leaf_count=0, units=0)
+            row.previous_hash, row.closed_at, row.disabled = "", closed_at, False
+            self.session.add(row)
+            self.session.flush()
+        return row
+
+    def delete_epoch(self, number: int) -> None:
+        """Delete an epoch that holds nothing."""
+        self.session.execute(delete(EpochRow).where(EpochRow.number == number))
 
     def has_epoch_file(self, data_hash: str) -> bool:
         """Whether an epoch's leaves and rewards lie under this hash."""

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -34,6 +35,11 @@ Number = BigInteger().with_variant(Integer, "sqlite")
 def _states(kind: type[StrEnum]) -> Enum:
     """A column of states, stored as text and loaded as the enumeration."""
     return Enum(kind, native_enum=False, length=16)
+
+
+def _index_some(name: str, *columns: str, where: str) -> Index:
+    """Index the rows for which a condition holds, which are few."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class VerdictColumn(TypeDecorator[Verdict]):
@@ -131,6 +137,8 @@ class StepRow(Base):
     """Groups of its batch. 0 until it is packed."""
     packed_live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of its batch whose rewards are not all equal."""
+    accepted_groups: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Groups of all accepted work of this policy, in whichever batch."""
 
 
 class TaskRow(Base):
@@ -212,6 +220,9 @@ class SubmissionRow(Base):
         Index("ix_submissions_node_task", "node", "task"),
         Index("ix_submissions_state_task", "state", "task"),
         Index("ix_submissions_contributor_signed_at", "contributor", "signed_at"),
+        _index_some("ix_submissions_refused", "reason", where="reason > 0"),
+        _index_some("ix_submissions_canary", "canary", where="canary > 0"),
+        _index_some("ix_submissions_unsettled", "state", "units", "decided_at", where="epoch IS NULL"),
     )
 
     @property
@@ -231,6 +242,8 @@ class ValidatorRow(Base):
     """Turns that it took and did not finish in time."""
     contradicted: Mapped[int] = mapped_column(default=0)
     """Verdicts of its own that were the opposite of a quorum's."""
+    judged: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Verdicts of its own that were revealed when a submission was decided."""
     failed_at: Mapped[float] = mapped_column(default=0.0)
     """When one of the two last happened."""
 
@@ -287,6 +300,8 @@ class EpochRow(Base):
     cumulative: Mapped[str | None] = mapped_column(String(78))
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)
+    settled: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its submissions are marked as settled, after it was posted."""
 
 
 class RewardRow(Base):

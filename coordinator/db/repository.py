@@ -104,11 +104,6 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         query = select(SubmissionRow).where(SubmissionRow.state.in_(states))
         return self.session.scalars(query.order_by(SubmissionRow.policy_version, SubmissionRow.task)).all()
 
-    def count_accepted_groups(self) -> dict[int, int]:
-        """Groups of accepted work by policy."""
-        query = select(SubmissionRow.policy_version, func.sum(SubmissionRow.groups)).where(_IS_ACCEPTED)
-        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.policy_version))}
-
     def list_unreplayed(self, contributor: str) -> Sequence[SubmissionRow]:
         """Submissions of a contributor, undecided or accepted, that no replay was asked for and no epoch holds."""
         query = select(SubmissionRow).where(
@@ -220,17 +215,6 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
     def list_validators(self) -> dict[str, ValidatorRow]:
         """All that were seen, by address."""
         return {row.address: row for row in self.session.scalars(select(ValidatorRow).order_by(ValidatorRow.address))}
-
-    def count_verdicts(self) -> dict[str, int]:
-        """Verdicts revealed on decided submissions, by validator."""
-        query = (
-            select(JudgementRow.validator, func.count())
-            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-            .where(SubmissionRow.state != SubmissionState.SUBMITTED, JudgementRow.verdict.is_not(None))
-            .group_by(JudgementRow.validator)
-            .order_by(JudgementRow.validator)
-        )
-        return {row[0]: row[1] for row in self.session.execute(query) if row[0] is not None}
 
     def list_canary_judgements(self) -> list[tuple[JudgementRow, int]]:
         """Verdicts revealed on decided, replayed canaries, with the kind of each."""

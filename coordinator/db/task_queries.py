@@ -30,6 +30,16 @@ class TaskQueries:
             found += ((task, version) for task in self.session.scalars(query.order_by(TaskRow.id).limit(limit)))
         return found
 
+    def get_last_task(self) -> int | None:
+        """The highest id of a task. None if there is none."""
+        return self.session.scalar(select(func.max(TaskRow.id)))
+
+    def number_tasks_from(self, task: int) -> None:
+        """Give new tasks ids from this one on. It is above all ids, which SQLite's new ids follow anyway."""
+        if self.session.get_bind().dialect.name == "postgresql":
+            sequence = func.pg_get_serial_sequence(TaskRow.__tablename__, "id")
+            self.session.execute(select(func.setval(sequence, task, False)))
+
     def has_pending(self) -> bool:
         """Whether there is a task that nobody has."""
         return self.session.scalar(select(TaskRow.id).where(TaskRow.state == TaskState.PENDING).limit(1)) is not None

@@ -45,10 +45,9 @@ def count_scores(repository: Repository) -> Mapping[str, ValidatorView]:
         seen[judgement.validator] = seen.get(judgement.validator, 0) + 1
         is_missed = outcome != CanaryKind(kind).expected
         missed[judgement.validator] = missed.get(judgement.validator, 0) + is_missed
-    judged = repository.count_verdicts()
     return {
         validator: ValidatorView(
-            judged=judged.get(validator, 0),
+            judged=row.judged,
             canaries=seen.get(validator, 0),
             missed=missed.get(validator, 0),
             lapsed=row.lapsed,

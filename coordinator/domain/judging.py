@@ -244,6 +244,7 @@ def apply(repository: Repository, params: PoolParams, look: Look, *, now: float)
         if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
             ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
         _record(row, ruling, now)
+        _count(repository, row, ruling)
         _judge_node(repository, params, row, ruling)
     if look.decided:
         repository.flush()
@@ -263,6 +264,15 @@ def _record(row: SubmissionRow, ruling: Ruling, now: float) -> None:
     is_hard = ruling.reason.severity is Severity.HARD
     after = SubmissionState.ACCEPTED if is_accepted else SubmissionState.REJECTED if is_hard else SubmissionState.VOID
     row.state = require_move(SUBMISSION_MOVES, row.state, after)
+
+
+def _count(repository: Repository, row: SubmissionRow, ruling: Ruling) -> None:
+    for turn in panel.list_current(row):
+        if turn.validator is not None and turn.verdict is not None:
+            repository.require_validator(turn.validator).judged += 1
+    step = repository.get_step(row.policy_version)
+    if step is not None and ruling.decision is Decision.ACCEPT:
+        step.accepted_groups += row.groups
 
 
 def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, ruling: Ruling) -> None:

@@ -182,13 +182,16 @@ def judge_released(repository: Repository) -> None:
 
 def _judge_again(repository: Repository, contributor: str) -> None:
     for row in repository.list_unreplayed(contributor):
-        _reopen(row)
+        _reopen(repository, row)
 
 
-def _reopen(row: SubmissionRow) -> None:
+def _reopen(repository: Repository, row: SubmissionRow) -> None:
     panel.order_replay(row)
     row.look_at = 0.0
     if row.state is SubmissionState.ACCEPTED:
+        step = repository.get_step(row.policy_version)
+        if step is not None:
+            step.accepted_groups -= row.groups
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
         row.decision, row.decided_at = None, None
         row.units, row.reason, row.evidence_hash = row.receipt_units, Reason.NONE, ZERO_HASH

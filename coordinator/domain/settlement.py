@@ -89,17 +89,33 @@ def build_header(epoch: EpochRow, pool: PoolId) -> EpochHeader:
     )
 
 
+def is_known(repository: Repository, header: EpochHeader) -> bool:
+    """Return whether an epoch that the chain has was closed in this database."""
+    epoch = repository.get_epoch(header.epoch)
+    return epoch is not None and build_header(epoch, header.pool) == header
+
+
 def record_posted(repository: Repository, header: EpochHeader, record: EpochRecord, *, block: int) -> bool:
     """Note that the chain holds the epoch. The job `settle_epoch` then marks its submissions as settled.
 
     Returns False for an epoch that was not closed here.
     """
     epoch = repository.get_epoch(header.epoch)
-    if epoch is None or build_header(epoch, header.pool) != header:
+    if epoch is None or not is_known(repository, header):
         return False
     epoch.posted_block, epoch.header_hash, epoch.final_at = block, record.header_hash, record.final_at
     epoch.reward, epoch.cumulative = str(record.reward), str(record.cumulative)
     return True
+
+
+def mark_settled(repository: Repository, number: int, *, limit: int) -> bool:
+    """Mark at most `limit` submissions of an epoch on chain as settled. Return whether some may be left."""
+    if repository.mark_settled(number, limit=limit) == limit:
+        return True
+    epoch = repository.get_epoch(number)
+    if epoch is not None:
+        epoch.settled = True
+    return False
 
 
 def record_disabled(repository: Repository, *, number: int) -> None:

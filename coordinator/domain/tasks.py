@@ -19,7 +19,7 @@ from covey.protocol.status import (
     require_move,
 )
 
-MOST_AT_ONCE = 500
+MOST_AT_ONCE = 150
 """Maximum number of leases that begin or end in one transaction, so that others are not kept waiting."""
 COLLECT_SECONDS = 5.0
 """A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""

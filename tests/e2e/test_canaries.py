@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 import validator.enforcement
 import validator.loop
@@ -15,6 +16,7 @@ from covey.demo.cheats import QuantizedWeights
 from covey.demo.demo_network import POOL, DemoNetwork
 from covey.demo.participants import DemoOptions
 from covey.network.policy_loader import PolicyLoader
+from covey.protocol.api.public import SubmissionView
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
@@ -72,6 +74,11 @@ def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("weak_terms")
+def list_public(walk: Walk) -> list[SubmissionView]:
+    answer = views.list_submissions(walk.coordinator, 10)
+    return TypeAdapter(list[SubmissionView]).validate_json(answer.body)
+
+
 async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, participants=WatchedParticipants) as walk:
@@ -88,7 +95,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         submission = await judge(walk, 0)
         assert get_verdict(walk, submission.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
         assert (submission.state, submission.reason, submission.units) == (SubmissionState.VOID, Reason.CANARY, 0)
-        status = views.get_status(walk.coordinator)
+        status = walk.get_status()
         assert {who: (v.canaries, v.missed) for who, v in status.validators.items() if v.judged} == {honest: (1, 0)}
 
         nodes.append(await hand_in(walk, "worker-2"))
@@ -102,10 +109,10 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         paid = await judge(walk, 2)
         assert (paid.state, paid.units) == (SubmissionState.ACCEPTED, paid.receipt_units)
 
-        status = views.get_status(walk.coordinator)
+        status = walk.get_status()
         scores = {who: (v.judged, v.canaries, v.missed) for who, v in status.validators.items() if v.judged}
         assert scores == {honest: (1, 1, 0), lazy: (1, 1, 1), other: (1, 0, 0)}
-        shown = {view.node: view for view in views.list_submissions(walk.coordinator, 10)}
+        shown = {view.node: view for view in list_public(walk)}
         assert [shown[node].kind for node in nodes] == [CanaryKind.REJECT, CanaryKind.REJECT, CanaryKind.ORDINARY]
         for view in shown.values():
             opened = compute_canary_commitment(view.receipt_hash, view.salt, CanaryKind(view.kind))

@@ -113,11 +113,8 @@ def test_demo__eight_steps_with_cheats__learns_as_much_as_is_promised(folder):
 @pytest.mark.parametrize(
     ("environment", "steps"),
     [
-        ("mixture", 2),
-        *(
-            pytest.param(name, steps, marks=pytest.mark.full)
-            for name, steps in (("math", 24), ("code", 12), ("reasoning_gym:chain_sum", 24), ("mixture", 12))
-        ),
+        pytest.param(name, steps, marks=pytest.mark.full)
+        for name, steps in (("math", 24), ("code", 12), ("reasoning_gym:chain_sum", 24), ("mixture", 12))
     ],
 )
 def test_demo__environment__learns_its_tasks_and_catches_cheats_that_know_nothing_of_them(folder, environment, steps):

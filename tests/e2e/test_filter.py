@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import trainer.loop
-from coordinator.api import views
 from covey.demo.demo_network import POOL
 from covey.demo.participants import DemoOptions, Participants
 from covey.protocol.api.public import StepView
@@ -43,7 +42,7 @@ class DeadGroupsParticipants(FilteringParticipants):
 
 
 def get_step(walk: Walk, number: int = 0) -> StepView:
-    return views.get_status(walk.coordinator).steps[number]
+    return walk.get_status().steps[number]
 
 
 async def fill(walk: Walk) -> int:

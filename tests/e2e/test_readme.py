@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDES = (
     "run-a-pool.md",
     "run-a-relay.md",
+    "run-at-scale.md",
     "run-a-worker.md",
     "bring-a-data-set.md",
     "write-an-environment.md",

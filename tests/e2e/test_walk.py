@@ -110,6 +110,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
         await walk.follow()
+        walk.run_jobs()
         rows = list_submissions(walk)
         assert {r.state for r in rows} == {SubmissionState.SETTLED}
         units = sum(r.units for r in rows)

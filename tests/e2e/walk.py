@@ -25,6 +25,7 @@ import worker.app
 import worker.context
 from coordinator import chain_events, jobs
 from coordinator.api.application import build_api
+from coordinator.api.status_page import build_status
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
 from covey.demo.demo_network import DemoNetwork
@@ -33,6 +34,7 @@ from covey.engines.base import Engine
 from covey.environments.grader import GradingPool
 from covey.errors import TransientError
 from covey.network.entry import join
+from covey.protocol.api.public import StatusView
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import serve_http
 from covey.sandbox import Sandbox
@@ -106,6 +108,11 @@ class Walk:
         lines = map(json.loads, (self.trainer.config.home / "metrics.jsonl").read_text().splitlines())
         (update,) = [line for line in lines if (line["event"], line["step"]) == ("update", step)]
         return dict(update)
+
+    def get_status(self) -> StatusView:
+        """Return what the coordinator shows to the public."""
+        with self.coordinator.database.read() as rows:
+            return build_status(self.coordinator, rows)
 
     async def follow(self) -> None:
         """Let the coordinator read the chain to its head and send waiting transactions."""

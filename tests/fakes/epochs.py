@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow
-from coordinator.domain import epoch_closing
+from coordinator.domain import epoch_closing, settlement
 from coordinator.domain.settlement import Ledger
 from tests.fakes.pool import FakePool
 
@@ -28,4 +28,5 @@ def close_epoch(pool: FakePool, ledger: Ledger) -> Closed:
 
 def mark_settled(pool: FakePool) -> None:
     with pool.database.write() as rows:
-        rows.mark_settled(limit=1000)
+        for number in rows.list_unmarked():
+            settlement.mark_settled(rows, number, limit=1000)

@@ -17,7 +17,7 @@ from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet
 from covey.devnet import deploy as devnet
-from covey.devnet.anvil import find_anvil, start_anvil
+from covey.devnet.anvil import Anvil, find_anvil, start_anvil
 from covey.errors import OperatorError
 from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import hash_from_bytes
@@ -45,6 +45,7 @@ class Chain:
     deployment: Deployment
     contracts: Contracts
     wallets: dict[str, Wallet]
+    anvil: Anvil
 
     def address(self, name: str) -> str:
         return self.wallets[name].address
@@ -145,7 +146,7 @@ def open_chain() -> Iterator[Chain]:
         client.request("anvil_setBalance", wallets["deployer"].address, hex(100 * devnet.ETHER))
         deployment = deploy(anvil.url, wallets["deployer"])
         devnet.fund(deployment, wallets["deployer"], {wallet.address: 2_000_000 for wallet in wallets.values()})
-        yield Chain(client, deployment, Contracts(client, deployment), wallets)
+        yield Chain(client, deployment, Contracts(client, deployment), wallets, anvil)
     finally:
         anvil.stop()
 

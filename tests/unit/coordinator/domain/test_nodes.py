@@ -316,7 +316,7 @@ def settle(pool: FakePool, *receipts: str, epoch: int = 0) -> None:
         rows.put_into_epoch(epoch, receipts)
         rows.get_epoch(epoch).posted_block = 1
         rows.flush()
-        rows.mark_settled(limit=99)
+        rows.mark_settled(epoch, limit=99)
 
 
 # -- undrawn pay in flight

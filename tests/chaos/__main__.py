@@ -1,0 +1,222 @@
+"""Kills and deceives the processes of a coordinator at random, and then proves that every promise was kept.
+
+Nodes and validators work for some seconds while API and jobs are killed, the broker is emptied, the chain's node is
+stopped, and blocks with epochs and policies are taken back. Then the pool is ended and must settle. A seed repeats the
+same faults at the same times.
+
+Example: python -m tests.chaos --seeds 8
+"""
+
+import argparse
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.chain.structs import BondKind
+from covey.chain.wallet import save_key
+from covey.devnet import deploy
+from covey.errors import CoveyError, TransientError
+from covey.protocol.ids import PoolId, Step
+from covey.runtime.http import find_free_ports
+from tests.chaos.actors import Decider, Network, Record, run_node, run_validator
+from tests.chaos.promises import find_broken
+from tests.fakes.network import MIN_STAKE, create_pool, register
+from tests.fakes.pool import make_hash, make_params
+from tests.integration.chain.conftest import open_chain
+
+WORK_S, DRAIN_S = 22.0, 40.0
+"""Seconds of work with faults, and for which it may take to settle everything."""
+NODES = ("node", *(f"node-{number}" for number in range(2, 9)))
+BLOCKS_BEFORE = 80
+"""Blocks before the first task, so that no reorganisation takes the pool itself back."""
+
+
+class Chaos:
+    """One run. Example: `await Chaos(chain, pool, folder, seed=3).run()`."""
+
+    def __init__(self, chain: Any, pool: PoolId, folder: Path, *, seed: int) -> None:
+        self.chain, self.pool, self.folder = chain, pool, folder
+        self.random = random.Random(seed)
+        self.faults: list[str] = []
+        self.record = Record()
+        (self._port,) = find_free_ports(1)
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._settings = folder / "coordinator.toml"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def run(self) -> list[str]:
+        """Do everything. Returns a sentence for each promise that was broken."""
+        self._write_settings()
+        for role in ("serve", "jobs"):
+            self._start(role)
+        network = Network(
+            url=self.url,
+            chain_id=self.chain.deployment.chain_id,
+            pool=self.pool,
+            court=self.chain.deployment.slashing_court,
+            contributor=self.chain.address("contributor"),
+            record=self.record,
+        )
+        decide = Decider(every=7)
+        wallets = [deploy.derive_wallet("test", name) for name in NODES]
+        actors = [asyncio.create_task(run_node(network, wallet)) for wallet in wallets]
+        actors += [
+            asyncio.create_task(run_validator(network, self.chain.wallets[f"validator-{i}"], decide)) for i in range(3)
+        ]
+        try:
+            await self._break_things()
+            self.record.is_working = False
+            await asyncio.gather(*actors[: len(NODES)])
+            await self._settle(network)
+        finally:
+            self.record.is_over = True
+            await asyncio.gather(*actors, return_exceptions=True)
+            for process in self._processes.values():
+                process.kill()
+                process.wait()
+        return find_broken(self.chain, self.pool, self.folder / "home", self.record)
+
+    # -- faults
+
+    async def _break_things(self) -> None:
+        faults: list[Callable[[], None]] = [
+            lambda: self._kill("serve"),
+            lambda: self._kill("jobs"),
+            self._empty_broker,
+            self._stop_chain,
+            self._reorganise,
+            self._publish,
+        ]
+        end = time.monotonic() + WORK_S
+        await asyncio.sleep(3)
+        while time.monotonic() < end:
+            fault = self.random.choice(faults)
+            await asyncio.to_thread(fault)
+            await asyncio.sleep(self.random.uniform(0.2, 2.0))
+
+    def _kill(self, role: str) -> None:
+        self.faults.append(f"kill {role}")
+        self._processes[role].kill()
+        self._processes[role].wait()
+        self._start(role)
+
+    def _empty_broker(self) -> None:
+        self.faults.append("empty the broker")
+        for message in (self.folder / "home" / "broker" / "messages").glob("*.msg"):
+            message.unlink(missing_ok=True)
+
+    def _stop_chain(self) -> None:
+        seconds = self.random.uniform(0.5, 3)
+        self.faults.append(f"stop the chain's node for {seconds:.1f} s")
+        self.chain.anvil.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.chain.anvil.process.send_signal(signal.SIGCONT)
+
+    def _reorganise(self) -> None:
+        depth = self.random.choice((1, 2, 4, 8, 16))
+        self.faults.append(f"take {depth} blocks back")
+        self.chain.client.request("anvil_reorg", depth, [])
+
+    def _publish(self) -> None:
+        """Publish the next policy, again if a reorganisation has dropped it."""
+        policies = self.chain.contracts.policies
+        step = policies.steps_of(self.pool)
+        self.faults.append(f"publish policy {step}")
+        try:
+            self.chain.send("trainer", policies.publish(self.pool, Step(step), make_hash(f"policy {step}")))
+        except CoveyError as error:
+            self.faults.append(f"policy {step} was not published: {error.code}")
+
+    # -- the end
+
+    async def _settle(self, network: Network) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        await asyncio.to_thread(self.chain.send, "operator", self.chain.contracts.pools.end_pool(self.pool))
+        async with network.open(self.chain.wallets["node"]) as client:
+            while time.monotonic() < deadline:
+                try:
+                    if (await client.get_status()).settled:
+                        return
+                except TransientError:
+                    pass
+                await asyncio.sleep(0.25)
+
+    def _write_settings(self) -> None:
+        self.chain.deployment.save(self.folder / "deployment.json")
+        save_key(self.folder / "operator.key", deploy.derive_key("test", "operator"))
+        values = {"home": self.folder / "home", "deployment": self.folder / "deployment.json"}
+        values |= {"key_file": self.folder / "operator.key"}
+        lines = [f'{name} = "{value}"' for name, value in values.items()]
+        lines += [f"pool = {self.pool}", f"port = {self._port}"]
+        self._settings.write_text("\n".join(lines))
+
+    def read_log(self, role: str) -> list[str]:
+        """Return the last lines that a process has logged."""
+        return (self.folder / f"{role}.log").read_text(errors="replace").splitlines()[-12:]
+
+    def _start(self, role: str) -> None:
+        command = [sys.executable, "-m", "covey", "coordinator", role, "--config", str(self._settings)]
+        with (self.folder / f"{role}.log").open("ab") as log:
+            self._processes[role] = subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _register_others(chain: Any, pool: PoolId) -> None:
+    """Stake for all nodes, and register those that `create_pool` has not registered."""
+    stakes, amount = chain.contracts.stakes, len(NODES) * MIN_STAKE
+    chain.send("contributor", chain.contracts.token.approve(stakes.address, amount))
+    chain.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, amount))
+    for name in NODES[2:]:
+        register(chain, pool, name)
+
+
+def run_seed(seed: int) -> list[str]:
+    """Run one seed on a chain of its own. Returns what was broken, after the faults that led to it."""
+    params = make_params(
+        max_submission_bytes=24_576,
+        max_staleness=1,
+        groups_per_step=4000,
+        groups_per_task=1,
+        epoch_seconds=3,
+        epoch_leaves=40,
+        strikes_to_suspend=10_000,
+        lease_seconds=30,
+    )
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="covey-chaos-") as name, open_chain() as chain:
+        pool = create_pool(chain, params)
+        _register_others(chain, pool)
+        chain.client.request("anvil_mine", hex(BLOCKS_BEFORE))
+        chain.client.request("evm_setIntervalMining", 1)
+        chaos = Chaos(chain, pool, Path(name), seed=seed)
+        broken = asyncio.run(chaos.run())
+        count = len(chaos.record.promises)
+        print(
+            f"seed {seed}: {count} promises, {len(chaos.faults)} faults, {time.monotonic() - started:.0f} s", flush=True
+        )
+        if broken:
+            logs = [line for role in ("serve", "jobs") for line in chaos.read_log(role)]
+            for line in (*chaos.faults, *broken, *logs, *(f"{code}: {n}" for code, n in chaos.record.refusals.items())):
+                print(f"  {line}", flush=True)
+        return broken
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds; default: 1")
+    parser.add_argument("--first", type=int, default=0, help="first seed; default: 0")
+    options = parser.parse_args(arguments)
+    broken = [seed for seed in range(options.first, options.first + options.seeds) if run_seed(seed)]
+    if broken:
+        print(f"promises were broken with these seeds: {broken}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

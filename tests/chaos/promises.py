@@ -1,0 +1,83 @@
+"""What must hold after a run, computed from the chain and from the files that its epochs name."""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from covey.chain.history import History
+from covey.protocol import canonical
+from covey.protocol.ids import Hash, PoolId
+from covey.protocol.object_keys import build_epoch_key
+from tests.chaos.actors import Record
+from tests.fakes.network import PRICE
+
+
+def find_broken(chain: Any, pool: PoolId, home: Path, record: Record) -> list[str]:
+    """Return a sentence for everything that does not hold."""
+    return [
+        *_find_unsettled(home),
+        *_find_wrong_epochs(chain, pool, home, record),
+        *_find_wrong_transactions(chain, home),
+    ]
+
+
+def _find_unsettled(home: Path) -> Iterator[str]:
+    with sqlite3.connect(f"file:{home / 'coordinator.sqlite3'}?mode=ro", uri=True) as database:
+        states = dict(database.execute("SELECT state, COUNT(*) FROM submissions GROUP BY state"))
+        unposted = database.execute("SELECT COUNT(*) FROM epochs WHERE posted_block IS NULL").fetchone()[0]
+    if set(states) - {"SETTLED"} or unposted:
+        yield f"The pool did not settle in time: submissions {states}, {unposted} epochs that are not posted."
+
+
+def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record) -> Iterator[str]:
+    posted = History(client=chain.client, contracts=chain.contracts).list_epochs(pool)
+    if [event.epoch for event in posted] != list(range(len(posted))):
+        yield f"The epochs on chain are {[event.epoch for event in posted]}."
+    held: Counter[Hash] = Counter()
+    units = 0
+    rewards: dict[str, str] = {}
+    for event in posted:
+        data = (home / "store" / build_epoch_key(pool, event.header.data_hash)).read_bytes()
+        if canonical.sha256(data) != event.header.data_hash:
+            yield f"The file of epoch {event.epoch} does not have the hash that is on chain."
+        file = json.loads(data)
+        rewards = file["rewards"]
+        for leaf in file["leaves"]:
+            receipt_hash = leaf["receipt_hash"]
+            held[receipt_hash] += 1
+            units += leaf["units"]
+            promise = record.promises.get(receipt_hash)
+            if promise is not None and event.epoch > promise.latest_epoch:
+                yield f"{receipt_hash} is in epoch {event.epoch}, after {promise.latest_epoch}."
+    lost = set(record.promises) - set(held)
+    if lost:
+        yield f"{len(lost)} of {len(record.promises)} promised submissions are in no epoch, for example {min(lost)}."
+    doubled = [receipt_hash for receipt_hash, count in held.items() if count > 1]
+    if doubled:
+        yield f"{len(doubled)} submissions are in several epochs, for example {min(doubled)}."
+    if sum(map(int, rewards.values())) != units * PRICE:
+        yield f"The last epoch pays {rewards}, and all leaves together have {units} units."
+    if posted and posted[-1].record.cumulative != units * PRICE:
+        yield f"The ledger owes {posted[-1].record.cumulative}, and all leaves together have {units} units."
+    if not record.promises:
+        yield "Nothing was promised, so this run shows nothing."
+
+
+def _find_wrong_transactions(chain: Any, home: Path) -> Iterator[str]:
+    with sqlite3.connect(f"file:{home / 'coordinator.sqlite3'}?mode=ro", uri=True) as database:
+        intents = database.execute("SELECT key, state, nonce FROM intents").fetchall()
+    operator = chain.address("operator")
+    latest = int(chain.client.request("eth_getTransactionCount", operator, "latest"), 16)
+    pending = int(chain.client.request("eth_getTransactionCount", operator, "pending"), 16)
+    if latest != pending:
+        yield f"The operator has sent {pending} transactions, of which {latest} are mined."
+    nonces = Counter(nonce for _, state, nonce in intents if state == "mined")
+    doubled = [nonce for nonce, count in nonces.items() if count > 1]
+    if doubled:
+        yield f"Several transactions have the nonces {doubled}."
+    open_ones = [key for key, state, _ in intents if state in ("unsent", "signed")]
+    if open_ones:
+        yield f"These transactions are not mined: {open_ones[:5]}."
