@@ -1,5 +1,7 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, State, Validator
@@ -29,6 +31,8 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 
+_TRIES = 3
+"""Number of turns that one look tries to take, until the next commit."""
 SEEN_SECONDS = 10.0
 """A validator's sign of life is written at most this often."""
 router = APIRouter(prefix="/v1", tags=["validator"])
@@ -49,17 +53,25 @@ async def claim_validation(
 
     query = TurnQuery(validator, ctx.chain.validators, body.holding, body.free_turns)
 
-    def find(rows: Repository) -> tuple[ValidationOrder | None, bool]:
+    def find(rows: Repository) -> ValidationOrder | int | None:
+        """Return an order, or the id of a turn that may be taken."""
         found = judging.find_order(rows, ctx.params, query, now=ctx.clock())
-        return (None, False) if found is None else (_build_order(ctx, rows, found), found.place is not None)
+        if found is None or found.place is not None:
+            return None if found is None else found.turn.id
+        return _build_order(ctx, rows, found)
 
-    def claim(rows: Repository) -> ValidationOrder | None:
-        found = judging.claim_turn(rows, ctx.params, query, now=ctx.clock())
-        return None if found is None else _build_order(ctx, rows, found)
+    def take(turn: int, rows: Repository) -> ValidationOrder | None:
+        taken = judging.take_turn(rows, ctx.params, query, turn, now=ctx.clock())
+        return None if taken is None else _build_order(ctx, rows, taken)
 
     async def look() -> ValidationOrder | None:
-        order, is_new = await ctx.database.look(find)
-        return await ctx.database.run(claim) if is_new else order
+        found, tries = await ctx.database.look(find), _TRIES
+        while isinstance(found, int):
+            order, tries = await ctx.database.run(partial(take, found)), tries - 1
+            if order is not None or not tries:
+                return order
+            found = await ctx.database.look(find)  # Another validator was faster.
+        return found
 
     await note_validator(ctx, validator)
     with call_when_gone(request.receive, leave):

@@ -75,6 +75,21 @@ class JudgingQueries:
         )
         self.session.execute(promised.values(look_at=0.0))
 
+    def count_held(self, validator: str) -> int:
+        """Number of turns that a validator has taken and not committed to."""
+        query = select(func.count()).select_from(JudgementRow)
+        return (
+            self.session.scalar(
+                query.where(
+                    JudgementRow.validator == validator,
+                    JudgementRow.commitment.is_(None),
+                    JudgementRow.verdict.is_(None),
+                    JudgementRow.lapsed.is_(False),
+                )
+            )
+            or 0
+        )
+
     def list_turns(
         self, validator: str | None, *, after: int = 0, limit: int = 64
     ) -> Sequence[tuple[JudgementRow, SubmissionRow]]:

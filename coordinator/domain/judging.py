@@ -130,12 +130,29 @@ def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, 
     return None
 
 
-def claim_turn(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> Order | None:
-    """Return the next order for a validator like `find_order`, and give it the turn if that is new."""
-    found = find_order(repository, params, query, now=now)
-    if found is not None and found.place is not None:
-        panel.take(params, found.row, found.turn, validator=query.validator, place=found.place, now=now)
-    return found
+def take_turn(
+    repository: Repository, params: PoolParams, query: TurnQuery, judgement: int, *, now: float
+) -> Order | None:
+    """Give a validator the free turn that `find_order` has found for it. None if it may not take it any more."""
+    turn = repository.get_judgement(judgement)
+    if turn is None or turn.validator is not None or turn.lapsed:
+        return None
+    row = _require_submission(repository, turn)
+    if repository.count_held(query.validator) >= panel.MOST_HELD or row.state is not SubmissionState.SUBMITTED:
+        return None
+    place = panel.find_place(
+        params,
+        row,
+        turn,
+        validator=query.validator,
+        validators=query.validators,
+        standing=repository.list_validators(),
+        now=now,
+    )
+    if place is None:
+        return None
+    panel.take(params, row, turn, validator=query.validator, place=place, now=now)
+    return Order("judge", turn, row, place)
 
 
 def record_commit(

@@ -261,8 +261,11 @@ class FakePool:
         self.ask(validator)
         with self.database.write() as rows:
             query = TurnQuery(self.validators[validator], self.validators, holding, free_turns)
-            turn = judging.claim_turn(rows, self.params, query, now=self.now)
-            return None if turn is None else (turn.kind, turn.turn.id)
+            order = judging.find_order(rows, self.params, query, now=self.now)
+            if order is not None and order.place is not None:
+                order = judging.take_turn(rows, self.params, query, order.turn.id, now=self.now)
+                assert order is not None, "nobody else takes turns here"
+            return None if order is None else (order.kind, order.turn.id)
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
         row = self.submission(about)

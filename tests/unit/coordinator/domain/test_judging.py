@@ -287,7 +287,7 @@ def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(pool: Fak
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
 
 
-def test_claim_turn__all_have_committed__is_to_be_revealed_although_its_poll_began_before(pool: FakePool):
+def test_take_turn__all_have_committed__is_to_be_revealed_although_its_poll_began_before(pool: FakePool):
     """The poll of a validator that still judges is open until then, and would end without an order."""
     receipt_hash = hand_in_proven(pool, audit_rate=1.0)
     turns = [pool.claim(number)[1] for number in range(pool.params.quorum)]

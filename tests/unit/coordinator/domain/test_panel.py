@@ -48,7 +48,7 @@ def test_compute_turn_order__300_receipts__all_orders_are_alike():
     )
 
 
-def test_claim_turn__one_asks_first_and_often__gets_no_more_than_its_share(undrawn: FakePool):
+def test_take_turn__one_asks_first_and_often__gets_no_more_than_its_share(undrawn: FakePool):
     won = Counter()
     for _ in range(12):
         receipt_hash = undrawn.work("a")
@@ -62,7 +62,7 @@ def test_claim_turn__one_asks_first_and_often__gets_no_more_than_its_share(undra
     assert won[0] < 10, f"the fastest won {won[0]} of 12; 4 are expected"
 
 
-def test_claim_turn__drawn_validator_sleeps__the_next_one_may_take_it_after_turn_seconds(undrawn: FakePool):
+def test_take_turn__drawn_validator_sleeps__the_next_one_may_take_it_after_turn_seconds(undrawn: FakePool):
     receipt_hash = undrawn.work("a")
     undrawn.dispatch()
     undrawn.ask(0, 1, 2)
@@ -74,7 +74,7 @@ def test_claim_turn__drawn_validator_sleeps__the_next_one_may_take_it_after_turn
     assert undrawn.claim(first) is None, "it is taken"
 
 
-def test_claim_turn__validator_that_is_away__delays_nobody(undrawn: FakePool):
+def test_take_turn__validator_that_is_away__delays_nobody(undrawn: FakePool):
     receipt_hash = undrawn.work("a")
     undrawn.dispatch()
     undrawn.ask(0, 1, 2)
@@ -87,14 +87,14 @@ def test_claim_turn__validator_that_is_away__delays_nobody(undrawn: FakePool):
     assert undrawn.claim(first) is None
 
 
-def test_claim_turn__two_seats__are_the_first_two_of_the_order(submitted: tuple[FakePool, str]):
+def test_take_turn__two_seats__are_the_first_two_of_the_order(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
     pool.ask(*range(5))
     order = get_order(pool, receipt_hash)
     assert [pool.claim(i) is not None for i in order[::-1]] == [False, False, False, True, True]
 
 
-def test_claim_turn__same_validator__never_judges_twice(submitted: tuple[FakePool, str]):
+def test_take_turn__same_validator__never_judges_twice(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
     kind, judgement = pool.claim(0)
     assert kind == "judge"
@@ -103,7 +103,7 @@ def test_claim_turn__same_validator__never_judges_twice(submitted: tuple[FakePoo
     assert pool.claim(1)[0] == "judge"
 
 
-def test_claim_turn__not_a_validator_of_the_pool__gets_none(submitted: tuple[FakePool, str]):
+def test_take_turn__not_a_validator_of_the_pool__gets_none(submitted: tuple[FakePool, str]):
     pool, _ = submitted
     pool.validators.append(make_address("stranger"))
     assert pool.claim(5) is not None
@@ -115,7 +115,7 @@ def test_claim_turn__not_a_validator_of_the_pool__gets_none(submitted: tuple[Fak
 # -- turns in hand
 
 
-def test_claim_turn__answer_lost__offers_the_same_on_the_same_clock(submitted: tuple[FakePool, str]):
+def test_take_turn__answer_lost__offers_the_same_on_the_same_clock(submitted: tuple[FakePool, str]):
     pool, _ = submitted
     first = pool.claim(0)
     pool.now += 20
@@ -128,7 +128,7 @@ def test_claim_turn__answer_lost__offers_the_same_on_the_same_clock(submitted: t
     assert again != first[1], "the turn lapsed; the validator may be asked again"
 
 
-def test_claim_turn__room_for_several__holds_as_many_as_it_says(undrawn: FakePool):
+def test_take_turn__room_for_several__holds_as_many_as_it_says(undrawn: FakePool):
     for _ in range(3):
         undrawn.work("a")
     undrawn.dispatch()
@@ -140,7 +140,7 @@ def test_claim_turn__room_for_several__holds_as_many_as_it_says(undrawn: FakePoo
     assert len(set(held)) == 2
 
 
-def test_claim_turn__hoarder__holds_a_bounded_number(undrawn: FakePool):
+def test_take_turn__hoarder__holds_a_bounded_number(undrawn: FakePool):
     for _ in range(panel.MOST_HELD + 2):
         undrawn.work("a")
     undrawn.dispatch()
@@ -350,7 +350,7 @@ def test_dispatch__confirmed_in_a_pool_of_one_validator__one_verdict_decides(poo
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
 
 
-def test_claim_turn__drawn_validator_is_busy__another_one_does_not_decide_alone(undrawn: FakePool):
+def test_take_turn__drawn_validator_is_busy__another_one_does_not_decide_alone(undrawn: FakePool):
     """Under load all turns wait: one that took them at once, without a check, would decide about nearly all work."""
     receipt_hash = undrawn.work("a")
     undrawn.dispatch()
@@ -371,7 +371,7 @@ def test_claim_turn__drawn_validator_is_busy__another_one_does_not_decide_alone(
     assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
 
 
-def test_claim_turn__drawn_validator_is_away__the_next_one_decides_alone(undrawn: FakePool):
+def test_take_turn__drawn_validator_is_away__the_next_one_decides_alone(undrawn: FakePool):
     receipt_hash = undrawn.work("a")
     undrawn.dispatch()
     _, second, third = get_order(undrawn, receipt_hash)
