@@ -61,9 +61,14 @@ class TaskQueries:
         result = cast("CursorResult[Any]", self.session.execute(outdated.values(state=TaskState.EXPIRED)))
         return result.rowcount
 
-    def list_overdue(self, now: float, *, limit: int) -> Sequence[TaskRow]:
-        """Leased tasks whose time to collect or to hand in is over."""
-        is_over = or_(TaskRow.ends_at <= now, and_(TaskRow.ends_at.is_(None), TaskRow.offered_until <= now))
+    def list_overdue(self, now: float, *, silent_since: float, limit: int) -> Sequence[TaskRow]:
+        """Leased tasks whose time to collect or to hand in is over, or whose nodes were last heard before a time."""
+        silent = select(NodeRow.address).where(NodeRow.address == TaskRow.node, NodeRow.seen_at < silent_since)
+        is_over = or_(
+            TaskRow.ends_at <= now,
+            and_(TaskRow.ends_at.is_(None), TaskRow.offered_until <= now),
+            and_(TaskRow.collected_at < silent_since, silent.exists()),
+        )
         query = select(TaskRow).where(TaskRow.state == TaskState.ASSIGNED, is_over)
         return self.session.scalars(query.order_by(TaskRow.id).limit(limit)).all()
 

@@ -27,7 +27,7 @@ class Health(StrEnum):
     UNHEALTHY = "unhealthy"
     """It was silent for `UNHEALTHY_SECONDS`."""
     DEAD = "dead"
-    """It was silent for `nodes.INSTANCE_SECONDS`, so another worker may take its place and its leases."""
+    """It was silent for `nodes.INSTANCE_SECONDS`. Its leases end, and another worker may take its place."""
 
 
 class Idleness(NamedTuple):

@@ -15,6 +15,13 @@ from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 
+HEARD, LISTENING = "heard", "listening"
+"""Names of facts: when any node was heard last, and since when nodes are heard without a gap, in Unix seconds."""
+_NOTE_SECONDS = 5.0
+"""Minimum time between two notes of the former."""
+GAP_SECONDS = 30.0
+"""Seconds without a sign of any node after which it is the coordinator that cannot hear."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
@@ -68,7 +75,28 @@ def record_signs(
         if sign.wait_s:
             change |= {"free_slots": sign.free_slots, "waiting_until": now + sign.wait_s}
     repository.update_nodes(list(changes.values()))
+    if changes:
+        note_hearing(repository, now)
     return results
+
+
+def note_hearing(repository: Repository, now: float) -> None:
+    """Note that nodes are heard. After a gap they are heard anew: this process was down, or cut off from all nodes."""
+    gap = now - repository.get_fact(HEARD)
+    if gap > GAP_SECONDS:
+        repository.set_fact(LISTENING, int(now))
+    if gap > _NOTE_SECONDS:
+        repository.set_fact(HEARD, int(now))
+
+
+def find_silent_since(repository: Repository, now: float) -> float:
+    """Return the time before which the nodes that are dead now were last heard. 0 if none is.
+
+    A node is dead only if others were heard all the time since.
+    """
+    dead_before = now - nodes.INSTANCE_SECONDS
+    is_hearing = now - repository.get_fact(HEARD) <= GAP_SECONDS and repository.get_fact(LISTENING) <= dead_before
+    return dead_before if is_hearing else 0.0
 
 
 def _require_served(repository: Repository, row: NodeRow, *, terms: PoolTerms, pool: PoolId, count: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, scheduling
+from coordinator.domain import nodes, presence, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Address, LeaseId, TaskId
@@ -118,12 +118,14 @@ def collect_tasks(
 
 
 def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
-    """End overdue leases and outdated tasks, plan others in their place, and let nodes that dropped a lease pause.
+    """End overdue leases and those of dead nodes, and outdated tasks. Plan others in their place, and let nodes that
+    dropped a lease pause.
 
     Returns how many ended. At most `limit` leases end at once.
     """
     ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
-    overdue = repository.list_overdue(now, limit=limit)
+    silent_since = presence.find_silent_since(repository, now)
+    overdue = repository.list_overdue(now, silent_since=silent_since, limit=limit)
     loaded = repository.load_nodes({task.node for task in overdue if task.node is not None})
     rows = {row.address: row for row in loaded if isinstance(row, NodeRow)}
     for task in overdue:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from coordinator.db.models import TaskRow
 from coordinator.domain import nodes, stakes
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.stakes import Stake
@@ -104,7 +105,48 @@ def test_record_signs__ten_times_as_many_nodes__need_no_more_queries(pool: FakeP
             event.remove(engine, "before_cursor_execute", listener)
         return len(statements)
 
+    record(pool, claim(names[0]))
     pool.now += 1
     few = count([claim(name) for name in names[:5]])
     pool.now += 1
     assert count([claim(name) for name in names]) == few
+
+
+# -- dead nodes
+
+
+def hear_others(pool: FakePool, seconds: int) -> None:
+    """Another node is heard every ten seconds."""
+    for _ in range(seconds // 10):
+        pool.now += 10
+        pool.wait("b", seconds=0)
+
+
+def lease_for_long(pool: FakePool) -> TaskRow:
+    pool.params = pool.params.model_copy(update={"lease_seconds": 3600})
+    pool.register("a", "b")
+    pool.publish(0)
+    return pool.lease("a")
+
+
+def test_expire_leases__node_is_dead__its_lease_ends_before_its_time(pool: FakePool):
+    lease_for_long(pool)
+    hear_others(pool, 120)
+    assert pool.expire() == 0
+    hear_others(pool, 10)
+    assert pool.expire() == 1
+    assert pool.node("a").dropped == 1
+
+
+def test_expire_leases__nobody_was_heard_meanwhile__nobody_is_dead(pool: FakePool):
+    """The coordinator was down or cut off. What was leased may still be handed in when it is back."""
+    lease_for_long(pool)
+    pool.now += 600
+    assert pool.expire() == 0
+    hear_others(pool, 30)
+    assert pool.expire() == 0, "node a has had no time to be heard"
+    pool.wait("a", seconds=0)
+    hear_others(pool, 110)
+    assert pool.expire() == 0
+    hear_others(pool, 20)
+    assert pool.expire() == 1
