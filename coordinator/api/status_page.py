@@ -30,8 +30,10 @@ def build_status(ctx: Context, repository: Repository) -> StatusView:
         submissions=repository.count_by_state(SubmissionRow),
         reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
         nodes={
-            Address(n.address): NodeView(contributor=Address(n.contributor), suspended=n.barred, accepted=n.accepted)
-            for n in repository.list_nodes()
+            Address(each.address): NodeView(
+                contributor=Address(each.contributor), suspended=each.barred, accepted=each.accepted
+            )
+            for each in repository.list_standings()
         },
         validators=dict(canary_scores.count_scores(repository)),
         epochs=tuple(_describe_epoch(epoch) for epoch in epochs if not epoch_closing.is_closing(epoch)),

@@ -215,7 +215,7 @@ class SubmissionRow(Base):
     __table_args__ = (
         UniqueConstraint("task", "lease"),
         Index("ix_submissions_state", "state", "look_at"),
-        Index("ix_submissions_contributor", "contributor", "epoch"),
+        Index("ix_submissions_contributor", "contributor", "epoch", "units"),
         Index("ix_submissions_contributor_task", "contributor", "task"),
         Index("ix_submissions_node_task", "node", "task"),
         Index("ix_submissions_state_task", "state", "task"),

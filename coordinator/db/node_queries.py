@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -23,6 +23,21 @@ def cut(values: Collection[Key]) -> Iterator[Sequence[Key]]:
         yield ordered[start : start + _PART]
 
 
+class NodeStanding(NamedTuple):
+    """What is public of a node. Example: NodeStanding("0x...", "0x...", "rejected", False, 12)."""
+
+    address: str
+    contributor: str
+    suspended: str
+    removed: bool
+    accepted: int
+
+    @property
+    def barred(self) -> str:
+        """Why nothing is assigned to the node, as `NodeRow.barred`."""
+        return self.suspended or ("removed" if self.removed else "")
+
+
 class NodeQueries:
     """The part of the repository that is about who works."""
 
@@ -33,6 +48,11 @@ class NodeQueries:
 
     def list_nodes(self) -> Sequence[NodeRow]:
         return self.session.scalars(select(NodeRow).order_by(NodeRow.address)).all()
+
+    def list_standings(self) -> list[NodeStanding]:
+        """What is public of all nodes, by address."""
+        columns = (NodeRow.address, NodeRow.contributor, NodeRow.suspended, NodeRow.removed, NodeRow.accepted)
+        return [NodeStanding(*row) for row in self.session.execute(select(*columns).order_by(NodeRow.address))]
 
     def list_nodes_of(self, contributor: str) -> Sequence[NodeRow]:
         return self.session.scalars(

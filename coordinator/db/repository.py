@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, literal_column, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
@@ -223,13 +223,13 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
             .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
             .where(
                 SubmissionRow.state != SubmissionState.SUBMITTED,
-                SubmissionRow.canary > 0,
+                SubmissionRow.canary > literal_column("0"),  # SQLite finds the index by the text of its condition.
                 SubmissionRow.audited.is_(True),
                 JudgementRow.verdict.is_not(None),
                 JudgementRow.lapsed.is_(False),
             )
         )
-        return [(row[0], row[1]) for row in self.session.execute(query.order_by(JudgementRow.id))]
+        return [(row[0], row[1]) for row in self.session.execute(query)]
 
     # -- cases
 

@@ -9,16 +9,16 @@ in it, and `record_closed` writes the roots. After a crash the next try goes on 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
 from coordinator.domain.settlement import SPARE_EPOCHS, Ledger, build_header, build_work_leaf, get_next_number
 from covey.protocol import canonical, merkle
-from covey.protocol.epochs import EpochHeader
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address
 
-SLICE = 250
+SLICE = 150
 """Maximum number of rows that one transaction writes."""
 
 
@@ -71,7 +71,7 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
             "epoch": number,
             "pool": ledger.pool,
             "previous_hash": previous_hash,
-            "leaves": [asdict(leaf) for leaf in leaves],
+            "leaves": [{name: getattr(leaf, name) for name in WorkLeaf.__slots__} for leaf in leaves],
             "rewards": {contributor: str(amount) for contributor, amount in rewards.items()},
         }
     )

@@ -10,11 +10,11 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, Protocol
 
 from eth_hash.auto import keccak
-from eth_utils.address import is_checksum_address
 
 from covey.errors import ProtocolError
+from covey.protocol.abi_words import encode_address, encode_word
 from covey.protocol.accounts import SignableMessage
-from covey.protocol.ids import Address, Hash, hash_from_bytes, hash_to_bytes, is_hash
+from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.protocol.recovery import recover_address
 
 DOMAIN_VERSION = "2"
@@ -109,14 +109,14 @@ def _compute_digest(message: Message, domain: Domain) -> bytes:
 def _compute_separator(domain: Domain) -> bytes:
     kind = "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
     values = (keccak(kind.encode()), keccak(b"Covey"), keccak(DOMAIN_VERSION.encode()))
-    return keccak(b"".join(values) + domain.chain_id.to_bytes(32, "big") + _encode_address(domain.contract))
+    return keccak(b"".join(values) + domain.chain_id.to_bytes(32, "big") + encode_address(domain.contract))
 
 
 def _hash_struct(message: Message) -> bytes:
     """Return hashStruct(message). All fields are of one word each: numbers, addresses and hashes."""
     words = [_compute_type_hash(type(message))]
     for name, kind in message.TYPES.items():
-        word = _encode_value(kind, getattr(message, name))
+        word = encode_word(kind, getattr(message, name))
         if word is None:
             raise ProtocolError("bad_message", f"the field {name} of {type(message).__name__} is not a valid {kind}")
         words.append(word)
@@ -127,26 +127,6 @@ def _hash_struct(message: Message) -> bytes:
 def _compute_type_hash(kind: type[Message]) -> bytes:
     fields = ",".join(f"{solidity} {_to_camel(name)}" for name, solidity in kind.TYPES.items())
     return keccak(f"{kind.__name__}({fields})".encode())
-
-
-def _encode_value(kind: str, value: object) -> bytes | None:
-    """Return a value as a word of 32 bytes. None if it does not fit its type."""
-    if kind.startswith("uint"):
-        is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << int(kind[4:])
-        return value.to_bytes(32, "big") if is_number and isinstance(value, int) else None
-    if not isinstance(value, str):
-        return None
-    if kind == "address":
-        return _encode_address(value) if _is_checksummed(value) else None
-    return hash_to_bytes(Hash(value)) if is_hash(value) else None
-
-
-def _encode_address(address: str) -> bytes:
-    return bytes(12) + bytes.fromhex(address[2:])
-
-
-_is_checksummed = lru_cache(maxsize=1 << 16)(is_checksum_address)
-"""Whether an address is checksummed. Those of nodes and contributors come again and again."""
 
 
 def _to_camel(name: str) -> str:

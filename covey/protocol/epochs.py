@@ -1,12 +1,13 @@
 """Contents of an epoch: one leaf per countersigned submission, and the header, whose hash is on chain."""
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from eth_abi.abi import encode
-from eth_utils.crypto import keccak
+from eth_hash.auto import keccak
 
-from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes
-from covey.protocol.merkle import compute_leaf
+from covey.protocol.abi_words import encode_word
+from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_from_bytes
+from covey.protocol.merkle import hash_leaf
 
 _LEAF_TYPES = [
     *("bytes32", "bytes32", "address", "address", "uint256", "uint64"),
@@ -36,7 +37,7 @@ class WorkLeaf:
 
     def compute_hash(self) -> bytes:
         """Return the 32-byte hash of the leaf: keccak256 applied twice to its ABI encoding."""
-        return compute_leaf(_LEAF_TYPES, _to_abi(astuple(self)))
+        return hash_leaf(_encode(_LEAF_TYPES, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,15 @@ class EpochHeader:
 
     def compute_hash(self) -> Hash:
         """Return keccak256(abi.encode(fields)), as EpochLedger computes it."""
-        return hash_from_bytes(keccak(encode(_HEADER_TYPES, _to_abi(astuple(self)))))
+        return hash_from_bytes(keccak(_encode(_HEADER_TYPES, self)))
 
 
-def _to_abi(values: tuple[str | int, ...]) -> list[str | int | bytes]:
-    return [hash_to_bytes(v) if isinstance(v, str) and len(v) == 66 else v for v in values]
+def _encode(types: Sequence[str], content: WorkLeaf | EpochHeader) -> bytes:
+    """Return the ABI encoding of all fields. Raises ValueError if a field does not fit its type."""
+    words = []
+    for kind, name in zip(types, content.__slots__, strict=True):
+        value = getattr(content, name)
+        if (word := encode_word(kind, value)) is None:
+            raise ValueError(f"the field {name} is {value!r}, which is not a valid {kind}")
+        words.append(word)
+    return b"".join(words)

@@ -13,7 +13,7 @@ _INDEXES = {
     "ix_tasks_state_collected_at": ("tasks", ["state", "collected_at", "node"]),
     "ix_tasks_state_policy_version": ("tasks", ["state", "policy_version", "id"]),
     "ix_submissions_state": ("submissions", ["state", "look_at"]),
-    "ix_submissions_contributor": ("submissions", ["contributor", "epoch"]),
+    "ix_submissions_contributor": ("submissions", ["contributor", "epoch", "units"]),
     "ix_submissions_contributor_task": ("submissions", ["contributor", "task"]),
     "ix_submissions_node_task": ("submissions", ["node", "task"]),
     "ix_submissions_state_task": ("submissions", ["state", "task"]),
