@@ -126,18 +126,14 @@ def close_epoch(ctx: Context, number: int) -> None:
         chosen = epoch_closing.choose_leaves(repository, ctx.ledger, number)
     for start in range(0, len(chosen), epoch_closing.SLICE):
         with ctx.database.write() as repository:
-            repository.put_into_epoch(number, chosen[start : start + epoch_closing.SLICE])
+            if not epoch_closing.put_leaves(repository, number, chosen[start : start + epoch_closing.SLICE]):
+                return
     with ctx.database.read() as repository:
         closed = epoch_closing.build_epoch(repository, ctx.ledger, number)
     ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
     with ctx.database.write() as repository:
-        repository.clear_rewards(number)
-    for rewards in epoch_closing.list_slices(closed.rewards):
-        with ctx.database.write() as repository:
-            repository.add_rewards(number, rewards)
-    with ctx.database.write() as repository:
         if not epoch_closing.record_closed(repository, closed):
-            get_logger().warning("an epoch was disabled meanwhile, so this one is computed again", epoch=number)
+            get_logger().warning("an epoch was changed while it was computed, so it is computed again", epoch=number)
 
 
 def mark_settled(ctx: Context) -> None:

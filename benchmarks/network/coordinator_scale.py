@@ -101,6 +101,8 @@ def measure_closing(url: str, pool: BenchmarkPool, folder: Path, leaves: int) ->
         started = time.monotonic()
         with database.write() as rows:
             number = epoch_closing.begin_epoch(rows, now=time.time())
+        if number is None:
+            raise RuntimeError("an epoch is open already")
         jobs.close_epoch(ctx, number)  # type: ignore[arg-type]
         seconds = time.monotonic() - started
         with database.read() as rows:

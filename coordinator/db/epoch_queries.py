@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.db.models import EpochRow, RewardRow, SubmissionRow
 from coordinator.db.node_queries import cut
+from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
 
@@ -65,6 +66,11 @@ class EpochQueries:
     def sum_units(self, epoch: int) -> int:
         """Units of all submissions of an epoch."""
         return self.session.scalar(select(func.sum(SubmissionRow.units)).where(SubmissionRow.epoch == epoch)) or 0
+
+    def count_leaves(self, epoch: int) -> int:
+        """Number of the submissions of an epoch."""
+        query = select(func.count()).select_from(SubmissionRow).where(SubmissionRow.epoch == epoch)
+        return self.session.scalar(query) or 0
 
     def put_into_epoch(self, epoch: int, receipt_hashes: Collection[str]) -> None:
         """Put submissions that no epoch holds into one."""
@@ -153,7 +159,7 @@ class EpochQueries:
     def clear_rewards(self, epoch: int) -> None:
         self.session.execute(delete(RewardRow).where(RewardRow.epoch == epoch))
 
-    def add_rewards(self, epoch: int, rewards: Mapping[str, int]) -> None:
+    def add_rewards(self, epoch: int, rewards: Mapping[Address, int]) -> None:
         """Add what contributors had earned in all by the end of an epoch, by one statement."""
         rows = [{"epoch": epoch, "contributor": who, "cumulative": str(amount)} for who, amount in rewards.items()]
         if rows:

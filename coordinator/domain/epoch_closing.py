@@ -5,10 +5,11 @@ so anyone can compute both roots again.
 
 An epoch may hold any number of submissions, so it closes in steps that each write little. `begin_epoch` adds its row
 without roots. `put_leaves` puts submissions into it, a slice at a time. `build_epoch` computes everything from what is
-in it, and `record_closed` writes the roots. After a crash the next try goes on with what is in the epoch.
+in it, and `record_closed` writes rewards and roots. After a crash the next try goes on with what is in the epoch.
+Several processes may do all this at once: the first one that records closes the epoch, and nothing enters it any more.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow
@@ -19,7 +20,7 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address
 
 SLICE = 150
-"""Maximum number of rows that one transaction writes."""
+"""Maximum number of submissions that one transaction changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,14 @@ class ClosedEpoch:
     """Numbers of the epochs whose submissions are not counted."""
 
 
-def begin_epoch(repository: Repository, *, now: float) -> int:
-    """Add the row of the next epoch, which holds nothing yet. Returns its number."""
-    number = get_next_number(repository)
-    return repository.require_epoch(number, closed_at=now).number
+def begin_epoch(repository: Repository, *, now: float) -> int | None:
+    """Add the row of the next epoch, which holds nothing yet, and return its number.
+
+    Returns None if another process has begun one, or if one is not posted yet.
+    """
+    if repository.list_unposted():
+        return None
+    return repository.require_epoch(get_next_number(repository), closed_at=now).number
 
 
 def is_closing(epoch: EpochRow) -> bool:
@@ -57,6 +62,15 @@ def choose_leaves(repository: Repository, ledger: Ledger, number: int) -> list[s
             units += count
             chosen.append(receipt_hash)
     return chosen
+
+
+def put_leaves(repository: Repository, number: int, receipt_hashes: Sequence[str]) -> bool:
+    """Put submissions that no epoch holds into one. Return False if it is closed already."""
+    epoch = repository.get_epoch(number)
+    if epoch is None or not is_closing(epoch):
+        return False
+    repository.put_into_epoch(number, receipt_hashes)
+    return True
 
 
 def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
@@ -88,21 +102,19 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
     return ClosedEpoch(header=header, data=data, rewards=rewards, disabled=tuple(repository.list_disabled()))
 
 
-def list_slices(rewards: Mapping[Address, int]) -> Iterator[dict[str, int]]:
-    """Cut rewards into as many as one transaction writes."""
-    items = list(rewards.items())
-    for start in range(0, len(items), SLICE):
-        yield dict(items[start : start + SLICE])
-
-
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
-    """Write the roots of an epoch whose rewards are recorded, which closes it.
+    """Write rewards and roots of an epoch, which closes it.
 
-    Returns False if an epoch was disabled since `build_epoch`, which changes what everybody has earned.
+    Returns False if another process has closed it, or if an epoch was disabled or a submission was added since
+    `build_epoch`, so that it has to be computed again.
     """
     header, epoch = closed.header, repository.get_epoch(closed.header.epoch)
-    if epoch is None or tuple(repository.list_disabled()) != closed.disabled:
+    if epoch is None or not is_closing(epoch) or tuple(repository.list_disabled()) != closed.disabled:
         return False
+    if repository.count_leaves(header.epoch) != header.leaf_count:
+        return False
+    repository.clear_rewards(header.epoch)
+    repository.add_rewards(header.epoch, closed.rewards)
     epoch.work_root, epoch.reward_root = header.work_root, header.reward_root
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
     epoch.leaf_count, epoch.units = header.leaf_count, header.units

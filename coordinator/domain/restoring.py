@@ -49,7 +49,7 @@ def import_epoch(repository: Repository, header: EpochHeader, data: bytes, *, no
     repository.flush()
     for leaf in file["leaves"]:
         _import_leaf(repository, header.epoch, leaf, now=now)
-    repository.add_rewards(header.epoch, {who: int(amount) for who, amount in file["rewards"].items()})
+    repository.add_rewards(header.epoch, {Address(who): int(amount) for who, amount in file["rewards"].items()})
 
 
 def _read(header: EpochHeader, data: bytes) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow
 from coordinator.domain import epoch_closing, settlement
-from coordinator.domain.settlement import Ledger
+from coordinator.domain.settlement import Ledger, get_next_number
 from tests.fakes.pool import FakePool
 
 
@@ -17,11 +17,9 @@ class Closed:
 def close_epoch(pool: FakePool, ledger: Ledger) -> Closed:
     """Close the next epoch in one transaction."""
     with pool.database.write() as rows:
-        number = epoch_closing.begin_epoch(rows, now=pool.now)
-        rows.put_into_epoch(number, epoch_closing.choose_leaves(rows, ledger, number))
+        number = rows.require_epoch(get_next_number(rows), closed_at=pool.now).number  # Others may be unposted.
+        assert epoch_closing.put_leaves(rows, number, epoch_closing.choose_leaves(rows, ledger, number))
         closed = epoch_closing.build_epoch(rows, ledger, number)
-        for rewards in epoch_closing.list_slices(closed.rewards):
-            rows.add_rewards(number, rewards)
         assert epoch_closing.record_closed(rows, closed)
         return Closed(rows.get_epoch(number), closed.data)
 
