@@ -18,6 +18,7 @@ from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
 from covey.errors import ProtocolError, TransientError
+from covey.protocol import canonical
 from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
@@ -105,7 +106,8 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
 def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[int, bytes]:
     """Return the files of posted epochs that this database does not have, by number.
 
-    They were posted after the backup from which the database was restored. Files that the store lacks are left out.
+    They were posted after the backup from which the database was restored. Files that the store lacks, or that are
+    damaged, are left out.
     """
     found = () if progress is None else progress.events
     posted = [event for event in found if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool]
@@ -117,7 +119,9 @@ def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[i
     for event in foreign:
         key = build_epoch_key(ctx.config.pool, event.header.data_hash)
         with suppress(ProtocolError):  # `on_epoch_posted` says it.
-            files[event.epoch] = ctx.store.get(key, max_bytes=MAX_EPOCH_BYTES)
+            data = ctx.store.get(key, max_bytes=MAX_EPOCH_BYTES)
+            if canonical.sha256(data) == event.header.data_hash:
+                files[event.epoch] = data
     return files
 
 

@@ -1,4 +1,4 @@
-"""What each Celery job does: one transaction on the rows, then the kicks that follow from it.
+"""What each Celery job does: short transactions on the rows, then the kicks that follow from them.
 
 Registered by `celery_app.run_jobs` in the jobs process.  Every job may run twice or late without harm.
 """
@@ -120,16 +120,20 @@ def settle_epoch(ctx: Context) -> None:
 def close_epoch(ctx: Context, number: int) -> None:
     """Put submissions into an epoch, compute its roots, and put its file into the store before the roots are recorded.
 
-    Its intent commits together with the roots. Each transaction writes little, so that nobody waits for it.
+    Each transaction writes little, so that nobody waits for it.
     """
     with ctx.database.read() as repository:
-        chosen = epoch_closing.choose_leaves(repository, ctx.ledger, number)
+        chosen = [receipt_hash for receipt_hash, _ in repository.list_unsettled()]
     for start in range(0, len(chosen), epoch_closing.SLICE):
         with ctx.database.write() as repository:
-            if not epoch_closing.put_leaves(repository, number, chosen[start : start + epoch_closing.SLICE]):
+            if not epoch_closing.put_leaves(
+                repository, ctx.ledger, number, chosen[start : start + epoch_closing.SLICE]
+            ):
                 return
     with ctx.database.read() as repository:
         closed = epoch_closing.build_epoch(repository, ctx.ledger, number)
+    if not closed.header.leaf_count:
+        return  # All were taken back meanwhile, and the next try finds others.
     ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
     with ctx.database.write() as repository:
         if not epoch_closing.record_closed(repository, closed):

@@ -102,6 +102,7 @@ def worker_status(
     import asyncio
 
     from covey.console.addresses import read_address
+    from covey.console.terminal import quote
     from covey.network.coordinator_client import CoordinatorClient
     from covey.protocol.api.public import NodeDetail
 
@@ -112,7 +113,10 @@ def worker_status(
             return await client.get_node(wanted)
 
     values = asyncio.run(ask()).model_dump(mode="json")
-    show(values if as_json else {name.replace("_", " "): value for name, value in values.items()}, as_json)
+    texts = {
+        name.replace("_", " "): quote(value) if isinstance(value, str) else value for name, value in values.items()
+    }
+    show(values if as_json else texts, as_json)
 
 
 @worker.command("run")

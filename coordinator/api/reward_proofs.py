@@ -9,7 +9,7 @@ from typing import NamedTuple
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import MerkleTree
 
@@ -27,6 +27,7 @@ class RewardProofs:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._building = asyncio.Lock()
         self._kept: dict[Hash, asyncio.Task[_Rewards]] = {}
         """By the root of the tree, the least recently asked for first."""
 
@@ -45,16 +46,19 @@ class RewardProofs:
     async def _load(self, epoch: int, root: Hash) -> _Rewards:
         task = self._kept.pop(root, None)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._build(epoch))
+            task = asyncio.create_task(self._build(epoch, root))
         self._kept[root] = task
         while len(self._kept) > MOST_TREES:
             del self._kept[next(iter(self._kept))]
         return await asyncio.shield(task)
 
-    async def _build(self, epoch: int) -> _Rewards:
-        found = await self._ctx.database.look(lambda rows: rows.list_rewards(epoch))
-        amounts = {Address(who): amount for who, amount in found.items()}
-        tree = await asyncio.to_thread(epoch_closing.build_reward_tree, self._ctx.ledger, amounts)
+    async def _build(self, epoch: int, root: Hash) -> _Rewards:
+        async with self._building:  # One at a time, however many strangers ask for however many epochs.
+            found = await self._ctx.database.look(lambda rows: rows.list_rewards(epoch))
+            amounts = {Address(who): amount for who, amount in found.items()}
+            tree = await asyncio.to_thread(epoch_closing.build_reward_tree, self._ctx.ledger, amounts)
+        if tree.root != root:
+            raise TransientError("rewards_changed", f"the rewards of epoch {epoch} were changed meanwhile")
         return _Rewards(amounts, tree)
 
 

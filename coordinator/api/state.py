@@ -19,7 +19,7 @@ from coordinator.api.offers import Offers
 from coordinator.api.request_batches import RequestBatches
 from coordinator.api.reward_proofs import RewardProofs
 from coordinator.api.roll_call import RollCall
-from coordinator.api.status_page import build_status
+from coordinator.api.status_page import render_status
 from coordinator.api.submission_intake import Intake
 from coordinator.context import Context
 from coordinator.domain.judging import TURNS
@@ -99,6 +99,6 @@ def build_state(ctx: Context) -> ApiState:
         meters=meters,
         registry=build_process_registry(ctx, meters, count_polls=lambda: offers.count),
         work_metrics=CachedPage(ctx.database, partial(render_work, ctx)),
-        status=CachedPage(ctx.database, lambda rows: build_status(ctx, rows).model_dump_json().encode()),
+        status=CachedPage(ctx.database, partial(render_status, ctx)),
         reward_proofs=RewardProofs(ctx),
     )

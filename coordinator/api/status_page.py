@@ -14,6 +14,17 @@ from covey.protocol.status import StepState
 from covey.protocol.verdict import Reason
 
 
+def render_status(ctx: Context, repository: Repository) -> bytes:
+    """Return the page as JSON, with the time 0. `stamp_status` writes the time of each answer."""
+    page: bytes = build_status(ctx, repository).model_copy(update={"time": 0}).model_dump_json().encode()
+    return page
+
+
+def stamp_status(page: bytes, now: float) -> bytes:
+    """Write the time into a page. The page may be older, and clients compare their clocks with it."""
+    return page.replace(b'"time":0', b'"time":%d' % int(now), 1)
+
+
 def build_status(ctx: Context, repository: Repository) -> StatusView:
     """Return what `/v1/status` shows."""
     steps, latest = repository.list_steps(), repository.get_latest_step()

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import TypeAdapter
 
 from coordinator.api.auth import Ctx, State
+from coordinator.api.status_page import stamp_status
 from coordinator.context import Context
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
@@ -58,7 +59,8 @@ def get_pool(ctx: Ctx) -> PoolView:
 @router.get("/status", response_model=StatusView)
 async def get_status(state: State) -> Response:
     """The network at a glance. On a large pool it is as of some seconds ago (`CachedPage`)."""
-    return Response(await state.status.read(), media_type="application/json")
+    page = stamp_status(await state.status.read(), state.ctx.clock())
+    return Response(page, media_type="application/json")
 
 
 @router.get("/nodes/{node}")

@@ -48,10 +48,14 @@ class EpochQueries:
         count, units, least, decided_at = self.session.execute(query.where(*_UNSETTLED)).one()
         return Unsettled(count, int(units), least, decided_at or 0.0)
 
-    def list_unsettled(self) -> list[tuple[str, int]]:
-        """Receipt hash and units of each decided submission that no epoch holds, in the order of their tasks."""
-        query = select(SubmissionRow.receipt_hash, SubmissionRow.units).where(*_UNSETTLED)
-        return [(row[0], row[1]) for row in self.session.execute(query.order_by(SubmissionRow.task))]
+    def list_unsettled(self, among: Collection[str] | None = None) -> list[tuple[str, int]]:
+        """Receipt hash and units of each decided submission that no epoch holds, in the order of their tasks.
+
+        `among` are receipt hashes, and None stands for all.
+        """
+        query = select(SubmissionRow.receipt_hash, SubmissionRow.units).where(*_UNSETTLED).order_by(SubmissionRow.task)
+        parts = [query] if among is None else [query.where(SubmissionRow.receipt_hash.in_(part)) for part in cut(among)]
+        return [(row[0], row[1]) for part in parts for row in self.session.execute(part)]
 
     def sum_settled_units(self) -> dict[str, int]:
         """Units by contributor in all epochs that stand. A disabled one holds no submission any more."""
@@ -62,15 +66,6 @@ class EpochQueries:
         """The submissions of an epoch, in the order of their tasks."""
         query = select(SubmissionRow).where(SubmissionRow.epoch == epoch)
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
-
-    def sum_units(self, epoch: int) -> int:
-        """Units of all submissions of an epoch."""
-        return self.session.scalar(select(func.sum(SubmissionRow.units)).where(SubmissionRow.epoch == epoch)) or 0
-
-    def count_leaves(self, epoch: int) -> int:
-        """Number of the submissions of an epoch."""
-        query = select(func.count()).select_from(SubmissionRow).where(SubmissionRow.epoch == epoch)
-        return self.session.scalar(query) or 0
 
     def put_into_epoch(self, epoch: int, receipt_hashes: Collection[str]) -> None:
         """Put submissions that no epoch holds into one."""

@@ -222,7 +222,6 @@ class SubmissionRow(Base):
         Index("ix_submissions_contributor_signed_at", "contributor", "signed_at"),
         _index_some("ix_submissions_refused", "reason", where="reason > 0"),
         _index_some("ix_submissions_canary", "canary", where="canary > 0"),
-        _index_some("ix_submissions_unsettled", "state", "units", "decided_at", where="epoch IS NULL"),
     )
 
     @property

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, func, literal_column, select, update
+from sqlalchemy import ColumnElement, and_, func, literal_column, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator.db.chain_queries import ChainQueries
@@ -25,7 +25,12 @@ from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import HARD_REASONS, Decision
 
 _IS_ACCEPTED = SubmissionRow.decision == Decision.ACCEPT
-_IS_HARD = SubmissionRow.reason.in_(HARD_REASONS)
+_IS_HARD = and_(
+    SubmissionRow.reason > literal_column("0"),  # SQLite finds the index by the text of its condition.
+    SubmissionRow.reason.in_(HARD_REASONS),
+)
+_HAS_RECEIPT = SubmissionRow.signature != ""
+"""What was read back from the file of an epoch has none (`coordinator.domain.restoring`)."""
 _SUMS = func.coalesce(func.sum(SubmissionRow.groups), 0), func.coalesce(func.sum(SubmissionRow.live_groups), 0)
 
 
@@ -108,6 +113,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         """Submissions of a contributor, undecided or accepted, that no replay was asked for and no epoch holds."""
         query = select(SubmissionRow).where(
             *_is_unreplayed(contributor),
+            _HAS_RECEIPT,
             SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
         )
         return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
@@ -242,7 +248,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
     def list_hard_rejections(self) -> Sequence[SubmissionRow]:
         """Submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""
         closed = select(CaseRow.receipt_hash).where(CaseRow.state != CaseState.LOCKED)
-        query = select(SubmissionRow).where(_IS_HARD, SubmissionRow.receipt_hash.not_in(closed))
+        query = select(SubmissionRow).where(_IS_HARD, _HAS_RECEIPT, SubmissionRow.receipt_hash.not_in(closed))
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
 
     def count_by_state(self, model: type[TaskRow] | type[SubmissionRow]) -> dict[str, int]:

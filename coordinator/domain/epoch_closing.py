@@ -50,31 +50,26 @@ def is_closing(epoch: EpochRow) -> bool:
     return not epoch.data_hash
 
 
-def choose_leaves(repository: Repository, ledger: Ledger, number: int) -> list[str]:
-    """Return receipt hashes of submissions that go into a closing epoch, in the order of their tasks.
+def put_leaves(repository: Repository, ledger: Ledger, number: int, receipt_hashes: Sequence[str]) -> bool:
+    """Put submissions into an epoch that is closing, in the order of their tasks. Return False if it is closed.
 
-    What would exceed the units of one epoch waits for a later one.
+    What is undecided or in an epoch by now is left out. What would exceed the units of one epoch waits for a later one.
     """
-    chosen: list[str] = []
-    units = repository.sum_units(number)
-    for receipt_hash, count in repository.list_unsettled():
-        if units + count <= ledger.epoch_units:
-            units += count
-            chosen.append(receipt_hash)
-    return chosen
-
-
-def put_leaves(repository: Repository, number: int, receipt_hashes: Sequence[str]) -> bool:
-    """Put submissions that no epoch holds into one. Return False if it is closed already."""
     epoch = repository.get_epoch(number)
     if epoch is None or not is_closing(epoch):
         return False
-    repository.put_into_epoch(number, receipt_hashes)
+    chosen: list[str] = []
+    for receipt_hash, units in repository.list_unsettled(receipt_hashes):
+        if epoch.units + units <= ledger.epoch_units:
+            epoch.units, epoch.leaf_count = epoch.units + units, epoch.leaf_count + 1
+            chosen.append(receipt_hash)
+    repository.put_into_epoch(number, chosen)
     return True
 
 
 def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
     """Compute the roots of a closing epoch and its file. All epochs before are posted."""
+    disabled = tuple(repository.list_disabled())  # First: what is disabled later is found when this is recorded.
     before = repository.get_epoch(number - 1) if number else None
     previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
     leaves = [build_work_leaf(row) for row in repository.list_settled(number)]
@@ -99,7 +94,7 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
         data_hash=canonical.sha256(data),
         previous_hash=previous_hash,
     )
-    return ClosedEpoch(header=header, data=data, rewards=rewards, disabled=tuple(repository.list_disabled()))
+    return ClosedEpoch(header=header, data=data, rewards=rewards, disabled=disabled)
 
 
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
@@ -111,13 +106,12 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     header, epoch = closed.header, repository.get_epoch(closed.header.epoch)
     if epoch is None or not is_closing(epoch) or tuple(repository.list_disabled()) != closed.disabled:
         return False
-    if repository.count_leaves(header.epoch) != header.leaf_count:
+    if (epoch.leaf_count, epoch.units) != (header.leaf_count, header.units):
         return False
     repository.clear_rewards(header.epoch)
     repository.add_rewards(header.epoch, closed.rewards)
     epoch.work_root, epoch.reward_root = header.work_root, header.reward_root
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
-    epoch.leaf_count, epoch.units = header.leaf_count, header.units
     repository.look_at_promises(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
     return True
 

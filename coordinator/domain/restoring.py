@@ -22,9 +22,13 @@ MARGIN = 1_000_000
 
 
 def jump(repository: Repository, *, margin: int = MARGIN) -> int:
-    """End all leases, and go on with numbers of tasks and leases that are `margin` higher. Returns the next lease."""
-    for task in repository.list_tasks(TaskState.ASSIGNED):
+    """End all tasks, go on with numbers of tasks and leases that are `margin` higher, and have the chain read again.
+
+    Returns the next lease.
+    """
+    for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
         task.state = TaskState.EXPIRED
+    repository.replace_blocks([])
     latest = repository.get_latest_step()
     if latest is not None:  # Ids follow the highest one, so one that nobody gets is in the way of the gap.
         last = max((repository.get_last_task() or 0), 0)

@@ -54,8 +54,8 @@ class Chaos:
     async def run(self) -> list[str]:
         """Do everything. Returns a sentence for each promise that was broken."""
         self._write_settings()
-        for role in ("serve", "jobs"):
-            self._start(role)
+        for name in ("serve", "jobs", "more jobs"):
+            self._start(name)
         network = Network(
             url=self.url,
             chain_id=self.chain.deployment.chain_id,
@@ -73,7 +73,8 @@ class Chaos:
         try:
             await self._break_things()
             self.record.is_working = False
-            await asyncio.gather(*actors[: len(NODES)])
+            async with asyncio.timeout(DRAIN_S):
+                await asyncio.gather(*actors[: len(NODES)])
             await self._settle(network)
         finally:
             self.record.is_over = True
@@ -89,6 +90,7 @@ class Chaos:
         faults: list[Callable[[], None]] = [
             lambda: self._kill("serve"),
             lambda: self._kill("jobs"),
+            lambda: self._kill("more jobs"),
             self._empty_broker,
             self._stop_chain,
             self._reorganise,
@@ -162,7 +164,8 @@ class Chaos:
         return (self.folder / f"{role}.log").read_text(errors="replace").splitlines()[-12:]
 
     def _start(self, role: str) -> None:
-        command = [sys.executable, "-m", "covey", "coordinator", role, "--config", str(self._settings)]
+        verb = role.removeprefix("more ")
+        command = [sys.executable, "-m", "covey", "coordinator", verb, "--config", str(self._settings)]
         with (self.folder / f"{role}.log").open("ab") as log:
             self._processes[role] = subprocess.Popen(command, stdout=log, stderr=log)
 

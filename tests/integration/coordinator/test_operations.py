@@ -9,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from coordinator.api import operations
 from covey import cli
 from covey.errors import TransientError
 from tests.fakes.network import CoordinatorHarness
@@ -39,7 +38,7 @@ async def test_ready__chain_and_database_do_not_answer__says_both_and_lives(
     async def hang(work: object) -> None:
         raise TransientError("database_busy", "the database was busy for too long")
 
-    monkeypatch.setattr(operations, "MOST_CHAIN_AGE_S", -1.0)
+    monkeypatch.setattr(harness.ctx.chain, "_polled_at", None)
     monkeypatch.setattr(harness.ctx.database, "look", hang)
     ready = await get(harness, "/ready")
     assert ready.status_code == 503

@@ -11,7 +11,6 @@ depends_on = None
 _PARTIAL = {
     "ix_submissions_refused": (["reason"], "reason > 0"),
     "ix_submissions_canary": (["canary"], "canary > 0"),
-    "ix_submissions_unsettled": (["state", "units", "decided_at"], "epoch IS NULL"),
 }
 
 

@@ -11,6 +11,7 @@ from coordinator.domain import epoch_closing, settlement
 from coordinator.domain.settlement import Ledger
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import PoolId
+from covey.protocol.status import SubmissionState
 from tests.fakes.pool import POOL, FakePool, make_address
 
 pytestmark = pytest.mark.unit
@@ -96,7 +97,7 @@ def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleN
     earning.decide(earning.work("a", units=7))
     number = begin(earning)
     with earning.database.write() as rows:
-        rows.put_into_epoch(number, epoch_closing.choose_leaves(rows, LEDGER, number))
+        epoch_closing.put_leaves(rows, LEDGER, number, [each for each, _ in rows.list_unsettled()])
     with earning.database.read() as rows:
         closed = epoch_closing.build_epoch(rows, LEDGER, number)
     assert closed.rewards == {make_address("a's owner"): 3 * 67}
@@ -113,19 +114,19 @@ def test_close_epoch__two_processes__one_closes_it_and_the_other_changes_nothing
 ):
     number = begin(earning)
     with earning.database.read() as rows:
-        chosen = epoch_closing.choose_leaves(rows, LEDGER, number)
+        chosen = [each for each, _ in rows.list_unsettled()]
     with earning.database.write() as rows:
-        epoch_closing.put_leaves(rows, number, chosen[:2])
+        epoch_closing.put_leaves(rows, LEDGER, number, chosen[:2])
     with earning.database.read() as rows:
         outdated = epoch_closing.build_epoch(rows, LEDGER, number)
     with earning.database.write() as rows:
-        epoch_closing.put_leaves(rows, number, chosen[2:])
+        epoch_closing.put_leaves(rows, LEDGER, number, chosen[2:])
     with earning.database.write() as rows:
         assert not epoch_closing.record_closed(rows, outdated), "the other process has added a submission"
     jobs.close_epoch(ctx, number)
     before = read_epoch(earning)
     with earning.database.write() as rows:
-        assert not epoch_closing.put_leaves(rows, number, chosen)
+        assert not epoch_closing.put_leaves(rows, LEDGER, number, chosen)
         assert not epoch_closing.record_closed(rows, outdated)
     jobs.close_epoch(ctx, number)
     assert read_epoch(earning) == before
@@ -137,3 +138,16 @@ def test_mark_settled__more_than_a_slice__marks_all(ctx: SimpleNamespace, earnin
         rows.get_epoch(0).posted_block = 1
     jobs.mark_settled(ctx)
     assert set(earning.states().values()) == {"SETTLED"}
+
+
+def test_put_leaves__taken_back_or_too_many_units_by_now__are_left_out(ctx: SimpleNamespace, earning: FakePool):
+    """They were chosen before this transaction, and another process may have filled the epoch meanwhile."""
+    number = begin(earning)
+    with earning.database.read() as rows:
+        chosen = [each for each, _ in rows.list_unsettled()]
+    earning.decide(late := earning.work("b", units=21))
+    with earning.database.write() as rows:
+        rows.get_submission(chosen[0]).state = SubmissionState.SUBMITTED
+    with earning.database.write() as rows:
+        assert epoch_closing.put_leaves(rows, LEDGER, number, [*chosen, late])
+    assert [earning.submission(each).epoch for each in (*chosen, late)] == [None, number, number, None]

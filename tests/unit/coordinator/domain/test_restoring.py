@@ -75,6 +75,8 @@ def test_import_epoch__known_undecided_and_unknown_submissions__are_settled_and_
     assert set(earning.states().values()) == {SubmissionState.SETTLED}
     assert [earning.submission(each).units for each in (known, lost, rejected)] == [20, 7, 0]
     assert list_rewards(earning, 0) == {make_address("a's owner"): 60, make_address("b's owner"): 21}
+    with earning.database.read() as rows:
+        assert [row.receipt_hash for row in rows.list_hard_rejections()] == [rejected]
     earning.decide(earning.work("a", units=1))
     close_epoch(earning, LEDGER)
     assert list_rewards(earning, 1) == {make_address("a's owner"): 63, make_address("b's owner"): 21}
@@ -105,7 +107,7 @@ def test_jump__leases_of_the_backup__end_and_later_numbers_are_free_of_those_in_
     before = earning.lease("a")
     with earning.database.write() as rows:
         next_lease = restoring.jump(rows, margin=1000)
-    assert earning.tasks(TaskState.ASSIGNED) == []
+    assert earning.tasks(TaskState.ASSIGNED, TaskState.PENDING) == []
     earning.now += 100
     with earning.database.write() as rows:
         rows.add_tasks(1, policy_version=0, groups=2)
