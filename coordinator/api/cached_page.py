@@ -7,8 +7,10 @@ from collections.abc import Callable
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
-CHEAP_S = 0.1
-"""Seconds up to which a viewer waits for the page of this moment."""
+CHEAP_S = 0.25
+"""Cost up to which a viewer waits for the page of this moment, in seconds of a core."""
+BUSY = 5
+"""A page costs at least this part of the time that it took, which a database elsewhere or a busy machine prolongs."""
 SHARE = 20
 """A page that costs more is computed again after this many times what it cost. Viewers get the last one until then."""
 FRESH_S = 1.0
@@ -45,10 +47,16 @@ class CachedPage:
 
     async def _compute(self) -> bytes:
         commits, started = self._database.changes.read(), time.monotonic()
-        self._page = await self._database.look(self._build)
+        page, cpu_s = await self._database.look(self._measure)
+        self._page = page
         self._built_at = time.monotonic()
-        self._commits, self._cost = commits, self._built_at - started
-        return self._page
+        self._commits, self._cost = commits, max(cpu_s, (self._built_at - started) / BUSY)
+        return page
+
+    def _measure(self, rows: Repository) -> tuple[bytes, float]:
+        started = time.thread_time()
+        page = self._build(rows)
+        return page, time.thread_time() - started
 
 
 def _look_at_error(task: "asyncio.Task[bytes]") -> None:
