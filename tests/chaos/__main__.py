@@ -31,8 +31,8 @@ from tests.fakes.network import MIN_STAKE, create_pool, register
 from tests.fakes.pool import make_hash, make_params
 from tests.integration.chain.conftest import open_chain
 
-WORK_S, DRAIN_S = 22.0, 40.0
-"""Seconds of work with faults, and for which it may take to settle everything."""
+START_S, WORK_S, DRAIN_S = 60.0, 20.0, 40.0
+"""Maximum number of seconds until the first promise, seconds with faults, and maximum number until all is settled."""
 NODES = ("node", *(f"node-{number}" for number in range(2, 9)))
 BLOCKS_BEFORE = 80
 """Blocks before the first task, so that no reorganisation takes the pool itself back."""
@@ -96,8 +96,9 @@ class Chaos:
             self._reorganise,
             self._publish,
         ]
+        async with asyncio.timeout(START_S):
+            await self.record.has_begun.wait()
         end = time.monotonic() + WORK_S
-        await asyncio.sleep(3)
         while time.monotonic() < end:
             fault = self.random.choice(faults)
             await asyncio.to_thread(fault)

@@ -30,6 +30,8 @@ class Record:
     """Countersignatures by receipt hash. What is in here must be in an epoch."""
     refusals: dict[str, int] = field(default_factory=dict)
     """Number of refusals by code and message."""
+    has_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with the first promise."""
     is_working: bool = True
     """Whether nodes claim further tasks."""
     is_over: bool = False
@@ -109,6 +111,7 @@ async def _hand_in(client: CoordinatorClient, record: Record, receipt: Receipt, 
             return
         else:
             record.promises[answer.receipt_hash] = answer
+            record.has_begun.set()
             return
 
 
