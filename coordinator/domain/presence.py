@@ -81,7 +81,10 @@ def record_signs(
 
 
 def note_hearing(repository: Repository, now: float) -> None:
-    """Note that nodes are heard. After a gap they are heard anew: this process was down, or cut off from all nodes."""
+    """Note that a node was heard.
+
+    After a gap, in which the coordinator was down or cut off from all nodes, no node counts as dead for a while.
+    """
     gap = now - repository.get_fact(HEARD)
     if gap > GAP_SECONDS:
         repository.set_fact(LISTENING, int(now))

@@ -1,4 +1,4 @@
-"""A node is told the first reason for which it gets no task, in the order in which they decide."""
+"""`explain` names the first reason for which a node gets no task, with its number."""
 
 from collections.abc import Callable
 
