@@ -26,6 +26,8 @@ class CachedPage:
         self._commits: int | None = None
         """Count of commits before the page was computed. None if the database does not count them."""
         self._built_at = self._cost = 0.0
+        self._last = 0.0
+        """What the last computation cost. The first one is not counted, because it prepares the statements as well."""
         self._task: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
@@ -50,7 +52,8 @@ class CachedPage:
         page, cpu_s = await self._database.look(self._measure)
         self._page = page
         self._built_at = time.monotonic()
-        self._commits, self._cost = commits, max(cpu_s, (self._built_at - started) / BUSY)
+        cost = max(cpu_s, (self._built_at - started) / BUSY)
+        self._commits, self._cost, self._last = commits, min(cost, self._last), cost
         return page
 
     def _measure(self, rows: Repository) -> tuple[bytes, float]:

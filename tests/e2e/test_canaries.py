@@ -73,12 +73,12 @@ def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DemoNetwork, "command", insist)
 
 
-@pytest.mark.usefixtures("weak_terms")
 def list_public(walk: Walk) -> list[SubmissionView]:
     answer = views.list_submissions(walk.coordinator, 10)
     return TypeAdapter(list[SubmissionView]).validate_json(answer.body)
 
 
+@pytest.mark.usefixtures("weak_terms")
 async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, participants=WatchedParticipants) as walk:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from coordinator.db import writer
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 from coordinator.db.writer import Writer
@@ -52,6 +53,7 @@ def test_submit__one_of_several_fails__is_undone_alone(database: Database, held:
 
 
 def test_submit__many__share_a_transaction(database: Database, held: Callable[[], list[Future[Any]]], monkeypatch):
+    monkeypatch.setattr(writer, "SLICE_S", 10.0)  # However slow this machine is.
     begun = []
     begin = database._writer._begin
     monkeypatch.setattr(database._writer, "_begin", lambda: begun.append(1) or begin())
