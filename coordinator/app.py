@@ -1,8 +1,11 @@
 """The coordinator's composition root: builds the context from settings, runs the API process and the jobs process."""
 
 import asyncio
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from threading import Thread
 
 import uvloop
 from eth_utils.crypto import keccak
@@ -26,10 +29,14 @@ from covey.errors import OperatorError, TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import PoolId
 from covey.protocol.params import PoolParams
-from covey.runtime.cycle import Pace, run_forever, stop_signals
+from covey.runtime.cycle import CycleResult, Pace, run_forever, stop_signals
 from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
+from covey.runtime.http_processes import HttpProcesses, call_when_orphaned
 from covey.runtime.log import configure, get_logger
+
+LOOK_AHEAD_S = 2.0
+"""Seconds between two looks of an API process at a chain that another process follows."""
 
 
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
@@ -110,33 +117,69 @@ def _find_params(history: History, pool: PoolId) -> str:
 
 
 def serve(config: CoordinatorConfig) -> None:
-    """Run the API, the follower and the sender until a stop signal."""
+    """Run the API, the follower and the sender until a stop signal. The API runs in `processes` processes."""
+    from coordinator.chain_events import cycle
+
     configure("coordinator", level=config.log_level)
     ctx = build(config)
-    uvloop.run(_serve(ctx))
+
+    def say() -> None:
+        get_logger().info("coordinator serves", url=config.base_url, pool=config.pool)
+
+    def run_api() -> Awaitable[None]:
+        if config.processes > 1:
+            each = partial(serve_beside, config)
+            processes = HttpProcesses(each, host=config.host, port=config.port, count=config.processes)
+            return processes.run(ctx.stop, on_bound=say)
+        return _serve_api(ctx, on_bound=say)
+
+    uvloop.run(_repeat_beside(cycle, ctx, wait_s=config.chain_poll_seconds, run=run_api))
     _close(ctx)
 
 
-async def _serve(ctx: Context) -> None:
+def serve_beside(config: CoordinatorConfig, listener: socket.socket) -> None:
+    """Run one of several API processes, until a stop signal or until the process that follows the chain is gone."""
+    from coordinator.chain_events import look_ahead
+
+    configure("coordinator", level=config.log_level)
+    ctx = build(config)
+
+    async def run_api() -> None:
+        loop = asyncio.get_running_loop()
+        stop = partial(loop.call_soon_threadsafe, ctx.stop.set)
+        Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
+        await _serve_api(ctx, listener=listener)
+
+    uvloop.run(_repeat_beside(look_ahead, ctx, wait_s=LOOK_AHEAD_S, run=run_api))
+    _close(ctx)
+
+
+async def _repeat_beside(
+    cycle: Callable[[Context], Awaitable[CycleResult]],
+    ctx: Context,
+    *,
+    wait_s: float,
+    run: Callable[[], Awaitable[None]],
+) -> None:
+    """Repeat a cycle while `run` runs. A stop signal ends both."""
+    with stop_signals(ctx.stop):
+        pace = Pace(idle_wait_s=wait_s, max_retry_s=1.0)
+        repeating = asyncio.create_task(run_forever(cycle, ctx, stop=ctx.stop, pace=pace))
+        repeating.add_done_callback(lambda _: ctx.stop.set())
+        await run()
+        await repeating
+
+
+async def _serve_api(
+    ctx: Context, *, listener: socket.socket | None = None, on_bound: Callable[[], None] = lambda: None
+) -> None:
     from coordinator.api.application import build_api
-    from coordinator.chain_events import cycle
 
     api = build_api(ctx)
     exempt_from_collection()
-
-    with stop_signals(ctx.stop):
-        following = asyncio.create_task(
-            run_forever(
-                cycle, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=ctx.config.chain_poll_seconds, max_retry_s=1.0)
-            )
-        )
-        following.add_done_callback(lambda _: ctx.stop.set())
-
-        def say() -> None:
-            get_logger().info("coordinator serves", url=ctx.config.base_url, pool=ctx.config.pool)
-
-        await serve_http(api, host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=say)
-        await following
+    await serve_http(
+        api, host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=on_bound, listener=listener
+    )
 
 
 def jobs(config: CoordinatorConfig) -> None:

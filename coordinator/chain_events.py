@@ -62,6 +62,18 @@ async def cycle(ctx: Context) -> CycleResult:
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
+async def look_ahead(ctx: Context) -> CycleResult:
+    """Look up what requests need of the chain, in a process that does not follow it."""
+
+    def look() -> None:
+        ctx.chain.note_head(ctx.client.get_block("latest"))
+        ctx.chain.note_poll()
+        ctx.chain.refresh()
+
+    await asyncio.to_thread(look)
+    return CycleResult.IDLE
+
+
 def read_chain(ctx: Context, *, is_quiet: bool = False) -> ChainProgress | None:
     """Return what the chain brought since the stored cursor. None if that is nothing.
 

@@ -1,21 +1,28 @@
 """`covey coordinator`: run the processes of a coordinator."""
 
+from typing import Annotated
+
 import typer
 
 from covey.console.options import ConfigFile, Json, Sets, load_settings, show
 
+Processes = Annotated[
+    int | None,
+    typer.Option(help="Number of API processes, instead of the setting's. Several require PostgreSQL and Redis."),
+]
 coordinator = typer.Typer(help="Run a pool's coordinator.", no_args_is_help=True)
 
 
 @coordinator.command("serve")
-def coordinator_serve(config: ConfigFile = None, sets: Sets = None) -> None:
+def coordinator_serve(config: ConfigFile = None, sets: Sets = None, processes: Processes = None) -> None:
     """Run the API, and follow the chain.
 
-    Example: `covey coordinator serve --config coordinator.toml`
+    Example: `covey coordinator serve --config coordinator.toml --processes 4`
     """
     from coordinator import app
     from coordinator.config import CoordinatorConfig
 
+    sets = [*(sets or ()), *([] if processes is None else [f"processes={processes}"])]
     app.serve(load_settings(CoordinatorConfig, config, sets))
 
 

@@ -1,9 +1,9 @@
 """Settings of the coordinator, for `covey coordinator serve` and `covey coordinator jobs` alike."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from covey.chain.finality import Finality
 from covey.protocol.ids import is_address
@@ -27,6 +27,11 @@ class CoordinatorConfig(Settings):
     """Address that the API listens on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port that the API listens on."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Number of processes that serve the API. Several require PostgreSQL (`database_url`) and Redis (`nonces_url`)."""
+    nonces_url: str = ""
+    """URL of the Redis that remembers which requests were used, where several processes serve the API or several
+    machines. Empty: the memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
     authority: str = ""
     """Host and port that clients use and sign their requests for. Empty: `host`:`port`."""
     public_url: str = ""
@@ -68,6 +73,12 @@ class CoordinatorConfig(Settings):
         if wrong:
             raise ValueError(f"not a checksummed address: {', '.join(wrong)}")
         return canaries
+
+    @model_validator(mode="after")
+    def _require_shared_state(self) -> Self:
+        if self.processes > 1 and not (self.database_url.startswith("postgresql") and self.nonces_url):
+            raise ValueError("several processes require a database_url of PostgreSQL and a nonces_url of Redis")
+        return self
 
     @property
     def signed_authority(self) -> str:

@@ -102,7 +102,7 @@ class Admission:
         signature = await self._require_signature(scope, role, headers)
         body = await _read(receive, limit)
         http_signatures.require_body(signature, body)
-        self._nonces.use(signature, self._clock())
+        await self._nonces.use(signature, self._clock())
         scope[SIGNER] = signature.signer
         return _replay(body, receive)
 

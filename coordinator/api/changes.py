@@ -1,6 +1,7 @@
 """Tells waiting requests that something was committed, by any process."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -8,6 +9,8 @@ from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 from covey.errors import TransientError
 
+PATIENCE_S = 1.0
+"""Seconds without a commit after which those who wait look all the same: an announcement may have been lost."""
 Value = TypeVar("Value")
 
 
@@ -71,12 +74,12 @@ class Changes:
         self._watches.append(_Watch(query, tell, is_needed))
 
     async def run(self) -> None:
-        """Watch the database. One that does not count its commits is taken to change each time."""
-        seen = None
+        """Watch the database. One whose commits nobody counts is taken to change each time, and any once a second."""
+        seen, told_at = None, 0.0
         while True:
-            newest = self._database.changes.read()
-            if newest is None or newest != seen:
-                seen = newest
+            newest, now = self._database.changes.read(), time.monotonic()
+            if newest is None or newest != seen or now - told_at >= PATIENCE_S:
+                seen, told_at = newest, now
                 await self._tell()
                 self.signal.send()
             await asyncio.sleep(self._poll_s)

@@ -14,7 +14,7 @@ from coordinator.api.collecting import build_collections
 from coordinator.api.coordinator_metrics import Meters, build_process_registry, render_work
 from coordinator.api.long_poll import LongPolls
 from coordinator.api.members import Members
-from coordinator.api.nonces import Nonces
+from coordinator.api.nonces import MemoryNonces, Nonces, RedisNonces
 from coordinator.api.offers import Offers
 from coordinator.api.request_batches import RequestBatches
 from coordinator.api.reward_proofs import RewardProofs
@@ -68,6 +68,7 @@ class ApiState:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self.nonces.close()
 
     async def _prepare_pages(self) -> None:
         """Compute what takes long on a large pool before anybody asks for it."""
@@ -88,7 +89,7 @@ def build_state(ctx: Context) -> ApiState:
     return ApiState(
         ctx=ctx,
         members=Members(ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer),
-        nonces=Nonces(ctx.clock()),
+        nonces=_open_nonces(ctx),
         changes=changes,
         turns=FactSignal(changes, TURNS),
         offers=offers,
@@ -102,3 +103,8 @@ def build_state(ctx: Context) -> ApiState:
         status=CachedPage(ctx.database, partial(render_status, ctx)),
         reward_proofs=RewardProofs(ctx),
     )
+
+
+def _open_nonces(ctx: Context) -> Nonces:
+    url, ledger = ctx.config.nonces_url, ctx.ledger
+    return RedisNonces(url, f"{ledger.chain_id}/{ledger.address}/{ledger.pool}") if url else MemoryNonces(ctx.clock())

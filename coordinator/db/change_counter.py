@@ -1,26 +1,38 @@
 """Whether the database has changed, so that a waiting request looks at its rows only then."""
 
 import sqlite3
-from threading import Lock
+import time
+from threading import Lock, Thread
+from typing import Any, Protocol
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+RETRY_S = 1.0
+"""Minimum time in seconds between two attempts to listen to PostgreSQL."""
+CHANNEL = "'covey_' || md5(current_schema())"
+"""SQL of the channel on which PostgreSQL tells of commits. Pools in one database have their own schemas."""
 
 
-class ChangeCounter:
-    """SQLite's count of the commits of all other connections, of any process; it costs microseconds.
+class ChangeCounter(Protocol):
+    """Counts the commits of all processes. `read` costs microseconds and waits for nothing."""
 
-    Example: `ChangeCounter("home/coordinator.sqlite3").read()`.
-    """
+    def read(self) -> int | None:
+        """Return a number that differs from the last one after a commit. None while nobody counts."""
 
-    def __init__(self, file: str | None) -> None:
+    def close(self) -> None:
+        """End the counting."""
+
+
+class SqliteCommits:
+    """SQLite's count of the commits of all other connections. Example: `SqliteCommits("home/rows.sqlite3").read()`."""
+
+    def __init__(self, file: str) -> None:
         self._file, self._lock = file, Lock()
         self._connection: sqlite3.Connection | None = None
 
     def read(self) -> int | None:
-        """A number that differs from the last one after a commit.
-
-        None where nobody counts: another database than SQLite, or one that does not answer now.
-        """
-        if not self._file:
-            return None
+        """Return a number that differs from the last one after a commit. None if the file cannot be read now."""
         with self._lock:
             try:
                 if self._connection is None:
@@ -30,7 +42,66 @@ class ChangeCounter:
                 return None
 
     def close(self) -> None:
+        """Close the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
+                self._connection = None
+
+
+class PostgresCommits:
+    """Counts what `connection.lock_writers_out` announces. Example: `PostgresCommits(engine).read()`.
+
+    A connection that the server has closed is opened again by a thread, because that may take seconds.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._lock = engine, Lock()
+        self._connection: Any = None
+        """A connection of psycopg that listens. None while there is none."""
+        self._count = 0
+        self._retry_at = float("-inf")
+        self._is_closed = False
+
+    def read(self) -> int | None:
+        """Return a number that differs from the last one some milliseconds after a commit. None if nobody listens."""
+        with self._lock:
+            if self._connection is None:
+                self._begin_to_listen()
+                return None
+            try:
+                self._count += sum(1 for _ in self._connection.notifies(timeout=0))
+            except self._connection.Error:
+                self._connection = None
+                return None
+            return self._count
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._is_closed = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _begin_to_listen(self) -> None:
+        if not self._is_closed and time.monotonic() >= self._retry_at:
+            self._retry_at = float("inf")
+            Thread(target=self._listen, name="change counter", daemon=True).start()
+
+    def _listen(self) -> None:
+        found = None
+        try:
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()
+            connection.execute(text(f"LISTEN {connection.scalar(text(f'SELECT {CHANNEL}'))}"))
+            found = connection.connection.dbapi_connection
+        except SQLAlchemyError:
+            pass  # It is tried again.
+        with self._lock:
+            self._retry_at = time.monotonic() + RETRY_S
+            self._count += 1  # What was committed before is not counted.
+            self._connection = found
+            if self._is_closed and found is not None:
+                found.close()
                 self._connection = None

@@ -10,6 +10,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from coordinator.db.change_counter import CHANNEL
 from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import TransientError
 
@@ -41,10 +42,11 @@ def migrate(engine: Engine) -> None:
 
 
 def lock_writers_out(connection: Connection) -> None:
-    """Until the transaction ends; SQLite's BEGIN has done it."""
+    """Lock other writers out until the transaction ends, and have its commit announced. SQLite's BEGIN has done it."""
     if connection.dialect.name == "postgresql":
         # By schema, so that two pools in one database do not wait for each other.
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"))
+        lock = "pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
+        connection.execute(text(f"SELECT {lock}, pg_notify({CHANNEL}, '')"))
 
 
 @contextmanager
@@ -63,6 +65,8 @@ def translate_outage() -> Iterator[None]:
 def _add_options(url: str) -> URL:
     """Return the URL with timeouts of PostgreSQL, before the options that it has."""
     parsed = make_url(url)
+    if "connect_timeout" not in parsed.query:
+        parsed = parsed.update_query_dict({"connect_timeout": str(WAIT_S)})
     given = parsed.query.get("options", "")
     return parsed.update_query_dict({"options": f"{_OPTIONS} {given if isinstance(given, str) else ' '.join(given)}"})
 

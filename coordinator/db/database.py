@@ -15,14 +15,14 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from coordinator.db import connection
-from coordinator.db.change_counter import ChangeCounter
+from coordinator.db.change_counter import ChangeCounter, PostgresCommits, SqliteCommits
 from coordinator.db.repository import Repository
 from coordinator.db.write_lock import WriteLock
 from coordinator.db.writer import Writer, WriterMeter
 from covey.errors import TransientError
 
 PATIENCE_S = 20.0
-"""Seconds for which a caller of `run` waits for its turn."""
+"""Seconds for which a caller waits for its turn to write, or for what it reads."""
 READERS = 4
 """Maximum number of `look`s at a time."""
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ class Database:
         self._lock = None if file is None else WriteLock(Path(file))
         self._writer = Writer(self._begin)
         self._readers = ThreadPoolExecutor(READERS, "reader")
-        self.changes = ChangeCounter(file)
+        self.changes: ChangeCounter = PostgresCommits(self._engine) if file is None else SqliteCommits(file)
 
     def migrate(self) -> None:
         """Bring the tables up to date. Raises TransientError if the database does not answer."""
@@ -72,13 +72,20 @@ class Database:
             raise TransientError("database_busy", "the database did not commit in time") from None
 
     async def look(self, work: Callable[[Repository], Result]) -> Result:
-        """Return the result of a function that changes nothing. It never waits for a writer."""
+        """Return the result of a function that changes nothing. It never waits for a writer.
+
+        Raises TransientError if the database does not answer in time.
+        """
 
         def read() -> Result:
             with self.read() as repository:
                 return work(repository)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        except TimeoutError:
+            raise TransientError("database_busy", "the database did not answer in time") from None
 
     @property
     def writer_meter(self) -> WriterMeter:

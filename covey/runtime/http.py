@@ -29,11 +29,13 @@ async def serve_http(
     stop: asyncio.Event,
     on_bound: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve an ASGI application until `stop` is set. Requests in progress then get one second to finish.
 
     `limits` sets the deadlines and the maximum number of connections. Peers that miss a deadline are disconnected.
-    `on_bound` is called once this process has bound the port, and can log that the server is ready.
+    `on_bound` is called once this process has bound the port, and can log that the server is ready. `listener` is a
+    listening socket that several processes share, and then `host` and `port` are not bound.
     Raises OperatorError("address_in_use") if the address cannot be bound.
     """
 
@@ -44,8 +46,8 @@ async def serve_http(
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            for listener in sockets or ():
-                listener.listen(_BACKLOG)  # asyncio has set the kernel's backlog to ACCEPTED_AT_ONCE.
+            for each in sockets or ():
+                each.listen(_BACKLOG)  # asyncio has set the kernel's backlog to ACCEPTED_AT_ONCE.
 
     limits = limits or ConnectionLimits()
     gate = Gate(limits, compute_cap(limits, raise_descriptor_limit(limits)))
@@ -63,7 +65,7 @@ async def serve_http(
     )
     server = Server(config)
     limit_recursion()
-    bound = listen(host, port)
+    bound = listener or listen(host, port)
     on_bound()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())

@@ -26,6 +26,7 @@ ADDRESSES = {
         "coordinator/db/task_queries.py",
         "coordinator/db/writer.py",
         "coordinator/db/connection.py",
+        "coordinator/db/change_counter.py",
         MIGRATIONS,
     ],
     "alembic": ["coordinator/db/connection.py", MIGRATIONS],

@@ -12,7 +12,7 @@ from coordinator.api import admission
 from coordinator.api.admission import SIGNER, Admission
 from coordinator.api.coordinator_metrics import Meters
 from coordinator.api.members import Members
-from coordinator.api.nonces import Nonces
+from coordinator.api.nonces import MemoryNonces
 from covey.protocol.http_signatures import SignedRequest, sign_request
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,7 @@ class Gate:
         self.admission = Admission(
             self.run,
             members=self.members,
-            nonces=Nonces(NOW - 100),
+            nonces=MemoryNonces(NOW - 100),
             meters=Meters(),
             authority=AUTHORITY,
             chain_id=CHAIN,

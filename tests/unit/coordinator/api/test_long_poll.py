@@ -8,7 +8,7 @@ import pytest
 from coordinator.api import long_poll
 from coordinator.api.changes import Changes, Signal
 from coordinator.api.long_poll import call_when_gone, wait_for
-from coordinator.db.change_counter import ChangeCounter
+from coordinator.db.change_counter import SqliteCommits
 from coordinator.db.database import Database
 
 pytestmark = pytest.mark.unit
@@ -68,7 +68,7 @@ async def test_wait_for__what_depends_on_the_time__is_looked_at_without_a_commit
 
 
 async def test_wait_for__a_database_that_does_not_count__is_looked_at_every_time():
-    changes = Changes(SimpleNamespace(changes=ChangeCounter(None)), poll_s=0.01)  # type: ignore[arg-type]
+    changes = Changes(SimpleNamespace(changes=SqliteCommits("no folder/rows.sqlite3")), poll_s=0.01)  # type: ignore[arg-type]
     running = asyncio.create_task(changes.run())
     looks: list[None] = []
     assert await wait_for(changes.signal, 0.3, lambda: look_in_vain(looks)) is None

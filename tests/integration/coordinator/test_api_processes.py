@@ -1,0 +1,199 @@
+"""Several processes that serve the API: what they share, and what happens when one or their parent is killed."""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+import psutil
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from coordinator.app import build
+from coordinator.config import CoordinatorConfig
+from covey.chain.wallet import save_key
+from covey.devnet import deploy
+from covey.errors import TransientError
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import http_signatures
+from covey.protocol.api.worker import TaskOrder
+from covey.runtime.http import find_free_ports
+from tests.fakes.databases import open_schema
+from tests.fakes.network import create_pool
+from tests.fakes.pool import INSTANCE, make_params
+from tests.integration.chain.conftest import Chain
+
+pytestmark = pytest.mark.integration
+REDIS = os.environ.get("COVEY_TEST_REDIS", "redis://127.0.0.1:6379/12")
+START_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinator:
+    """`covey coordinator serve --processes 2`, with the settings that it runs on."""
+
+    chain: Chain
+    config: CoordinatorConfig
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return self.config.base_url
+
+    def client(self, name: str) -> CoordinatorClient:
+        return CoordinatorClient(self.url, self.chain.wallets[name], chain_id=self.chain.deployment.chain_id)
+
+    def list_servers(self) -> list[psutil.Process]:
+        """The processes that serve the API, without the one that Python starts to count shared resources."""
+        children = psutil.Process(self.process.pid).children()
+        living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
+
+    def build_heartbeat(self) -> tuple[bytes, dict[str, str]]:
+        """Return the body and the headers of a signed request of the node."""
+        body = b'{"instance": "%s", "free_slots": 1, "cached_version": null}' % INSTANCE.encode()
+        request = http_signatures.SignedRequest(
+            method="POST",
+            authority=self.config.signed_authority,
+            path="/v1/heartbeat",
+            query="",
+            body=body,
+        )
+        headers = http_signatures.sign_request(
+            request,
+            self.chain.wallets["node"],
+            chain_id=self.chain.deployment.chain_id,
+            now=int(time.time()),
+            nonce=secrets.token_hex(8),
+        )
+        return body, headers | {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    try:
+        Redis.from_url(REDIS, socket_connect_timeout=1).ping()
+    except RedisError as error:
+        pytest.skip(f"no Redis answers: {error}")
+    folder = tmp_path_factory.mktemp("processes")
+    pool = create_pool(running, make_params())
+    running.deployment.save(folder / "deployment.json")
+    save_key(folder / "operator.key", deploy.derive_key("test", "operator"))
+    with open_schema() as database_url:
+        config = CoordinatorConfig(
+            home=folder / "home",
+            pool=pool,
+            deployment=folder / "deployment.json",
+            key_file=folder / "operator.key",
+            port=find_free_ports(1)[0],
+            processes=2,
+            database_url=database_url,
+            nonces_url=REDIS,
+        )
+        settings = folder / "coordinator.toml"
+        lines = [f'{name} = "{getattr(config, name)}"' for name in ("home", "deployment", "key_file", "database_url")]
+        lines += [f'nonces_url = "{REDIS}"', f"pool = {pool}", f"port = {config.port}"]
+        settings.write_text("\n".join(lines))
+        command = [sys.executable, "-m", "covey", "coordinator", "serve", "--config", str(settings), "--processes", "2"]
+        with (folder / "serve.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        found = Coordinator(chain=running, config=config, process=process)
+        try:
+            asyncio.run(await_ready(found))
+            yield found
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+async def await_ready(coordinator: Coordinator) -> None:
+    """Wait until both processes are ready: each answers some of many new connections."""
+    deadline = time.monotonic() + START_S
+    ready = 0
+    while ready < 20:
+        assert time.monotonic() < deadline, "the coordinator was not ready in time"
+        try:
+            async with httpx.AsyncClient(trust_env=False) as http:
+                answer = await http.get(f"{coordinator.url}/ready", timeout=5)
+            ready = ready + 1 if answer.status_code == 200 else 0
+        except httpx.HTTPError:
+            ready = 0
+        if not ready:
+            await asyncio.sleep(0.1)
+
+
+async def await_children(coordinator: Coordinator, known: set[int]) -> None:
+    """Wait until two processes serve, none of which has one of some ids."""
+    deadline = time.monotonic() + START_S
+    while len([each for each in coordinator.list_servers() if each.pid not in known]) < 2:
+        assert time.monotonic() < deadline, "the processes did not come back"
+        await asyncio.sleep(0.1)
+
+
+async def test_request__sent_again_over_many_connections__passes_once(coordinator: Coordinator):
+    async with coordinator.client("node") as node:
+        await node.register()
+    body, headers = coordinator.build_heartbeat()
+
+    async def send() -> int:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return (await http.post(f"{coordinator.url}/v1/heartbeat", content=body, headers=headers)).status_code
+
+    statuses = await asyncio.gather(*(send() for _ in range(30)))
+    assert sorted(statuses) == [204, *[401] * 29]
+
+
+async def test_claim__lease_is_made_by_another_process__wakes_the_poll(coordinator: Coordinator):
+    """PostgreSQL tells the process that has the poll; it does not look at a timer."""
+    ctx = build(coordinator.config)
+    async with coordinator.client("node") as node:
+        await node.register()
+        asking = asyncio.create_task(
+            node.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=10.0)
+        )
+        order = await assign_until_answered(ctx, asking)
+    ctx.database.close()
+    assert order.policy_version == 0
+
+
+async def assign_until_answered(ctx, asking: "asyncio.Task[TaskOrder | None]") -> TaskOrder:
+    from coordinator.jobs import assign_tasks
+
+    while not asking.done():
+        await asyncio.to_thread(assign_tasks, ctx)
+        await asyncio.wait({asking}, timeout=0.05)
+    order = asking.result()
+    assert order is not None
+    return order
+
+
+async def test_serve__one_process_is_killed__is_replaced_and_nobody_is_refused_for_long(coordinator: Coordinator):
+    before = {each.pid for each in coordinator.list_servers()}
+    assert len(before) == 2
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+    await await_children(coordinator, {killed})
+    await await_ready(coordinator)
+    assert before - {killed} < {each.pid for each in coordinator.list_servers()}, "the other one went on"
+
+
+async def test_serve__parent_is_killed__its_processes_end_too(coordinator: Coordinator):
+    servers = coordinator.list_servers()
+    coordinator.process.kill()
+    coordinator.process.wait(10)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, servers, timeout=30)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert (len(gone), alive) == (2, [])
+    with pytest.raises(TransientError):
+        async with coordinator.client("node") as node:
+            await node.register()
