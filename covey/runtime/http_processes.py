@@ -3,9 +3,11 @@
 import asyncio
 import multiprocessing
 import socket
+import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 
+from covey.errors import OperatorError
 from covey.runtime.cycle import wait_or_stop
 from covey.runtime.http import listen
 from covey.runtime.log import get_logger
@@ -14,6 +16,8 @@ LOOK_S = 0.5
 """Seconds between two looks at whether a process has ended."""
 STOP_S = 15.0
 """Maximum time in seconds that the processes have to finish."""
+FREE_S = 5.0
+"""Maximum time in seconds to wait until the port is free."""
 
 
 class HttpProcesses:
@@ -29,7 +33,7 @@ class HttpProcesses:
 
     async def run(self, stop: asyncio.Event, *, on_bound: Callable[[], None] = lambda: None) -> None:
         """Keep the processes running until `stop` is set. Raises OperatorError "address_in_use"."""
-        with listen(self._host, self._port) as listener:
+        with await self._listen(stop) as listener:
             on_bound()
             try:
                 while not stop.is_set():
@@ -37,6 +41,16 @@ class HttpProcesses:
                     await wait_or_stop(stop, LOOK_S)
             finally:
                 await asyncio.to_thread(self._end)
+
+    async def _listen(self, stop: asyncio.Event) -> socket.socket:
+        """Bind the port. The processes of a parent that was killed may keep it for a moment."""
+        deadline = time.monotonic() + FREE_S
+        while True:
+            try:
+                return listen(self._host, self._port)
+            except OperatorError:
+                if time.monotonic() > deadline or await wait_or_stop(stop, LOOK_S):
+                    raise
 
     def _start_missing(self, listener: socket.socket) -> None:
         for number in range(self._count):

@@ -2,7 +2,8 @@
 
 Nodes and validators work for some seconds while API and jobs are killed, the broker is emptied, the chain's node is
 stopped, and blocks with epochs and policies are taken back. Then the pool is ended and must settle. A seed repeats the
-same faults at the same times.
+same faults at the same times. Even seeds run on SQLite and a folder. Odd ones run two API processes on a PostgreSQL and
+a Redis of their own, which are stopped and killed as well.
 
 Example: python -m tests.chaos --seeds 8
 """
@@ -15,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from covey.chain.structs import BondKind
 from covey.chain.wallet import save_key
@@ -29,6 +31,7 @@ from tests.chaos.actors import Decider, Network, Record, run_node, run_validator
 from tests.chaos.promises import find_broken
 from tests.fakes.network import MIN_STAKE, create_pool, register
 from tests.fakes.pool import make_hash, make_params
+from tests.fakes.private_servers import PrivateServer, open_private_postgres, open_private_redis
 from tests.integration.chain.conftest import open_chain
 
 START_S, WORK_S, DRAIN_S = 60.0, 20.0, 180.0
@@ -38,11 +41,30 @@ BLOCKS_BEFORE = 80
 """Blocks before the first task, so that no reorganisation takes the pool itself back."""
 
 
+class Servers(NamedTuple):
+    """What a coordinator of several processes uses."""
+
+    postgres: PrivateServer
+    redis: PrivateServer
+
+
+@contextmanager
+def open_servers(folder: Path, *, is_wanted: bool) -> Iterator[Servers | None]:
+    """Run a PostgreSQL and a Redis. None if they are not wanted, or are not installed."""
+    if not is_wanted:
+        yield None
+        return
+    with open_private_postgres(folder) as postgres, open_private_redis(folder) as redis:
+        yield Servers(postgres, redis) if postgres and redis else None
+
+
 class Chaos:
     """One run. Example: `await Chaos(chain, pool, folder, seed=3).run()`."""
 
-    def __init__(self, chain: Any, pool: PoolId, folder: Path, *, seed: int) -> None:
-        self.chain, self.pool, self.folder = chain, pool, folder
+    def __init__(self, chain: Any, pool: PoolId, folder: Path, *, seed: int, servers: Servers | None = None) -> None:
+        """Without `servers`, the coordinator uses SQLite and a folder."""
+        self.chain, self.pool, self.folder, self._servers = chain, pool, folder, servers
+        self.database_url = servers.postgres.url if servers else f"sqlite:///{folder / 'home' / 'coordinator.sqlite3'}"
         self.random = random.Random(seed)
         self.faults: list[str] = []
         self.record = Record()
@@ -82,7 +104,7 @@ class Chaos:
             for process in self._processes.values():
                 process.kill()
                 process.wait()
-        return find_broken(self.chain, self.pool, self.folder / "home", self.record)
+        return find_broken(self.chain, self.pool, self.folder / "home", self.database_url, self.record)
 
     # -- faults
 
@@ -91,11 +113,20 @@ class Chaos:
             lambda: self._kill("serve"),
             lambda: self._kill("jobs"),
             lambda: self._kill("more jobs"),
-            self._empty_broker,
             self._stop_chain,
             self._reorganise,
             self._publish,
         ]
+        if self._servers is None:
+            faults.append(self._empty_broker)
+        else:
+            postgres, redis = self._servers
+            faults += [
+                lambda: self._restart("PostgreSQL", postgres),
+                lambda: self._restart("Redis", redis),
+                lambda: self._stop("PostgreSQL", postgres),
+                lambda: self._stop("Redis", redis),
+            ]
         async with asyncio.timeout(START_S):
             await self.record.has_begun.wait()
         end = time.monotonic() + WORK_S
@@ -115,6 +146,17 @@ class Chaos:
         for message in (self.folder / "home" / "broker" / "messages").glob("*.msg"):
             message.unlink(missing_ok=True)
 
+    def _restart(self, name: str, server: PrivateServer) -> None:
+        self.faults.append(f"kill {name} and start it again")
+        server.restart()
+
+    def _stop(self, name: str, server: PrivateServer) -> None:
+        seconds = self.random.uniform(0.5, 3)
+        self.faults.append(f"stop {name} for {seconds:.1f} s")
+        server.stop()
+        time.sleep(seconds)
+        server.resume()
+
     def _stop_chain(self) -> None:
         seconds = self.random.uniform(0.5, 3)
         self.faults.append(f"stop the chain's node for {seconds:.1f} s")
@@ -123,7 +165,7 @@ class Chaos:
         self.chain.anvil.process.send_signal(signal.SIGCONT)
 
     def _reorganise(self) -> None:
-        depth = self.random.choice((1, 2, 4, 8, 16))
+        depth = self.random.choice((1, 2, 4, 8, 16, 32, 64))
         self.faults.append(f"take {depth} blocks back")
         self.chain.client.request("anvil_reorg", depth, [])
 
@@ -158,6 +200,10 @@ class Chaos:
         values |= {"key_file": self.folder / "operator.key"}
         lines = [f'{name} = "{value}"' for name, value in values.items()]
         lines += [f"pool = {self.pool}", f"port = {self._port}"]
+        if self._servers is not None:
+            redis = self._servers.redis.url
+            lines += [f'database_url = "{self.database_url}"', f'broker_url = "{redis}"', f'nonces_url = "{redis}"']
+            lines.append("processes = 2")
         self._settings.write_text("\n".join(lines))
 
     def read_log(self, role: str) -> list[str]:
@@ -193,16 +239,22 @@ def run_seed(seed: int) -> list[str]:
         lease_seconds=30,
     )
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="covey-chaos-") as name, open_chain() as chain:
+    with (
+        tempfile.TemporaryDirectory(prefix="covey-chaos-") as name,
+        open_servers(Path(name), is_wanted=seed % 2 == 1) as servers,
+        open_chain() as chain,
+    ):
         pool = create_pool(chain, params)
         _register_others(chain, pool)
         chain.client.request("anvil_mine", hex(BLOCKS_BEFORE))
         chain.client.request("evm_setIntervalMining", 1)
-        chaos = Chaos(chain, pool, Path(name), seed=seed)
+        chaos = Chaos(chain, pool, Path(name), seed=seed, servers=servers)
         broken = asyncio.run(chaos.run())
         count = len(chaos.record.promises)
         print(
-            f"seed {seed}: {count} promises, {len(chaos.faults)} faults, {time.monotonic() - started:.0f} s", flush=True
+            f"seed {seed} on {'PostgreSQL' if servers else 'SQLite'}: {count} promises, {len(chaos.faults)} faults, "
+            f"{time.monotonic() - started:.0f} s",
+            flush=True,
         )
         if broken:
             logs = [line for role in ("serve", "jobs") for line in chaos.read_log(role)]

@@ -1,11 +1,12 @@
 """What must hold after a run, computed from the chain and from the files that its epochs name."""
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
 
 from covey.chain.history import History
 from covey.protocol import canonical
@@ -15,19 +16,24 @@ from tests.chaos.actors import Record
 from tests.fakes.network import PRICE
 
 
-def find_broken(chain: Any, pool: PoolId, home: Path, record: Record) -> list[str]:
+def find_broken(chain: Any, pool: PoolId, home: Path, database_url: str, record: Record) -> list[str]:
     """Return a sentence for everything that does not hold."""
-    return [
-        *_find_unsettled(home),
-        *_find_wrong_epochs(chain, pool, home, record),
-        *_find_wrong_transactions(chain, home),
-    ]
+    engine = create_engine(database_url)
+    try:
+        return [
+            *_find_unsettled(engine),
+            *_find_wrong_epochs(chain, pool, home, record),
+            *_find_wrong_transactions(chain, engine),
+        ]
+    finally:
+        engine.dispose()
 
 
-def _find_unsettled(home: Path) -> Iterator[str]:
-    with sqlite3.connect(f"file:{home / 'coordinator.sqlite3'}?mode=ro", uri=True) as database:
-        states = dict(database.execute("SELECT state, COUNT(*) FROM submissions GROUP BY state"))
-        unposted = database.execute("SELECT COUNT(*) FROM epochs WHERE posted_block IS NULL").fetchone()[0]
+def _find_unsettled(engine: Engine) -> Iterator[str]:
+    with engine.connect() as database:
+        rows = database.execute(text("SELECT state, COUNT(*) FROM submissions GROUP BY state"))
+        states = {str(state): count for state, count in rows}
+        unposted = database.scalar(text("SELECT COUNT(*) FROM epochs WHERE posted_block IS NULL"))
     if set(states) - {"SETTLED"} or unposted:
         yield f"The pool did not settle in time: submissions {states}, {unposted} epochs that are not posted."
 
@@ -66,9 +72,9 @@ def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record) -> 
         yield "Nothing was promised, so this run shows nothing."
 
 
-def _find_wrong_transactions(chain: Any, home: Path) -> Iterator[str]:
-    with sqlite3.connect(f"file:{home / 'coordinator.sqlite3'}?mode=ro", uri=True) as database:
-        intents = database.execute("SELECT key, state, nonce FROM intents").fetchall()
+def _find_wrong_transactions(chain: Any, engine: Engine) -> Iterator[str]:
+    with engine.connect() as database:
+        intents = database.execute(text("SELECT key, state, nonce FROM intents")).all()
     operator = chain.address("operator")
     latest = int(chain.client.request("eth_getTransactionCount", operator, "latest"), 16)
     pending = int(chain.client.request("eth_getTransactionCount", operator, "pending"), 16)
