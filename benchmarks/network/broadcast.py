@@ -20,8 +20,8 @@ from urllib.request import urlopen
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import OperatorError
-from covey.protocol.accounts import Account
 from covey.protocol.eip712 import Domain
 from covey.protocol.head import Head
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
@@ -36,7 +36,7 @@ from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.reachability import PolicyRetention
 
 POOL = PoolId(1)
-TRAINER = Account.from_key("0x" + "07" * 32)
+TRAINER = wallet_from_key(b"\x07" * 32)
 DOMAIN = Domain(chain_id=31337, contract=Address(TRAINER.address))
 TENSOR_VALUES = 12_582_912
 """Number of values of a large tensor, 24 MiB in bfloat16.  One of 1,024 values follows each, as norms do."""

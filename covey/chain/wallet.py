@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coincurve import PrivateKey
+
 from covey.errors import OperatorError
-from covey.protocol.accounts import Account, LocalAccount, SignableMessage
+from covey.protocol.accounts import Account, LocalAccount
 from covey.protocol.ids import Address, Hash, hash_from_bytes
+from covey.protocol.secp256k1 import sign_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +30,10 @@ class Wallet:
     """One key. It implements `covey.protocol.eip712.Signer`."""
 
     account: LocalAccount = field(repr=False)
+    _key: PrivateKey = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", PrivateKey(bytes(self.account.key)))
 
     @property
     def address(self) -> Address:
@@ -37,8 +44,9 @@ class Wallet:
         signed = self.account.sign_transaction(transaction)
         return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 
-    def sign_message(self, signable_message: SignableMessage) -> Any:
-        return self.account.sign_message(signable_message)
+    def sign_digest(self, digest: bytes) -> bytes:
+        """Return the signature of a digest of 32 bytes: r, s and v, 65 bytes."""
+        return sign_digest(self._key, digest)
 
 
 def wallet_from_key(key: bytes) -> Wallet:

@@ -5,11 +5,10 @@ Importing eth-account raises Python's recursion limit, so this module restores t
 """
 
 from eth_account import Account
-from eth_account.messages import SignableMessage, encode_defunct
 from eth_account.signers.local import LocalAccount
 
 from covey.runtime.recursion import limit_recursion
 
-__all__ = ["Account", "LocalAccount", "SignableMessage", "encode_defunct"]
+__all__ = ["Account", "LocalAccount"]
 
 limit_recursion()

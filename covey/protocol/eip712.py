@@ -13,9 +13,8 @@ from eth_hash.auto import keccak
 
 from covey.errors import ProtocolError
 from covey.protocol.abi_words import encode_address, encode_word
-from covey.protocol.accounts import SignableMessage
 from covey.protocol.ids import Address, Hash, hash_from_bytes
-from covey.protocol.recovery import recover_address
+from covey.protocol.secp256k1 import recover_address
 
 DOMAIN_VERSION = "2"
 """Version of the contracts and of the messages that they verify. It must be raised when a message, a leaf or a
@@ -43,11 +42,11 @@ class Message(Protocol):
 
 
 class Signer(Protocol):
-    """A key that can sign, for example eth-account's LocalAccount."""
+    """A key that can sign, for example a `covey.chain.wallet.Wallet`."""
 
     @property
-    def address(self) -> Any: ...
-    def sign_message(self, signable_message: SignableMessage) -> Any: ...
+    def address(self) -> Address: ...
+    def sign_digest(self, digest: bytes) -> bytes: ...
 
 
 def to_dict(message: Message) -> dict[str, Any]:
@@ -55,13 +54,11 @@ def to_dict(message: Message) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.TYPES}
 
 
-def encode_message(message: Message, domain: Domain) -> SignableMessage:
-    """Return a message's EIP-712 encoding. Raises ProtocolError("bad_message") if a value does not fit its type."""
-    return SignableMessage(version=b"\x01", header=_compute_separator(domain), body=_hash_struct(message))
-
-
 def compute_digest(message: Message, domain: Domain) -> Hash:
-    """Return the digest that is signed: keccak256(0x19 0x01, domain separator, struct hash)."""
+    """Return the digest that is signed: keccak256(0x19 0x01, domain separator, struct hash).
+
+    Raises ProtocolError("bad_message") if a value does not fit its type.
+    """
     return hash_from_bytes(_compute_digest(message, domain))
 
 
@@ -72,8 +69,7 @@ def compute_struct_hash(message: Message) -> Hash:
 
 def sign(message: Message, domain: Domain, signer: Signer) -> str:
     """Return the 65-byte signature of a message, in hexadecimal with 0x."""
-    signed = signer.sign_message(encode_message(message, domain))
-    return "0x" + bytes(signed.signature).hex()
+    return "0x" + signer.sign_digest(_compute_digest(message, domain)).hex()
 
 
 def recover_signer(message: Message, domain: Domain, signature: str) -> Address:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from covey.errors import ProtocolError
-from covey.protocol.accounts import encode_defunct
 from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address
-from covey.protocol.recovery import recover_personal
+from covey.protocol.secp256k1 import hash_personal, recover_personal
 
 WINDOW_SECONDS = 60
 """Maximum validity of a signature, in seconds."""
@@ -108,11 +107,11 @@ def sign_request(request: SignedRequest, signer: Signer, *, chain_id: int, now: 
         f'{_COMPONENTS};created={now};expires={now + WINDOW_SECONDS};nonce="{nonce}"'
         f';keyid="eip155:{chain_id}:{signer.address}"'
     )
-    signed = signer.sign_message(encode_defunct(build_signature_base(request, parameters)))
+    signature = signer.sign_digest(hash_personal(build_signature_base(request, parameters)))
     return {
         "content-digest": compute_content_digest(request.body),
         "signature-input": f"{LABEL}={parameters}",
-        "signature": f"{LABEL}=:{base64.b64encode(bytes(signed.signature)).decode()}:",
+        "signature": f"{LABEL}=:{base64.b64encode(signature).decode()}:",
     }
 
 

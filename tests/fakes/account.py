@@ -3,11 +3,11 @@
 import json
 from types import SimpleNamespace
 
-from eth_account import Account
 from typer.testing import CliRunner
 
 from covey import cli
 from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState
+from covey.chain.wallet import wallet_from_key
 from covey.console import account
 from covey.errors import TransientError
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
@@ -30,7 +30,7 @@ class Contract:
         return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
 
 
-SIGNER = Account.from_key(b"\x11" * 32)
+SIGNER = wallet_from_key(b"\x11" * 32)
 LEAF = compute_reward_leaf(chain=31337, ledger=BOB, pool=1, contributor=SIGNER.address, cumulative=45)
 """Leaf of a reward tree in which only the signer has earned something: 45."""
 RECORD = EpochRecord(

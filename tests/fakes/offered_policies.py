@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from eth_account import Account
 
+from covey.chain.wallet import wallet_from_key
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId
 from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE, PolicyRecord
@@ -16,8 +16,8 @@ from covey.shardcast.policy_export import build_row, write_weights
 from covey.shardcast.policy_folder import map_weights, write_child
 from covey.shardcast.reachability import PolicyRetention, find_route
 
-TRAINER = Account.from_key("0x" + "07" * 32)
-DOMAIN = Domain(chain_id=31337, contract=Address(Account.from_key("0x" + "08" * 32).address))
+TRAINER = wallet_from_key(b"\x07" * 32)
+DOMAIN = Domain(chain_id=31337, contract=Address(wallet_from_key(b"\x08" * 32).address))
 """EIP-712 domain of the manifests that `build_offering` signs."""
 
 

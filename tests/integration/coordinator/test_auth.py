@@ -5,13 +5,13 @@ import base64
 
 import httpx
 import pytest
-from eth_account.messages import encode_defunct
 
 from coordinator.domain import nodes
 from covey.chain import abi_codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
+from covey.protocol.secp256k1 import hash_personal
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address
 
@@ -131,12 +131,12 @@ async def test_request__longer_window_than_allowed__is_refused(harness: Coordina
     asked = http_signatures.SignedRequest(
         method="POST", authority=harness.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
     )
-    signed = harness.wallet("node").sign_message(
-        encode_defunct(http_signatures.build_signature_base(asked, parameters))
+    signature = harness.wallet("node").sign_digest(
+        hash_personal(http_signatures.build_signature_base(asked, parameters))
     )
     headers |= {
         "signature-input": f"eth={parameters}",
-        "signature": f"eth=:{base64.b64encode(bytes(signed.signature)).decode()}:",
+        "signature": f"eth=:{base64.b64encode(signature).decode()}:",
     }
     assert f"expires={now + 61}" in parameters
     assert await code_of(harness, "/v1/nodes", b"", headers) == (401, "expired_request")

@@ -6,17 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from eth_account import Account
 
 from coordinator.api import admission
 from coordinator.api.admission import SIGNER, Admission
 from coordinator.api.coordinator_metrics import Meters
 from coordinator.api.members import Members
 from coordinator.api.nonces import MemoryNonces
+from covey.chain.wallet import wallet_from_key
 from covey.protocol.http_signatures import SignedRequest, sign_request
 
 pytestmark = pytest.mark.unit
-NODE, STRANGER, VALIDATOR, TRAINER = (Account.from_key(bytes([number]) * 32) for number in (1, 2, 3, 4))
+NODE, STRANGER, VALIDATOR, TRAINER = (wallet_from_key(bytes([number]) * 32) for number in (1, 2, 3, 4))
 NOW, CHAIN, AUTHORITY = 1_700_000_000, 31337, "127.0.0.1:8000"
 BODY = b'{"free_slots":1}'
 

@@ -10,6 +10,7 @@ from eth_account.messages import encode_defunct
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key, save_key, wallet_from_key
 from covey.errors import OperatorError
+from covey.protocol.secp256k1 import hash_personal
 
 pytestmark = pytest.mark.unit
 
@@ -184,9 +185,8 @@ def test_sign_transaction__same_transaction_twice__gives_the_same_bytes_and_thei
     assert signed.hash == "0x" + keccak(signed.raw).hex()
 
 
-def test_sign_message__text__recovers_to_the_address():
+def test_sign_digest__text__recovers_to_the_address():
     from eth_account import Account
 
-    message = encode_defunct(text="hello")
-    signed = wallet_from_key(KEY).sign_message(message)
-    assert Account.recover_message(message, signature=signed.signature) == ALICE
+    signature = wallet_from_key(KEY).sign_digest(hash_personal(b"hello"))
+    assert Account.recover_message(encode_defunct(text="hello"), signature=signature) == ALICE

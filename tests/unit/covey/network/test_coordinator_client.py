@@ -3,8 +3,8 @@ import json
 
 import httpx
 import pytest
-from eth_account import Account
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError, TransientError
 from covey.network.coordinator_client import MAX_RESPONSE_BYTES, CoordinatorClient
 from covey.protocol import http_signatures
@@ -14,7 +14,7 @@ from tests.fakes.pool import INSTANCE
 
 pytestmark = pytest.mark.unit
 
-KEY = Account.from_key(b"\x11" * 32)
+KEY = wallet_from_key(b"\x11" * 32)
 NOW, CHAIN = 1_700_000_000, 31337
 HASH = "0x" + "ab" * 32
 RECEIPT = Receipt(

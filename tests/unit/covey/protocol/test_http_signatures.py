@@ -5,18 +5,19 @@ from dataclasses import replace
 
 import pytest
 from eth_account import Account
-from eth_account.messages import encode_defunct
 from eth_utils.crypto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
 from covey.protocol.http_signatures import SignedRequest, sign_request, verify_request
+from covey.protocol.secp256k1 import hash_personal
 
 pytestmark = pytest.mark.unit
 
-KEY, OTHER = Account.from_key(b"\x11" * 32), Account.from_key(b"\x22" * 32)
+KEY, OTHER = wallet_from_key(b"\x11" * 32), wallet_from_key(b"\x22" * 32)
 NOW, CHAIN, NONCE = 1_700_000_000, 31337, "abcdefghijklmnop"
 REQUEST = SignedRequest(
     method="POST", authority="127.0.0.1:8000", path="/v1/tasks/claim", query="a=1&b=2", body=b'{"x":1}'
@@ -32,10 +33,10 @@ def refuse(request=REQUEST, headers=HEADERS, *, chain_id=CHAIN, now=NOW):
 
 
 def sign_text(parameters, request=REQUEST, key=KEY):
-    signed = key.sign_message(encode_defunct(http_signatures.build_signature_base(request, parameters)))
+    signature = key.sign_digest(hash_personal(http_signatures.build_signature_base(request, parameters)))
     return HEADERS | {
         "signature-input": f"eth={parameters}",
-        "signature": f"eth=:{base64.b64encode(bytes(signed.signature)).decode()}:",
+        "signature": f"eth=:{base64.b64encode(signature).decode()}:",
     }
 
 

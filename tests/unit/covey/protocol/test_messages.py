@@ -9,6 +9,7 @@ from eth_account import Account
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.eip712 import Domain
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.unit
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 DOMAIN = Domain(chain_id=31337, contract=CONTRACT)
-NODE = Account.from_key(b"\x11" * 32)
+NODE = wallet_from_key(b"\x11" * 32)
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 MASK = 2**64 - 1
 ROTATIONS = [0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14]

@@ -4,10 +4,10 @@ import struct
 from dataclasses import replace
 
 import pytest
-from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError
 from covey.protocol import eip712, transport
 from covey.protocol.eip712 import Domain
@@ -28,7 +28,7 @@ from covey.protocol.transport import (
 pytestmark = pytest.mark.unit
 
 DOMAIN = Domain(chain_id=31337, contract="0x5FbDB2315678afecb367f032d93F642f64180aa3")
-TRAINER, STRANGER = (Account.from_key(bytes([byte]) * 32) for byte in (0x11, 0x22))
+TRAINER, STRANGER = (wallet_from_key(bytes([byte]) * 32) for byte in (0x11, 0x22))
 ONE, TWO = Hash("0x" + "11" * 32), Hash("0x" + "22" * 32)
 hashes = st.binary(min_size=32, max_size=32).map(hash_from_bytes)
 pieces = st.lists(st.builds(Piece, st.integers(1, PIECE_BYTES), hashes), max_size=4).map(tuple)

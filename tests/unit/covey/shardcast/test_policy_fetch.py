@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from eth_account import Account
 
+from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.ids import ZERO_HASH, Hash
@@ -194,7 +194,7 @@ def test_damaged_target__is_fetched_again(policies, serve, connect):
 def test_manifest_of_another_signer__is_refused_and_its_relay_blamed(tmp_path, policies, serve, connect):
     """Both heads name the same record. The stranger's delta is smaller, so it is tried first."""
     policies.offer()
-    stranger = OfferedPolicies(tmp_path / "stranger", sizes=SMALL, signer=Account.create())
+    stranger = OfferedPolicies(tmp_path / "stranger", sizes=SMALL, signer=wallet_from_key(b"\x09" * 32))
     stranger.offer()
     assert stranger.hash_of(0) == policies.hash_of(0)
     bad, good = serve(stranger), serve(policies)

@@ -1,12 +1,12 @@
-"""Recovers the Ethereum address that signed some bytes, by libsecp256k1 (coincurve).
+"""Ethereum's signatures by libsecp256k1 (coincurve): signing a digest, and recovering the address that signed.
 
-It does what eth-account does, in half the time.
+It does what eth-account does, in a fraction of the time.
 """
 
 from contextlib import suppress
 from functools import lru_cache
 
-from coincurve import PublicKey
+from coincurve import PrivateKey, PublicKey
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
 
@@ -17,11 +17,23 @@ _RECOVERY_IDS = {0: 0, 1: 1, 27: 0, 28: 1}
 """Recovery ids by the last byte of a signature, as Ethereum's tools write it."""
 
 
-def recover_personal(message: bytes, signature: bytes) -> Address:
-    """Return the address that signed a personal message (EIP-191, version 0x45). Raises ValueError like
-    `recover_address`.
+def sign_digest(key: PrivateKey, digest: bytes) -> bytes:
+    """Return the signature of a digest of 32 bytes: r, s and v, 65 bytes, with v of 27 or 28.
+
+    The same digest gives the same signature (RFC 6979), and s is low (EIP-2).
     """
-    return recover_address(keccak(_PREFIX + str(len(message)).encode() + message), signature)
+    signature = key.sign_recoverable(digest, hasher=None)
+    return bytes(signature[:64]) + bytes([27 + signature[64]])
+
+
+def hash_personal(message: bytes) -> bytes:
+    """Return the digest of a personal message, 32 bytes (EIP-191, version 0x45)."""
+    return bytes(keccak(_PREFIX + str(len(message)).encode() + message))
+
+
+def recover_personal(message: bytes, signature: bytes) -> Address:
+    """Return the address that signed a personal message. Raises ValueError like `recover_address`."""
+    return recover_address(hash_personal(message), signature)
 
 
 def recover_address(digest: bytes, signature: bytes) -> Address:

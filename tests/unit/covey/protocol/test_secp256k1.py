@@ -1,19 +1,21 @@
 import pytest
+from coincurve import PrivateKey
 from eth_account import Account
 from eth_account.messages import encode_defunct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.protocol.recovery import recover_personal
+from covey.protocol.secp256k1 import hash_personal, recover_personal, sign_digest
 
 pytestmark = pytest.mark.unit
 
 
 @settings(max_examples=25)
 @given(st.binary(min_size=32, max_size=32).filter(lambda key: 0 < int.from_bytes(key) < 1 << 255), st.binary())
-def test_recover_personal__signed_by_eth_account__same_address(key, message):
+def test_sign_and_recover__any_message__as_eth_account_does(key, message):
     account = Account.from_key(key)
     signature = bytes(account.sign_message(encode_defunct(message)).signature)
+    assert sign_digest(PrivateKey(key), hash_personal(message)) == signature
     assert recover_personal(message, signature) == account.address
     assert recover_personal(message, signature[:64] + bytes([signature[64] - 27])) == account.address
     assert recover_personal(message + b"x", signature) != account.address
