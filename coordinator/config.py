@@ -45,6 +45,9 @@ class CoordinatorConfig(Settings):
     store_url: str = ""
     """URL of the object store of rollout files and evidence. Empty: a folder in `home`, which the API serves by
     signed links. Links to s3://bucket/prefix are the store's own."""
+    keep_files_days: float | None = Field(default=None, ge=0)
+    """Days for which the file of a submission is kept once its epoch is final. Until then no case can be vetoed any
+    more, so a verdict can be repeated for as long as that matters. None: for ever. Epochs and evidence always stay."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
     finality: Finality = "latest"

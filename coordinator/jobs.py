@@ -9,7 +9,7 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
-from coordinator.domain import epoch_closing, judging, settlement, tasks
+from coordinator.domain import epoch_closing, judging, retention, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.json_rpc import Block
 from covey.chain.outbox import IntentState
@@ -21,6 +21,7 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
+DAY_SECONDS = 86_400
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -33,6 +34,7 @@ def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
         "dispatch_validation": lambda: dispatch_validation(ctx),
         "tally": lambda: dispatch_validation(ctx),
         "settle_epoch": lambda: settle_epoch(ctx),
+        "prune_files": lambda: prune_files(ctx),
     }
 
 
@@ -149,6 +151,23 @@ def mark_settled(ctx: Context) -> None:
         while is_left:
             with ctx.database.write() as repository:
                 is_left = settlement.mark_settled(repository, number, limit=epoch_closing.SLICE)
+
+
+def prune_files(ctx: Context) -> None:
+    """Remove some files of submissions that have been final for as long as the settings say."""
+    days = ctx.config.keep_files_days
+    if days is None:
+        return
+    final_before = get_chain_time(ctx) - days * DAY_SECONDS
+    with ctx.database.read() as repository:
+        outdated = retention.find_outdated(repository, ctx.config.pool, final_before=final_before)
+    if outdated is None:
+        return
+    for key in outdated.keys:
+        ctx.store.delete(key)
+    with ctx.database.write() as repository:
+        retention.record_pruned(repository, outdated)
+    ctx.kicker.kick("prune_files")
 
 
 def report_unpaid(ctx: Context) -> None:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import ColumnElement, CursorResult, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.db.models import EpochRow, RewardRow, SubmissionRow
+from coordinator.db.models import CaseRow, EpochRow, RewardRow, StepRow, SubmissionRow
 from coordinator.db.node_queries import cut
 from covey.protocol.ids import Address
-from covey.protocol.status import SubmissionState
+from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import Decision
 
 _UNPOSTED = EpochRow.posted_block.is_(None)
@@ -143,6 +143,24 @@ class EpochQueries:
     def has_epoch_file(self, data_hash: str) -> bool:
         """Whether an epoch's leaves and rewards lie under this hash."""
         return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
+
+    def is_needed(self, epoch: int) -> bool:
+        """Whether a case about a submission of an epoch is open, or a batch that it is in was not taken yet."""
+        held = select(SubmissionRow.receipt_hash).where(SubmissionRow.epoch == epoch)
+        in_case = held.join(CaseRow, CaseRow.receipt_hash == SubmissionRow.receipt_hash)
+        in_batch = held.join(StepRow, StepRow.number == SubmissionRow.step)
+        found = (
+            self.session.scalar(in_case.where(CaseRow.state == CaseState.LOCKED).limit(1)),
+            self.session.scalar(in_batch.where(StepRow.state != StepState.TRAINED).limit(1)),
+        )
+        return found != (None, None)
+
+    def list_files(self, epoch: int, *, after_task: int, limit: int) -> list[tuple[int, int, str]]:
+        """Task, lease and work key of the submissions of an epoch, in the order of their tasks, after one of them."""
+        query = select(SubmissionRow.task, SubmissionRow.lease, SubmissionRow.work_key)
+        query = query.where(SubmissionRow.epoch == epoch, SubmissionRow.task > after_task)
+        found = self.session.execute(query.order_by(SubmissionRow.task).limit(limit))
+        return [(row[0], row[1], row[2]) for row in found]
 
     # -- rewards
 

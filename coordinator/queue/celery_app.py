@@ -30,6 +30,7 @@ BEAT_SECONDS = {
     "dispatch_validation": 0.5,
     "tally": 2.0,
     "settle_epoch": 1.0,
+    "prune_files": 5.0,
 }
 
 
