@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,13 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from covey.chain.structs import BondKind
-from covey.chain.wallet import save_key
 from covey.devnet import deploy
 from covey.errors import CoveyError, TransientError
 from covey.protocol.ids import PoolId, Step
-from covey.runtime.http import find_free_ports
 from tests.chaos.actors import Decider, Network, Record, run_node, run_validator
 from tests.chaos.promises import find_broken
+from tests.fakes.coordinator_processes import CoordinatorProcesses
 from tests.fakes.network import MIN_STAKE, create_pool, register
 from tests.fakes.pool import make_hash, make_params
 from tests.fakes.private_servers import PrivateServer, open_private_postgres, open_private_redis
@@ -68,18 +66,18 @@ class Chaos:
         self.random = random.Random(seed)
         self.faults: list[str] = []
         self.record = Record()
-        (self._port,) = find_free_ports(1)
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._settings = folder / "coordinator.toml"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        settings: dict[str, object] = {}
+        if servers is not None:
+            redis = servers.redis.url
+            settings = {"database_url": servers.postgres.url, "broker_url": redis, "nonces_url": redis, "processes": 2}
+        self.processes = CoordinatorProcesses(chain, pool, folder, **settings)
 
     async def run(self) -> list[str]:
         """Do everything. Returns a sentence for each promise that was broken."""
-        self._write_settings()
         for name in ("serve", "jobs", "more jobs"):
-            self._start(name)
+            self.processes.start(name)
         network = Network(
-            url=self.url,
+            url=self.processes.url,
             chain_id=self.chain.deployment.chain_id,
             pool=self.pool,
             court=self.chain.deployment.slashing_court,
@@ -101,10 +99,8 @@ class Chaos:
         finally:
             self.record.is_over = True
             await asyncio.gather(*actors, return_exceptions=True)
-            for process in self._processes.values():
-                process.kill()
-                process.wait()
-        return find_broken(self.chain, self.pool, self.folder / "home", self.database_url, self.record)
+            self.processes.end()
+        return find_broken(self.chain, self.pool, self.processes.home, self.database_url, self.record)
 
     # -- faults
 
@@ -137,13 +133,12 @@ class Chaos:
 
     def _kill(self, role: str) -> None:
         self.faults.append(f"kill {role}")
-        self._processes[role].kill()
-        self._processes[role].wait()
-        self._start(role)
+        self.processes.kill(role)
+        self.processes.start(role)
 
     def _empty_broker(self) -> None:
         self.faults.append("empty the broker")
-        for message in (self.folder / "home" / "broker" / "messages").glob("*.msg"):
+        for message in (self.processes.home / "broker" / "messages").glob("*.msg"):
             message.unlink(missing_ok=True)
 
     def _restart(self, name: str, server: PrivateServer) -> None:
@@ -193,29 +188,6 @@ class Chaos:
                     pass
                 await asyncio.sleep(0.25)
 
-    def _write_settings(self) -> None:
-        self.chain.deployment.save(self.folder / "deployment.json")
-        save_key(self.folder / "operator.key", deploy.derive_key("test", "operator"))
-        values = {"home": self.folder / "home", "deployment": self.folder / "deployment.json"}
-        values |= {"key_file": self.folder / "operator.key"}
-        lines = [f'{name} = "{value}"' for name, value in values.items()]
-        lines += [f"pool = {self.pool}", f"port = {self._port}"]
-        if self._servers is not None:
-            redis = self._servers.redis.url
-            lines += [f'database_url = "{self.database_url}"', f'broker_url = "{redis}"', f'nonces_url = "{redis}"']
-            lines.append("processes = 2")
-        self._settings.write_text("\n".join(lines))
-
-    def read_log(self, role: str) -> list[str]:
-        """Return the last lines that a process has logged."""
-        return (self.folder / f"{role}.log").read_text(errors="replace").splitlines()[-12:]
-
-    def _start(self, role: str) -> None:
-        verb = role.removeprefix("more ")
-        command = [sys.executable, "-m", "covey", "coordinator", verb, "--config", str(self._settings)]
-        with (self.folder / f"{role}.log").open("ab") as log:
-            self._processes[role] = subprocess.Popen(command, stdout=log, stderr=log)
-
 
 def _register_others(chain: Any, pool: PoolId) -> None:
     """Stake for all nodes, and register those that `create_pool` has not registered."""
@@ -257,7 +229,7 @@ def run_seed(seed: int) -> list[str]:
             flush=True,
         )
         if broken:
-            logs = [line for role in ("serve", "jobs") for line in chaos.read_log(role)]
+            logs = [line for role in ("serve", "jobs") for line in chaos.processes.read_log(role)]
             for line in (*chaos.faults, *broken, *logs, *(f"{code}: {n}" for code, n in chaos.record.refusals.items())):
                 print(f"  {line}", flush=True)
         return broken

@@ -63,9 +63,9 @@ class Network:
         return Domain(chain_id=self.chain_id, contract=self.court)
 
 
-async def run_node(network: Network, wallet: Wallet) -> None:
+async def run_node(network: Network, wallet: Wallet, *, instance: str = "") -> None:
     """Claim tasks and hand files in until the record says that it is enough."""
-    record, instance = network.record, secrets.token_hex(16)
+    record, instance = network.record, instance or secrets.token_hex(16)
     async with network.open(wallet) as client:
         while record.is_working:
             try:

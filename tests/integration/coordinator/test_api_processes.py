@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,13 +18,11 @@ from redis.exceptions import RedisError
 
 from coordinator.app import build
 from coordinator.config import CoordinatorConfig
-from covey.chain.wallet import save_key
-from covey.devnet import deploy
 from covey.errors import TransientError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import http_signatures
 from covey.protocol.api.worker import TaskOrder
-from covey.runtime.http import find_free_ports
+from tests.fakes.coordinator_processes import CoordinatorProcesses
 from tests.fakes.databases import open_schema
 from tests.fakes.network import create_pool
 from tests.fakes.pool import INSTANCE, make_params
@@ -38,22 +35,23 @@ START_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinator:
-    """`covey coordinator serve --processes 2`, with the settings that it runs on."""
+    """`covey coordinator serve` with two API processes."""
 
     chain: Chain
+    processes: CoordinatorProcesses
+    parent: subprocess.Popen[bytes]
     config: CoordinatorConfig
-    process: subprocess.Popen[bytes]
 
     @property
     def url(self) -> str:
-        return self.config.base_url
+        return self.processes.url
 
     def client(self, name: str) -> CoordinatorClient:
         return CoordinatorClient(self.url, self.chain.wallets[name], chain_id=self.chain.deployment.chain_id)
 
     def list_servers(self) -> list[psutil.Process]:
         """The processes that serve the API, without the one that Python starts to count shared resources."""
-        children = psutil.Process(self.process.pid).children()
+        children = psutil.Process(self.parent.pid).children()
         living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
         return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
 
@@ -61,11 +59,7 @@ class Coordinator:
         """Return the body and the headers of a signed request of the node."""
         body = b'{"instance": "%s", "free_slots": 1, "cached_version": null}' % INSTANCE.encode()
         request = http_signatures.SignedRequest(
-            method="POST",
-            authority=self.config.signed_authority,
-            path="/v1/heartbeat",
-            query="",
-            body=body,
+            method="POST", authority=self.processes.authority, path="/v1/heartbeat", query="", body=body
         )
         headers = http_signatures.sign_request(
             request,
@@ -84,34 +78,21 @@ def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Ite
     except RedisError as error:
         pytest.skip(f"no Redis answers: {error}")
     folder = tmp_path_factory.mktemp("processes")
-    pool = create_pool(running, make_params())
-    running.deployment.save(folder / "deployment.json")
-    save_key(folder / "operator.key", deploy.derive_key("test", "operator"))
     with open_schema() as database_url:
-        config = CoordinatorConfig(
-            home=folder / "home",
-            pool=pool,
-            deployment=folder / "deployment.json",
-            key_file=folder / "operator.key",
-            port=find_free_ports(1)[0],
-            processes=2,
-            database_url=database_url,
-            nonces_url=REDIS,
+        settings = {"processes": 2, "database_url": database_url, "nonces_url": REDIS}
+        processes = CoordinatorProcesses(running, create_pool(running, make_params()), folder, **settings)
+        found = Coordinator(
+            chain=running,
+            processes=processes,
+            parent=processes.start("serve"),
+            config=CoordinatorConfig.load(processes.settings),
         )
-        settings = folder / "coordinator.toml"
-        lines = [f'{name} = "{getattr(config, name)}"' for name in ("home", "deployment", "key_file", "database_url")]
-        lines += [f'nonces_url = "{REDIS}"', f"pool = {pool}", f"port = {config.port}"]
-        settings.write_text("\n".join(lines))
-        command = [sys.executable, "-m", "covey", "coordinator", "serve", "--config", str(settings), "--processes", "2"]
-        with (folder / "serve.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        found = Coordinator(chain=running, config=config, process=process)
         try:
             asyncio.run(await_ready(found))
             yield found
         finally:
-            process.terminate()
-            process.wait(30)
+            found.parent.terminate()
+            found.parent.wait(30)
 
 
 async def await_ready(coordinator: Coordinator) -> None:
@@ -187,8 +168,7 @@ async def test_serve__one_process_is_killed__is_replaced_and_nobody_is_refused_f
 
 async def test_serve__parent_is_killed__its_processes_end_too(coordinator: Coordinator):
     servers = coordinator.list_servers()
-    coordinator.process.kill()
-    coordinator.process.wait(10)
+    coordinator.processes.kill("serve")
     gone, alive = await asyncio.to_thread(psutil.wait_procs, servers, timeout=30)
     for process in alive:
         with suppress(psutil.NoSuchProcess):

@@ -1,0 +1,70 @@
+"""The processes of a coordinator, as its operator starts them, which a test may kill."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from covey.chain.wallet import save_key
+from covey.devnet import deploy
+from covey.protocol.ids import PoolId
+from covey.runtime.http import find_free_ports
+
+
+class CoordinatorProcesses:
+    """`covey coordinator serve` and `jobs`. Example: `processes.start("serve"); processes.kill("serve")`.
+
+    A second process of a verb has a name that ends with the verb: "more jobs".
+    """
+
+    def __init__(self, chain: Any, pool: PoolId, folder: Path, **settings: object) -> None:
+        """`settings` are further ones of `CoordinatorConfig`."""
+        self.home = folder / "home"
+        (port,) = find_free_ports(1)
+        self.authority = f"127.0.0.1:{port}"
+        self.url = f"http://{self.authority}"
+        self._folder, self._running = folder, dict[str, subprocess.Popen[bytes]]()
+        chain.deployment.save(folder / "deployment.json")
+        save_key(folder / "operator.key", deploy.derive_key("test", "operator"))
+        values = {
+            "home": self.home,
+            "deployment": folder / "deployment.json",
+            "key_file": folder / "operator.key",
+            "pool": pool,
+            "port": port,
+            **settings,
+        }
+        lines = [
+            f"{name} = {value}" if isinstance(value, int) else f'{name} = "{value}"' for name, value in values.items()
+        ]
+        self.settings = folder / "coordinator.toml"
+        self.settings.write_text("\n".join(lines))
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a process."""
+        command = [
+            sys.executable,
+            "-m",
+            "covey",
+            "coordinator",
+            name.rsplit(maxsplit=1)[-1],
+            "--config",
+            str(self.settings),
+        ]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        return self._running[name]
+
+    def kill(self, name: str) -> None:
+        """Kill a process, without a chance to finish anything."""
+        self._running[name].kill()
+        self._running[name].wait()
+
+    def end(self) -> None:
+        """Kill all processes."""
+        for name in self._running:
+            self.kill(name)
+
+    def read_log(self, name: str) -> list[str]:
+        """Return the last lines that a process has logged."""
+        return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-12:]

@@ -1,0 +1,77 @@
+"""A proxy before a chain's node, which a test makes slow, silent or unwilling."""
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Trouble(Enum):
+    """What the proxy does with a request."""
+
+    NONE = auto()
+    SLOW = auto()
+    """It answers 100 ms later."""
+    SILENT = auto()
+    """It answers nothing until the trouble is over."""
+    UNWILLING = auto()
+    """It answers 429, as a provider does whose limit is reached."""
+
+
+class TroubledNode(ThreadingHTTPServer):
+    """Example: `with open_troubled_node(anvil.url) as node: node.trouble = Trouble.SLOW`."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, url: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.target = url
+        self.trouble = Trouble.NONE
+        self.troubled = 0
+        """Number of requests that met a trouble."""
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def open_troubled_node(url: str) -> Iterator[TroubledNode]:
+    """Run a proxy before the node at a URL."""
+    with TroubledNode(url) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.trouble = Trouble.NONE
+        server.shutdown()
+        thread.join(timeout=10)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: TroubledNode
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.troubled += self.server.trouble is not Trouble.NONE
+        if self.server.trouble is Trouble.SLOW:
+            time.sleep(0.1)
+        while self.server.trouble is Trouble.SILENT:
+            time.sleep(0.02)
+        if self.server.trouble is Trouble.UNWILLING:
+            self._send(429, b'{"error": "too many requests"}')
+            return
+        asked = urllib.request.Request(self.server.target, body, {"content-type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            self._send(200, answer.read())
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
