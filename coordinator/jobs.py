@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import EpochRow
+from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, judging, retention, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
@@ -15,6 +15,8 @@ from covey.chain.json_rpc import Block
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Reason
 from covey.runtime.log import get_logger
 
 RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
@@ -54,6 +56,7 @@ def expire_leases(ctx: Context) -> None:
     with ctx.database.write() as repository:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:
+        get_logger().info("leases or tasks ended", count=ended)
         ctx.kicker.kick("assign_tasks")
     if ended >= tasks.MOST_AT_ONCE:
         ctx.kicker.kick("expire_leases")
@@ -85,7 +88,18 @@ def dispatch_validation(ctx: Context) -> None:
                 secret=ctx.canary_secret,
                 now=ctx.clock(),
             )
+        log_decided(rows)
         ctx.kicker.kick("assign_tasks")
+
+
+def log_decided(rows: Iterable[SubmissionRow]) -> None:
+    """Log what was decided: rejections at level info, and all others at level debug."""
+    for row in rows:
+        if row.state is SubmissionState.SUBMITTED:
+            continue
+        log = get_logger().info if row.state is SubmissionState.REJECTED else get_logger().debug
+        reason = Reason(row.reason).name if row.reason else ""
+        log("work was decided", task=row.task, node=row.node, state=row.state, reason=reason, receipt=row.receipt_hash)
 
 
 def find_drawing_hashes(ctx: Context, signed: Iterable[int], *, head: Block) -> dict[int, Hash]:

@@ -14,6 +14,8 @@ from coordinator.api.changes import Signal
 from covey.protocol.ids import Address
 
 LOOK_S = 1.0
+SEEN_SECONDS = 10.0
+"""A validator's sign of life is written at most this often."""
 Answer = TypeVar("Answer")
 
 
@@ -22,12 +24,21 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._newest: dict[Address, object] = {}
+        self._noted: dict[Address, float] = {}
+        """When the sign of life of a validator was last written, in Unix seconds."""
 
     def open(self, validator: Address) -> tuple[Address, object]:
         """Begin a poll. Whatever `validator` had open before ends."""
         token = object()
         self._newest[validator] = token
         return validator, token
+
+    def is_due(self, validator: Address, now: float) -> bool:
+        """Return whether a validator's sign of life is to be written now, and take that as done."""
+        is_due = now - self._noted.get(validator, 0.0) >= SEEN_SECONDS
+        if is_due:
+            self._noted[validator] = now
+        return is_due
 
     def is_open(self, poll: tuple[Address, object]) -> bool:
         """Return whether a poll is the newest one of its validator."""

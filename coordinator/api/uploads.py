@@ -57,6 +57,10 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
             canary=canary_scores.get_kind(ctx.config.canaries, node),
         )
         promise = await state.intake.record(handed_in)
+        receipt_hash = promise.message.receipt_hash
+        get_logger().debug(
+            "work was handed in", task=receipt.task, lease=receipt.lease, node=node, receipt=receipt_hash
+        )
     await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,

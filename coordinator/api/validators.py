@@ -30,11 +30,10 @@ from covey.protocol.evidence import get_live_groups, require_object
 from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
+from covey.runtime.log import get_logger
 
 _TRIES = 3
 """Number of turns that one look tries to take, until the next commit."""
-SEEN_SECONDS = 10.0
-"""A validator's sign of life is written at most this often."""
 router = APIRouter(prefix="/v1", tags=["validator"])
 
 
@@ -73,7 +72,8 @@ async def claim_validation(
             found = await ctx.database.look(find)  # Another validator was faster.
         return found
 
-    await note_validator(ctx, validator)
+    if polls.is_due(validator, ctx.clock()):
+        await note_validator(ctx, validator)
     with call_when_gone(request.receive, leave):
         return await wait_for(
             state.turns,
@@ -98,6 +98,7 @@ async def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
         )
 
     await ctx.database.run(record)
+    get_logger().debug("verdict was committed", judgement=body.judgement, validator=validator)
 
 
 @router.post("/validations/reveal", status_code=204)
@@ -121,6 +122,13 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     key = build_evidence_key(ctx.config.pool, verdict.evidence_hash)
     await ctx.store_lane.run(lambda: ctx.store.put_named_by_content(key, evidence))
     await ctx.database.run(lambda rows: judging.record_reveal(rows, ctx.params, shown, now=ctx.clock()))
+    get_logger().debug(
+        "verdict was revealed",
+        judgement=body.judgement,
+        validator=validator,
+        outcome=verdict.outcome,
+        receipt=verdict.receipt_hash,
+    )
     ctx.kicker.kick("tally")
 
 
@@ -133,18 +141,13 @@ async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
 
 
 async def note_validator(ctx: Context, validator: Address) -> None:
-    """Record that a validator asks for work, unless that was recorded in the last seconds."""
+    """Record that a validator asks for work."""
     now = ctx.clock()
-
-    def is_noted(repository: Repository) -> bool:
-        row = repository.get_validator(validator)
-        return row is not None and row.seen_at > now - SEEN_SECONDS
 
     def note(repository: Repository) -> None:
         repository.require_validator(validator).seen_at = now
 
-    if not await ctx.database.look(is_noted):
-        await ctx.database.run(note)
+    await ctx.database.run(note)
 
 
 def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> ValidationOrder | None:

@@ -15,6 +15,7 @@ from coordinator.domain.tasks import Ask
 from covey.errors import ProtocolError
 from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationResponse, ReturnRequest, TaskOrder
 from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
+from covey.runtime.log import get_logger
 
 router = APIRouter(prefix="/v1", tags=["worker"])
 
@@ -37,6 +38,7 @@ async def register(state: State, node: Node) -> RegistrationResponse:
 
     await ctx.database.run(record)
     state.members.add_node(node)
+    get_logger().info("node has registered", node=node, contributor=contributor)
     return RegistrationResponse(node=node, contributor=contributor)
 
 
@@ -70,6 +72,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
         while has_lease or await offer.wait(max(0.0, deadline - loop.time())):
             order = await state.collections.add(Ask(node=node, instance=body.instance, holding=body.holding))
             if order is not None:
+                get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
                 return order
             has_lease = False
     return None
@@ -82,6 +85,7 @@ async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
     await ctx.database.run(
         lambda rows: tasks.return_task(rows, ctx.params, node=node, task=task, lease=lease, now=ctx.clock())
     )
+    get_logger().info("lease was given back", task=task, lease=lease, node=node)
     ctx.kicker.kick("assign_tasks")
 
 

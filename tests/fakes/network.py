@@ -236,6 +236,7 @@ def reset(harness: CoordinatorHarness) -> None:
     harness.clock.offset = 0.0
     empty(harness.ctx.database)
     harness.api.members._nodes.clear()
+    harness.api.polls._noted.clear()
     harness.api.roll_call._heard.clear()
     harness.api.roll_call._beats.clear()
     asyncio.run(harness.follow())

@@ -10,6 +10,7 @@ from coordinator.db.models import TaskRow
 from covey.errors import ProtocolError
 from covey.protocol.status import StepState, TaskState
 from covey.protocol.verdict import Decision, Reason
+from tests.conftest import IS_FULL
 from tests.fakes.databases import empty
 from tests.fakes.pool import FakePool, make_address, make_params
 
@@ -148,6 +149,9 @@ def test_leases__any_order_of_events__keep_their_promises(database: Database):
     run_state_machine_as_test(
         lambda: LeaseMachine(database),
         settings=settings(
-            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=340 if IS_FULL else 12,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

@@ -12,6 +12,7 @@ from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Intent, IntentState, Place
 from covey.chain.sqlite_outbox import SCHEMA_VERSION, SqliteOutbox
 from covey.errors import OperatorError, ProtocolError
+from tests.conftest import IS_FULL
 
 pytestmark = pytest.mark.unit
 
@@ -202,5 +203,5 @@ class OutboxMachine(RuleBasedStateMachine):
         assert self.store.list_nonces() == {self.nonces[key] for key in reserved}
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=400 if IS_FULL else 30, stateful_step_count=25, deadline=None)
 test_outbox__any_order_of_calls__agrees_with_a_dictionary = OutboxMachine.TestCase
