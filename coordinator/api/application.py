@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from coordinator.api import objects, operations, public_objects, trainers, uploads, validators, views, workers
 from coordinator.api.admission import Admission
+from coordinator.api.documented_answers import EVERY_ROUTE
 from coordinator.api.error_answers import describe_error
 from coordinator.api.state import build_state
 from coordinator.context import Context
@@ -36,7 +37,7 @@ def build_api(ctx: Context) -> FastAPI:
     api.state.api = state
     # The busiest come first.
     for module in (workers, uploads, validators, trainers, views, operations, public_objects, objects):
-        api.include_router(module.router)
+        api.include_router(module.router, responses=EVERY_ROUTE)
     _add_errors(api, ctx)
     api.add_middleware(
         Admission,

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from coordinator.api.auth import Ctx
+from coordinator.api.documented_answers import name_content, name_refusals
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
 from covey.errors import ProtocolError
@@ -12,18 +13,19 @@ from covey.protocol.ids import Hash
 from covey.protocol.object_keys import build_submission_key, get_content_hash
 
 LINK_SECONDS = 300
-router = APIRouter(prefix="/v1", tags=["public"])
+_FILE = "application/octet-stream"
+router = APIRouter(prefix="/v1", tags=["public"], responses=name_refusals(403, 404))
 
 
-@router.get("/objects/{key:path}")
+@router.get("/objects/{key:path}", response_class=Response, responses=name_content(_FILE))
 def get_object(ctx: Ctx, key: str, request: Request) -> Response:
     """Get a file by a signed link."""
     ctx.store.require_link("GET", key, request.query_params, now=ctx.clock())
     file = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
-    return Response(file, media_type="application/octet-stream")
+    return Response(file, media_type=_FILE)
 
 
-@router.put("/objects/{key:path}", status_code=201)
+@router.put("/objects/{key:path}", status_code=201, responses=name_refusals(400))
 async def put_object(ctx: Ctx, key: str, request: Request) -> None:
     """Put a file by a signed link, once; the link is checked before the body is read."""
     size = ctx.store.require_link("PUT", key, request.query_params, now=ctx.clock())

@@ -8,6 +8,7 @@ import asyncio
 from fastapi import APIRouter, Response
 
 from coordinator.api.auth import Ctx, State
+from coordinator.api.documented_answers import name_content
 from coordinator.context import Context
 from covey.errors import TransientError
 from covey.protocol.api.public import HealthView, ReadinessView
@@ -32,7 +33,7 @@ async def get_readiness(ctx: Ctx, response: Response) -> ReadinessView:
     return ReadinessView(is_ready=not reasons, reasons=tuple(reasons))
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=name_content("text/plain"))
 async def get_metrics(state: State) -> Response:
     """All metrics in the text format of Prometheus."""
     body = prometheus.render(state.registry) + await state.work_metrics.read()

@@ -6,6 +6,7 @@ Whether a key is public follows from the rows: until its epoch closes, a complet
 from fastapi import APIRouter, Response
 
 from coordinator.api.auth import Ctx
+from coordinator.api.documented_answers import name_content, name_refusals
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from covey.errors import ProtocolError
@@ -16,10 +17,11 @@ from covey.protocol.object_keys import PublicObjectKey, parse_public_key
 from covey.protocol.status import SubmissionState
 
 IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
+_ANSWERS = name_content("application/octet-stream") | name_refusals(404)
 router = APIRouter(prefix="/v1", tags=["public"])
 
 
-@router.get("/public/{key:path}")
+@router.get("/public/{key:path}", response_class=Response, responses=_ANSWERS)
 def get_public(ctx: Ctx, key: str) -> Response:
     """Evidence of a decided submission; its file, and the epoch's, once its epoch is closed."""
     return Response(read_public(ctx, key), media_type="application/octet-stream", headers=IMMUTABLE)

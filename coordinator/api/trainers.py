@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from coordinator.api.auth import State, Trainer
+from coordinator.api.documented_answers import SIGNED
 from coordinator.api.long_poll import wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
@@ -12,7 +13,7 @@ from covey.protocol.api.trainer import BatchItem, BatchOrder, BatchRequest
 from covey.protocol.ids import Address, Hash, Step, TaskId
 from covey.protocol.status import StepState
 
-router = APIRouter(prefix="/v1", tags=["trainer"])
+router = APIRouter(prefix="/v1", tags=["trainer"], responses=SIGNED)
 
 
 @router.post("/batches/claim")

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from coordinator.api.auth import Node, State
+from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.objects import LINK_SECONDS
 from coordinator.api.submission_intake import NewReceipt
 from coordinator.context import Context
@@ -15,10 +16,10 @@ from covey.protocol.ids import LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key, build_upload_key
 from covey.runtime.log import get_logger
 
-router = APIRouter(prefix="/v1", tags=["worker"])
+router = APIRouter(prefix="/v1", tags=["worker"], responses=SIGNED)
 
 
-@router.post("/uploads")
+@router.post("/uploads", responses=name_refusals(404, 409))
 async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGrant:
     """Return a link to put the file of a leased task, under a key of our choice. None once its receipt is recorded.
 
@@ -34,7 +35,7 @@ async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGr
     return UploadGrant(url=ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size))
 
 
-@router.post("/submissions")
+@router.post("/submissions", responses=name_refusals(400, 404, 409))
 async def submit(state: State, node: Node, body: SubmissionRequest) -> SubmissionResponse:
     """Hand in a signed receipt. The answer is the operator's countersignature.
 

@@ -5,6 +5,7 @@ from functools import partial
 from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, State, Validator
+from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.long_poll import call_when_gone, wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
@@ -34,7 +35,7 @@ from covey.runtime.log import get_logger
 
 _TRIES = 3
 """Number of turns that one look tries to take, until the next commit."""
-router = APIRouter(prefix="/v1", tags=["validator"])
+router = APIRouter(prefix="/v1", tags=["validator"], responses=SIGNED)
 
 
 @router.post("/validations/claim")
@@ -83,7 +84,7 @@ async def claim_validation(
         )
 
 
-@router.post("/validations/commit", status_code=204)
+@router.post("/validations/commit", status_code=204, responses=name_refusals(404, 409))
 async def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
     """Commit to a verdict."""
 
@@ -101,7 +102,7 @@ async def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
     get_logger().debug("verdict was committed", judgement=body.judgement, validator=validator)
 
 
-@router.post("/validations/reveal", status_code=204)
+@router.post("/validations/reveal", status_code=204, responses=name_refusals(400, 404, 409))
 async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     """Verify a revealed verdict and its signature, keep its evidence, record it."""
     verdict = body.verdict.to_message()

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import TypeAdapter
 
 from coordinator.api.auth import Ctx, State
+from coordinator.api.documented_answers import name_refusals
 from coordinator.api.status_page import stamp_status
 from coordinator.context import Context
 from coordinator.db.models import JudgementRow, SubmissionRow
@@ -63,7 +64,7 @@ async def get_status(state: State) -> Response:
     return Response(page, media_type="application/json")
 
 
-@router.get("/nodes/{node}")
+@router.get("/nodes/{node}", responses=name_refusals(404))
 async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
     """One node, and in one sentence why it gets no task. Raises ProtocolError "no_node"."""
     return await ctx.database.look(lambda rows: _describe_node(ctx, rows, Address(node)))
@@ -88,7 +89,7 @@ def list_submissions(
     return Response(_VIEWS.dump_json(views), media_type="application/json")  # A list of models is validated twice.
 
 
-@router.get("/submissions/{receipt_hash}")
+@router.get("/submissions/{receipt_hash}", responses=name_refusals(404, 409))
 def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a-f]{8,64}$")]) -> SubmissionDetail:
     """One submission by its receipt's hash or at least 8 digits of it; with receipt and verdicts once decided.
 
@@ -112,7 +113,7 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a
         )
 
 
-@router.get("/rewards/{contributor}")
+@router.get("/rewards/{contributor}", responses=name_refusals(404, 409))
 async def get_reward(
     state: State, contributor: AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]
 ) -> RewardView:

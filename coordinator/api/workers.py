@@ -5,6 +5,7 @@ import asyncio
 from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, Node, State
+from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.long_poll import call_when_gone
 from coordinator.context import Context
 from coordinator.db.repository import Repository
@@ -17,7 +18,7 @@ from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationRespo
 from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
 from covey.runtime.log import get_logger
 
-router = APIRouter(prefix="/v1", tags=["worker"])
+router = APIRouter(prefix="/v1", tags=["worker"], responses=SIGNED)
 
 
 @router.post("/nodes")
@@ -42,7 +43,7 @@ async def register(state: State, node: Node) -> RegistrationResponse:
     return RegistrationResponse(node=node, contributor=contributor)
 
 
-@router.post("/heartbeat", status_code=204)
+@router.post("/heartbeat", status_code=204, responses=name_refusals(409))
 async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
     """Note a sign of life. Raises the errors of `presence.record_signs`."""
     await state.roll_call.hear(
@@ -50,7 +51,7 @@ async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
     )
 
 
-@router.post("/tasks/claim")
+@router.post("/tasks/claim", responses=name_refusals(409))
 async def claim_task(request: Request, state: State, node: Node, body: ClaimRequest) -> TaskOrder | None:
     """Long-poll for a lease. The answer is null if there is none.
 
@@ -78,7 +79,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
     return None
 
 
-@router.post("/tasks/return", status_code=204)
+@router.post("/tasks/return", status_code=204, responses=name_refusals(404, 409))
 async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
     """Give a lease back before its end. Raises the errors of `tasks.require_lease`."""
     task, lease = TaskId(body.task), LeaseId(body.lease)

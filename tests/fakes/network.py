@@ -34,6 +34,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import find_free_ports, serve_http
+from tests.fakes.answer_watch import AnswerWatch
 from tests.fakes.databases import empty
 from tests.fakes.pool import INSTANCE, make_hash
 
@@ -183,7 +184,10 @@ def register(chain: Any, pool: PoolId, node: str) -> None:
 
 @contextmanager
 def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterator[CoordinatorHarness]:
-    """Open the coordinator of a pool and serve its API in a thread."""
+    """Open the coordinator of a pool and serve its API in a thread.
+
+    All answers must have statuses that the OpenAPI document describes.
+    """
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
     save_key(home / "operator.key", deploy.derive_key("test", "operator"))
@@ -203,16 +207,18 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
     serving = asyncio.new_event_loop()
 
     application = build_api(ctx)
+    watch = AnswerWatch(application)
 
     def serve() -> None:
         asyncio.set_event_loop(serving)
-        serving.run_until_complete(serve_http(application, host="127.0.0.1", port=port, stop=ctx.stop))
+        serving.run_until_complete(serve_http(watch, host="127.0.0.1", port=port, stop=ctx.stop))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         _await_port(port)
         yield CoordinatorHarness(chain, ctx, clock, application.state.api)
+        assert watch.undescribed == set(), "the OpenAPI document does not describe these answers"
     finally:
         serving.call_soon_threadsafe(ctx.stop.set)
         thread.join(timeout=10)

@@ -1,0 +1,41 @@
+"""What the OpenAPI document says about answers: the statuses of refusals, and content that is not JSON.
+
+A route names its own refusals, and its router those of all its requests. The application adds `EVERY_ROUTE`.
+"""
+
+from typing import Any
+
+from covey.protocol.api.common import ErrorBody
+
+Responses = dict[int | str, dict[str, Any]]
+"""Descriptions of answers by status, as FastAPI's parameter `responses` takes them."""
+_MEANINGS = {
+    400: "The content contradicts itself, or is not the content that was announced.",
+    401: "The signature of the request or of its content is missing, wrong or expired, or its nonce was used before.",
+    403: "The sender may not do this.",
+    404: "Nothing has this name.",
+    409: "The request contradicts what is recorded, or it comes too early or too late.",
+    413: "The body or the file is too large.",
+    422: "The path, the query or the body does not have the required form.",
+    429: "The sender sends too many requests.",
+    500: "The coordinator has a defect or its setup is wrong.",
+    503: "The coordinator waits for something that it needs. The same request may succeed later.",
+}
+
+
+def name_refusals(*statuses: int) -> Responses:
+    """Return the descriptions of answers with an `ErrorBody`, by status. Example: name_refusals(404, 409)."""
+    return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
+
+
+def name_content(media_type: str) -> Responses:
+    """Return the description of an answer with status 200 that is not JSON. The route needs a plain `Response` class,
+    because FastAPI would describe the refusals with the media type of another class.
+    """
+    return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+EVERY_ROUTE = name_refusals(413, 422, 429, 500, 503)
+"""Refusals of every route."""
+SIGNED = name_refusals(401, 403)
+"""Refusals of every route whose requests are signed."""
