@@ -64,9 +64,13 @@ class Wire(asyncio.Protocol):
             self._waiting.set_result((status, body))
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request and return the status and the body of the answer."""
+        """Send a request and return the status and the body of the answer.
+
+        Raises ConnectionError if the server has closed the connection, or does before it has answered.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionError("the server closed the connection")
         self._waiting = asyncio.get_running_loop().create_future()
-        assert self._transport is not None
         self._transport.write(request)
         answer: tuple[int, bytes] = await self._waiting
         return answer
