@@ -8,8 +8,7 @@ import hashlib
 import hmac
 from enum import IntEnum
 
-from eth_abi.abi import encode
-from eth_utils.crypto import keccak
+from eth_hash.auto import keccak
 
 from covey.protocol.ids import Hash, hash_from_bytes, hash_to_bytes
 from covey.protocol.verdict import Decision
@@ -41,5 +40,4 @@ def compute_salt(secret: bytes, receipt_hash: Hash) -> Hash:
 
 def compute_canary_commitment(receipt_hash: Hash, salt: Hash, kind: CanaryKind) -> Hash:
     """Return keccak256(abi.encode(bytes32 receiptHash, bytes32 salt, uint8 kind))."""
-    words = [hash_to_bytes(receipt_hash), hash_to_bytes(salt), int(kind)]
-    return hash_from_bytes(keccak(encode(["bytes32", "bytes32", "uint8"], words)))
+    return hash_from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(salt) + int(kind).to_bytes(32, "big")))
