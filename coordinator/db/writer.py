@@ -110,7 +110,9 @@ class Writer:
         with commit, self._begin() as connection:
             for command in self._take(first):
                 commands.append(command)
-                outcomes.append(_apply(connection, command))
+                outcomes.append(_apply(connection, command, is_first=command is first))
+                if command is first and outcomes[0].error is not None:
+                    raise outcomes[0].error  # There is nothing else to keep.
         if commit.error is not None:  # Nothing was committed.
             for command in commands or [first]:
                 command.future.set_exception(commit.error)
@@ -141,13 +143,18 @@ class Writer:
                 count += 1
 
 
-def _apply(connection: Connection, command: _Command) -> _Outcome:
+def _apply(connection: Connection, command: _Command, *, is_first: bool) -> _Outcome:
+    """Apply a command. A savepoint, with its two trips to the database, keeps what others did before it."""
     outcome = _Outcome()
     with outcome:
         if time.monotonic() > command.expires_at:
             raise TransientError("database_busy", "the database was busy for too long")
         with (
-            Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as session,
+            Session(
+                connection,
+                join_transaction_mode="rollback_only" if is_first else "create_savepoint",
+                expire_on_commit=False,
+            ) as session,
             session.begin(),
         ):
             outcome.result = command.work(Repository(session))

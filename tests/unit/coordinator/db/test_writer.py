@@ -26,12 +26,12 @@ def add(name: str, *, fails: bool = False) -> Callable[[Repository], int]:
 
 
 @pytest.fixture
-def held(database: Database) -> Callable[[], list[Future[Any]]]:
-    """Submit commands while another writer holds the lock, so that all are applied in one transaction."""
+def held(database: Database) -> Callable[..., list[Future[Any]]]:
+    """Submit four commands while another writer holds the lock, so that all are applied in one transaction."""
 
-    def submit() -> list[Future[Any]]:
+    def submit(*, failing: int = 1) -> list[Future[Any]]:
         with database.write():
-            futures = [database._writer.submit(add("a", fails=i == 1), patience_s=10) for i in range(4)]
+            futures = [database._writer.submit(add("a", fails=i == failing), patience_s=10) for i in range(4)]
             time.sleep(0.05)
             assert not any(future.done() for future in futures)
         return futures
@@ -44,15 +44,18 @@ def read_fact(database: Database, name: str) -> int:
         return rows.get_fact(name)
 
 
-def test_submit__one_of_several_fails__is_undone_alone(database: Database, held: Callable[[], list[Future[Any]]]):
-    futures = held()
-    assert [futures[i].result(10) for i in (0, 2, 3)] == [1, 2, 3]
+@pytest.mark.parametrize("failing", range(4))
+def test_submit__one_of_several_fails__is_undone_alone(
+    database: Database, held: Callable[..., list[Future[Any]]], failing: int
+):
+    futures = held(failing=failing)
     with pytest.raises(ProtocolError):
-        futures[1].result(10)
+        futures.pop(failing).result(10)
+    assert [future.result(10) for future in futures] == [1, 2, 3]
     assert read_fact(database, "a") == 3
 
 
-def test_submit__many__share_a_transaction(database: Database, held: Callable[[], list[Future[Any]]], monkeypatch):
+def test_submit__many__share_a_transaction(database: Database, held: Callable[..., list[Future[Any]]], monkeypatch):
     monkeypatch.setattr(writer, "SLICE_S", 10.0)  # However slow this machine is.
     begun = []
     begin = database._writer._begin
