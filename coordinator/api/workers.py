@@ -32,8 +32,7 @@ async def register(state: State, node: Node) -> RegistrationResponse:
 
     def record(repository: Repository) -> None:
         stakes.record_stake(repository, contributor, stake, block=block)
-        others = [each for each in repository.list_nodes_of(contributor) if not each.removed and each.address != node]
-        pool, count = PoolId(ctx.config.pool), len(others) + 1
+        pool, count = PoolId(ctx.config.pool), repository.count_others(contributor, node) + 1
         stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=contributor, nodes=count)
         nodes.register_node(repository, ctx.params, node=node, contributor=contributor)
 

@@ -106,6 +106,11 @@ class NodeQueries:
             counts |= {row[0]: row[1] for row in self.session.execute(query.where(NodeRow.contributor.in_(part)))}
         return counts
 
+    def count_others(self, contributor: str, node: str) -> int:
+        """Count the nodes that a contributor vouches for without this one, whose rows are not read."""
+        others = NodeRow.contributor == contributor, ~NodeRow.removed, NodeRow.address != node
+        return self.session.scalar(select(func.count()).where(*others)) or 0
+
     def get_contributor(self, address: str) -> ContributorRow | None:
         return self.session.get(ContributorRow, address)
 
