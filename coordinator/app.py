@@ -29,6 +29,7 @@ from covey.errors import OperatorError, TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import PoolId
 from covey.protocol.params import PoolParams
+from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import CycleResult, Pace, run_forever, stop_signals
 from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
@@ -175,10 +176,11 @@ async def _serve_api(
 ) -> None:
     from coordinator.api.application import build_api
 
-    api = build_api(ctx)
+    api, config = build_api(ctx), ctx.config
     exempt_from_collection()
+    limits = ConnectionLimits(connections=config.connections)
     await serve_http(
-        api, host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=on_bound, listener=listener
+        api, host=config.host, port=config.port, stop=ctx.stop, on_bound=on_bound, limits=limits, listener=listener
     )
 
 

@@ -62,6 +62,9 @@ class CoordinatorConfig(Settings):
     requests_per_s: float = Field(default=100.0, gt=0)
     """Maximum rate of requests of one key, and of one address without a known key, in requests per second. Four
     seconds' worth can be sent at once after a pause."""
+    connections: int = Field(default=16_384, ge=16)
+    """Maximum number of open connections of an API process. A node that waits for a task keeps one. Each takes two file
+    descriptors, so the number is lower if the system allows fewer (`ulimit -Hn`)."""
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
     requests."""

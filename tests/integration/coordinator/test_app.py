@@ -1,5 +1,6 @@
-"""What the coordinator reads from the chain when it starts."""
+"""What the coordinator reads from the chain when it starts, and the limits that it serves with."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from coordinator import app
 from covey.chain.events import PoolCreated
 from covey.chain.follower import Follower
+from covey.runtime.connections import ConnectionLimits
 from tests.fakes.network import CoordinatorHarness, create_pool
 
 pytestmark = pytest.mark.integration
@@ -24,3 +26,20 @@ def test_build__creation_of_the_pool_is_not_safe_yet__has_its_parameters_and_fol
     assert (ctx.params, ctx.ledger.pool) == (params, pool)
     assert ctx.follower.poll(()).cursor[-1].number == chain.client.get_block("safe").number
     ctx.database.close()
+
+
+async def test_serve__connections_of_the_settings__are_the_limit(
+    harness: CoordinatorHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    async def serve(_: object, *, stop: asyncio.Event, limits: ConnectionLimits, **__: object) -> None:
+        seen.append(limits.connections)
+        stop.set()
+
+    monkeypatch.setattr(app, "serve_http", serve)
+    changes = {"home": tmp_path / "home", "connections": 100}
+    ctx = app.build(harness.ctx.config.model_copy(update=changes))
+    await app._serve_api(ctx)
+    ctx.database.close()
+    assert seen == [100]

@@ -45,13 +45,13 @@ SHORT = ConnectionLimits(headers_s=2, progress_s=2, progress_bytes=2000)
 """Deadlines of the slice."""
 SERVE = f"""
 import sys
-from functools import partial
 from pathlib import Path
 from coordinator import app
 from coordinator.config import CoordinatorConfig
 from covey.runtime.connections import ConnectionLimits
 
-app.serve_http = partial(app.serve_http, limits={SHORT})
+serve_http = app.serve_http
+app.serve_http = lambda api, **values: serve_http(api, **values | {{"limits": {SHORT}}})
 app.serve(CoordinatorConfig.load(Path(sys.argv[1])))
 """
 """The server with the deadlines of the slice, which are no settings."""
