@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.network.coordinator_pool import derive
 from covey.chain.wallet import Wallet
@@ -31,21 +31,23 @@ class Wire(asyncio.Protocol):
     """One kept HTTP connection.  Example: `status, body = await wire.send(request)`."""
 
     def __init__(self) -> None:
-        self._data, self._waiting = bytearray(), asyncio.get_running_loop().create_future()
+        self._data = bytearray()
+        self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, port: int) -> "Wire":
-        """Connect to a port of this machine."""
-        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+    async def open(cls, port: int, *, source: str | None = None) -> "Wire":
+        """Connect to a port of this machine, from the address `source` where it is given. Raises OSError."""
+        own = None if source is None else (source, 0)
+        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port, local_addr=own)
         return wire
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has its methods, but not its class.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._waiting.done():
+        self._transport = None
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(exc or ConnectionError("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
@@ -60,7 +62,7 @@ class Wire(asyncio.Protocol):
             return
         status, body = int(head[9:12]), bytes(self._data[end + 4 : end + 4 + size])
         self._data.clear()
-        if not self._waiting.done():
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((status, body))
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
@@ -72,8 +74,7 @@ class Wire(asyncio.Protocol):
             raise ConnectionError("the server closed the connection")
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        answer: tuple[int, bytes] = await self._waiting
-        return answer
+        return await self._waiting
 
     def close(self) -> None:
         """Close the connection."""
@@ -164,7 +165,15 @@ class Client:
     port: int
     wallet: Wallet
     tally: Tally
+    source: str | None = None
+    """Address that it connects from. None: 127.0.0.1."""
     wire: Wire | None = None
+
+    def close(self) -> None:
+        """Close the connection. The next request opens another one."""
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
 
     async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Send a signed request.  Returns the status and the parsed answer."""
@@ -172,51 +181,64 @@ class Client:
         return await self.send(path, build_signed(self.wallet, f"127.0.0.1:{self.port}", path, data))
 
     async def send(self, kind: str, request: bytes) -> tuple[int, Any]:
-        """Send a request."""
+        """Send a request. Raises OSError if the connection ends."""
         if self.wire is None:
-            self.wire = await Wire.open(self.port)
+            self.wire = await Wire.open(self.port, source=self.source)
         started = time.monotonic()
-        status, answer = await self.wire.send(request)
+        try:
+            status, answer = await self.wire.send(request)
+        except OSError:
+            self.close()
+            raise
         self.tally.add(kind, started, status, answer)
         return status, json.loads(answer) if answer else None
 
 
 async def run_node(port: int, number: int, asked: dict[str, Any], tally: Tally, deadline: float) -> None:
     """Claim tasks and submit files until the deadline, as one worker does."""
-    wallet = derive(f"node-{number}")
-    client = Client(port=port, wallet=wallet, tally=tally)
+    client = Client(port=port, wallet=derive(f"node-{number}"), tally=tally)
     await client.post("/v1/nodes", {})
-    domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
-    claim = {"instance": f"{number:032x}", "free_slots": 4, "cached_version": 0, "wait_seconds": _WAIT_S}
+    claim = build_claim(number)
     while time.monotonic() < deadline:
         status, order = await client.post("/v1/tasks/claim", claim)
-        if status != 200 or order is None:
-            continue
-        file = secrets.token_bytes(FILE_BYTES)
-        work_key = canonical.sha256(file)
-        wanted = {"task": order["task"], "lease": order["lease"], "work_key": work_key, "size": len(file)}
-        status, grant = await client.post("/v1/uploads", wanted)
-        if status != 200:
-            continue
-        path = grant["url"].split(str(port), 1)[1]
-        await client.send("put", build_request("PUT", f"127.0.0.1:{port}", path, file))
-        receipt = Receipt(
-            pool=asked["pool"],
-            task=order["task"],
-            lease=order["lease"],
-            node=wallet.address,
-            contributor=Address(asked["contributor"]),
-            policy_version=order["policy_version"],
-            work_key=work_key,
-            groups=order["groups"],
-            units=8,
-            deadline=int(time.time()) + 86_400,
-        )
-        signature = eip712.sign(receipt, domain, wallet)
-        body = {"receipt": ReceiptBody.of(receipt).model_dump(mode="json"), "signature": signature}
-        status, _ = await client.post("/v1/submissions", body)
-        if status == 200:
-            tally.submitted.append(time.monotonic())
+        if status == 200 and order is not None:
+            await hand_in(client, order, asked, Address(asked["contributor"]))
+
+
+def build_claim(number: int) -> dict[str, Any]:
+    """Return the claim of a node, which waits for some seconds."""
+    return {"instance": f"{number:032x}", "free_slots": 4, "cached_version": 0, "wait_seconds": _WAIT_S}
+
+
+async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], contributor: Address) -> bool:
+    """Upload a file for a lease and submit its receipt. Returns whether it was countersigned."""
+    file = secrets.token_bytes(FILE_BYTES)
+    work_key = canonical.sha256(file)
+    wanted = {"task": order["task"], "lease": order["lease"], "work_key": work_key, "size": len(file)}
+    status, grant = await client.post("/v1/uploads", wanted)
+    if status != 200:
+        return False
+    path = grant["url"].split(str(client.port), 1)[1]
+    await client.send("put", build_request("PUT", f"127.0.0.1:{client.port}", path, file))
+    receipt = Receipt(
+        pool=asked["pool"],
+        task=order["task"],
+        lease=order["lease"],
+        node=client.wallet.address,
+        contributor=contributor,
+        policy_version=order["policy_version"],
+        work_key=work_key,
+        groups=order["groups"],
+        units=8,
+        deadline=int(time.time()) + 86_400,
+    )
+    domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
+    signature = eip712.sign(receipt, domain, client.wallet)
+    body = {"receipt": ReceiptBody.of(receipt).model_dump(mode="json"), "signature": signature}
+    status, _ = await client.post("/v1/submissions", body)
+    if status == 200:
+        client.tally.submitted.append(time.monotonic())
+    return status == 200
 
 
 async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Tally, deadline: float) -> None:

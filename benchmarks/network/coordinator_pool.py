@@ -1,6 +1,6 @@
 """A pool with its chain and the processes of its coordinator, for benchmarks of the coordinator.
 
-The chain is Anvil with blocks of one second.  Nodes, validators and their keys are derived from a seed.
+The chain is Anvil with blocks of one second.  Contributors, nodes, validators and their keys are derived from a seed.
 """
 
 import os
@@ -16,8 +16,8 @@ from eth_utils.crypto import keccak
 from sqlalchemy import create_engine, text
 
 from benchmarks.network.broadcast import await_answer
+from benchmarks.network.bulk_transactions import send_all
 from covey.chain.contracts import Contracts
-from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import Call, ChainClient
 from covey.chain.structs import BondKind, PoolTerms
@@ -33,13 +33,18 @@ VALIDATORS = 3
 POSTGRES = os.environ.get("COVEY_TEST_POSTGRES", "postgresql+psycopg://root@127.0.0.1:5432/test")
 REDIS = os.environ.get("COVEY_TEST_REDIS", "redis://127.0.0.1:6379/12")
 _SEED = "benchmark"
-_MIN_STAKE, _BOND = 100, 20
+_MIN_STAKE = 100
 _SETTINGS_S = 60.0
 
 
 def derive(name: str) -> Wallet:
     """Return the wallet of a role, a node ("node-7") or a validator ("validator-0")."""
     return deploy.derive_wallet(_SEED, name)
+
+
+def derive_contributor(node: int, contributors: int) -> Wallet:
+    """Return the wallet of the contributor of a node, by the node's number and the number of contributors."""
+    return derive(f"contributor-{node % contributors}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,9 @@ class BenchmarkPool:
     pool: PoolId
     params: PoolParams
     nodes: int
-    """Number of registered nodes, "node-0" and so on, all of one contributor."""
+    """Number of registered nodes, "node-0" and so on."""
+    contributors: int = 1
+    """Number of contributors, "contributor-0" and so on. They take turns as contributors of the nodes."""
 
     @property
     def receipt_domain(self) -> Domain:
@@ -61,8 +68,8 @@ class BenchmarkPool:
 
     @property
     def contributor(self) -> Address:
-        """Contributor of all nodes."""
-        return derive("contributor").address
+        """Contributor of the first node, and of all nodes if there is only one contributor."""
+        return derive_contributor(0, 1).address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +79,7 @@ class Service:
     port: int
     api: subprocess.Popen[bytes]
     jobs: tuple[subprocess.Popen[bytes], ...]
+    database_url: str
 
     @property
     def authority(self) -> str:
@@ -95,18 +103,34 @@ def build_params(**changes: object) -> PoolParams:
 
 
 @contextmanager
-def open_pool(folder: Path, *, nodes: int, params: PoolParams | None = None) -> Iterator[BenchmarkPool]:
-    """Start a chain, create a pool on it and register its nodes."""
+def open_pool(
+    folder: Path,
+    *,
+    nodes: int,
+    contributors: int = 1,
+    validators: int = VALIDATORS,
+    params: PoolParams | None = None,
+) -> Iterator[BenchmarkPool]:
+    """Start a chain, create a pool on it and register its nodes, 500 a second."""
     params = params or build_params()
     anvil, deployment = deploy.up(folder / "devnet", seed=_SEED)
     try:
         client = ChainClient(anvil.url)
         client.request("evm_setIntervalMining", 0)
         client.request("evm_setAutomine", True)
-        pool = _create_pool(client, deployment, params, nodes=nodes)
+        pool = _create_pool(client, deployment, params, validators=validators)
+        _register_nodes(client, deployment, pool, nodes=nodes, contributors=contributors)
         client.request("evm_setAutomine", False)
         client.request("evm_setIntervalMining", 1)
-        yield BenchmarkPool(folder=folder, deployment=deployment, client=client, pool=pool, params=params, nodes=nodes)
+        yield BenchmarkPool(
+            folder=folder,
+            deployment=deployment,
+            client=client,
+            pool=pool,
+            params=params,
+            nodes=nodes,
+            contributors=contributors,
+        )
     finally:
         anvil.stop()
 
@@ -137,7 +161,8 @@ def run_coordinator(
         api = stack.enter_context(_start(home, "serve", file))
         await_answer(f"http://127.0.0.1:{port}/v1/pool", api, seconds=_SETTINGS_S)
         others = [stack.enter_context(_start(home, "jobs", file)) for _ in range(jobs)]
-        yield Service(port=port, api=api, jobs=tuple(others))
+        url = str(settings.get("database_url", f"sqlite:///{home / 'home' / 'coordinator.sqlite3'}"))
+        yield Service(port=port, api=api, jobs=tuple(others), database_url=url)
 
 
 @contextmanager
@@ -173,16 +198,11 @@ def _quote(value: object) -> str:
     return str(value) if isinstance(value, int | float) else f'"{value}"'
 
 
-def _create_pool(client: ChainClient, deployment: Deployment, params: PoolParams, *, nodes: int) -> PoolId:
-    contracts, contributor = Contracts(client, deployment), derive("contributor")
-    validators = [derive(f"validator-{number}") for number in range(VALIDATORS)]
-    stake = _MIN_STAKE * 1000 * nodes
-    tokens = {derive(name).address: 10**12 for name in ("operator", "trainer", "contributor")}
-    deploy.fund(deployment, derive("deployer"), tokens | {wallet.address: 10**6 for wallet in validators})
-
-    def send(wallet: Wallet, call: Call) -> None:
-        send_and_wait(client, wallet, to=call.to, data=call.data, chain_id=deployment.chain_id)
-
+def _create_pool(client: ChainClient, deployment: Deployment, params: PoolParams, *, validators: int) -> PoolId:
+    contracts, operator = Contracts(client, deployment), derive("operator").address
+    judges = [derive(f"validator-{number}").address for number in range(validators)]
+    tokens = {derive(name).address: 10**12 for name in ("operator", "trainer")}
+    deploy.fund(deployment, derive("deployer"), tokens | dict.fromkeys(judges, 10**6))
     terms = PoolTerms(
         trainer=derive("trainer").address,
         arbiter=derive("arbiter").address,
@@ -196,23 +216,39 @@ def _create_pool(client: ChainClient, deployment: Deployment, params: PoolParams
         veto_window=10,
         unbond_window=20,
     )
-    send(
-        derive("operator"), contracts.pools.create_pool(terms, [each.address for each in validators], params.to_text())
-    )
+    send_all(client, [(operator, contracts.pools.create_pool(terms, judges, params.to_text()))])
     pool = PoolId(contracts.pools.count_pools())
-    send(derive("operator"), contracts.token.approve(contracts.ledger.address, 10**9))
-    send(derive("operator"), contracts.ledger.fund_pool(pool, 10**9))
-    send(derive("operator"), contracts.pools.start_pool(pool))
-    send(contributor, contracts.token.approve(contracts.stakes.address, stake))
-    send(contributor, contracts.stakes.stake(pool, BondKind.CONTRIBUTOR, stake))
+    calls = [
+        contracts.token.approve(contracts.ledger.address, 10**9),
+        contracts.ledger.fund_pool(pool, 10**9),
+        contracts.pools.start_pool(pool),
+    ]
+    send_all(client, [(operator, call) for call in calls])
+    policy = hash_from_bytes(keccak(text="policy 0"))
+    send_all(client, [(terms.trainer, contracts.policies.publish(pool, Step(0), policy))])
+    return pool
+
+
+def _register_nodes(
+    client: ChainClient, deployment: Deployment, pool: PoolId, *, nodes: int, contributors: int
+) -> None:
+    """Stake for each contributor, and bind the nodes to them, with the consent of both."""
+    contracts, operator = Contracts(client, deployment), derive("operator").address
+    stake = _MIN_STAKE * 1000 * -(-nodes // contributors)
+    wallets = [derive_contributor(number, contributors) for number in range(contributors)]
+    deployer = derive("deployer").address
+    send_all(client, ((deployer, contracts.token.mint(each.address, stake)) for each in wallets))
+    send_all(client, ((each.address, contracts.token.approve(contracts.stakes.address, stake)) for each in wallets))
+    send_all(client, ((each.address, contracts.stakes.stake(pool, BondKind.CONTRIBUTOR, stake)) for each in wallets))
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.node_registry)
     deadline = client.get_block("latest").timestamp + 3600
-    for number in range(nodes):
-        node = derive(f"node-{number}")
+
+    def register(number: int) -> Call:
+        node, contributor = derive(f"node-{number}"), wallets[number % contributors]
         message = NodeRegistration(
             pool=pool, contributor=contributor.address, node=node.address, nonce=0, deadline=deadline
         )
-        call = contracts.nodes.register_node(
+        return contracts.nodes.register_node(
             pool,
             contributor=contributor.address,
             node=node.address,
@@ -220,10 +256,8 @@ def _create_pool(client: ChainClient, deployment: Deployment, params: PoolParams
             contributor_signature=sign(message, domain, contributor),
             node_signature=sign(message, domain, node),
         )
-        send(derive("operator"), call)
-    policy = hash_from_bytes(keccak(text="policy 0"))
-    send(derive("trainer"), contracts.policies.publish(pool, Step(0), policy))
-    return pool
+
+    send_all(client, ((operator, register(number)) for number in range(nodes)))
 
 
 def count_cpu_seconds(processes: Sequence[subprocess.Popen[bytes]]) -> float:
