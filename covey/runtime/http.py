@@ -48,6 +48,16 @@ async def serve_http(
             await super().startup(sockets)
             for each in sockets or ():
                 each.listen(_BACKLOG)  # asyncio has set the kernel's backlog to ACCEPTED_AT_ONCE.
+                self._acceptor = Acceptor(each, self._build_protocol)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            self._acceptor.close()
+            await super().shutdown(sockets)
+
+        def _build_protocol(self) -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
 
     limits = limits or ConnectionLimits()
     gate = Gate(limits, compute_cap(limits, raise_descriptor_limit(limits)))
@@ -78,6 +88,44 @@ async def serve_http(
 
 _BACKLOG = 2048
 """Number of connections that the kernel queues until they are accepted."""
+
+
+class Acceptor:
+    """Accepts many connections in one iteration of uvloop, beside a server that accepts one.
+
+    A loop that is busy has few iterations, so that one connection in each would fill the kernel's queue. Connections
+    that do not fit into it are answered only after many seconds.
+    """
+
+    def __init__(self, listener: socket.socket, build: Callable[[], asyncio.Protocol]) -> None:
+        """`build` returns the protocol of a new connection. asyncio's own loop needs no help."""
+        self._loop, self._build = asyncio.get_running_loop(), build
+        self._listener: socket.socket | None = None
+        self._opening: set[asyncio.Task[object]] = set()
+        if not isinstance(self._loop, asyncio.SelectorEventLoop):
+            self._listener = listener.dup()  # A loop has one reader for each descriptor.
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            if self._listener is None:
+                return
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:
+                return  # There are no more, or no descriptor is left for one.
+            connection.setblocking(False)
+            task = self._loop.create_task(self._loop.connect_accepted_socket(self._build, connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
 
 def listen(host: str, port: int) -> socket.socket:

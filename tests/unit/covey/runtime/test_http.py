@@ -6,6 +6,7 @@ import sys
 
 import httpx
 import pytest
+import uvloop
 
 from covey.errors import OperatorError
 from covey.runtime import http
@@ -86,3 +87,32 @@ def test_find_free_ports__ports_of_another_process__stay_reserved_until_it_ends(
             assert find_free_ports(1) == [port]
             with pytest.raises(OperatorError, match="no_free_port"):
                 find_free_ports(1)
+
+
+def test_serve_http__uvloop_with_long_iterations__accepts_many_connections_in_each():
+    async def count_iterations() -> int:
+        stop, bound, (port,), iterations = asyncio.Event(), asyncio.Event(), find_free_ports(1), 0
+        serve = serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set)
+        serving, loop = asyncio.create_task(serve), asyncio.get_running_loop()
+        await bound.wait()
+        await asyncio.sleep(0.1)
+
+        def spin() -> None:
+            nonlocal iterations
+            iterations += 1
+            loop.call_soon(spin)
+
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                client.setblocking(False)
+            loop.call_soon(spin)
+            answers = await asyncio.gather(*(loop.sock_recv(client, 12) for client in clients))
+            found = iterations
+        stop.set()
+        await serving
+        assert set(answers) == {b"HTTP/1.1 200"}
+        return found
+
+    assert uvloop.run(count_iterations()) < 100, "one in each iteration would take 200"
