@@ -7,8 +7,10 @@ from collections.abc import Callable
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
-CHEAP_S = 0.25
+CHEAP_S = 0.1
 """Cost up to which a viewer waits for the page of this moment, in seconds of a core."""
+REST = 4
+"""A page that costs less is computed again after at least this many times what it cost, which viewers wait for."""
 BUSY = 5
 """A page costs at least this part of the time that it took, which a database elsewhere or a busy machine prolongs."""
 SHARE = 20
@@ -48,6 +50,8 @@ class CachedPage:
         return age > FRESH_S or self._commits is None or self._commits != self._database.changes.read()
 
     async def _compute(self) -> bytes:
+        if self._cost <= CHEAP_S:
+            await asyncio.sleep(self._built_at + REST * self._cost - time.monotonic())
         commits, started = self._database.changes.read(), time.monotonic()
         page, cpu_s = await self._database.look(self._measure)
         self._page = page

@@ -56,6 +56,16 @@ async def test_read__cheap_page__is_of_this_moment_and_computed_once_for_many_vi
     assert await read(page) == (7, 2)
 
 
+async def test_read__cheap_page_after_each_commit__is_not_computed_all_the_time(database):
+    page, ended_at = CachedPage(database, Builder(seconds=0.02)), time.monotonic() + 0.6
+    value = builds = 0
+    while time.monotonic() < ended_at:
+        set_value(database, value := value + 1)
+        shown, builds = await read(page)
+        assert shown == value, "it is of this moment nevertheless"
+    assert builds <= 10, "one takes 0.02 s, and the next one begins 0.08 s later"
+
+
 async def test_read__dear_page__shows_the_last_one_and_computes_the_next_behind_it(database, monkeypatch):
     monkeypatch.setattr(cached_page, "CHEAP_S", 0.01)
     monkeypatch.setattr(cached_page, "SHARE", 2)
