@@ -22,6 +22,7 @@ MODULES = {
     "fanout": "benchmarks.network.fan_out",
     "coordinator": "benchmarks.network.coordinator",
     "scale": "benchmarks.network.coordinator_scale",
+    "crowd": "benchmarks.network.crowd",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 

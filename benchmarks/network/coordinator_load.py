@@ -65,6 +65,11 @@ class Wire(asyncio.Protocol):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((status, body))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has not closed the connection."""
+        return self._transport is not None
+
     async def send(self, request: bytes) -> tuple[int, bytes]:
         """Send a request and return the status and the body of the answer.
 
@@ -182,7 +187,7 @@ class Client:
 
     async def send(self, kind: str, request: bytes) -> tuple[int, Any]:
         """Send a request. Raises OSError if the connection ends."""
-        if self.wire is None:
+        if self.wire is None or not self.wire.is_open:
             self.wire = await Wire.open(self.port, source=self.source)
         started = time.monotonic()
         try:
@@ -256,6 +261,8 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
         try:
             status, _ = await client.post(path, body)
             tally.judged += path.endswith("reveal") and status == 204
+        except OSError:
+            pass  # The connection ended, and the coordinator offers the turn again.
         finally:
             idle.append(client)
 
