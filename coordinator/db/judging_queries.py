@@ -6,12 +6,19 @@
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, func, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, CursorResult, func, select, update
+from sqlalchemy.orm import Session, aliased, selectinload
 
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.node_queries import cut
 from covey.protocol.status import SubmissionState
+
+_IS_OPEN = (
+    JudgementRow.verdict.is_(None),
+    JudgementRow.lapsed.is_(False),
+    SubmissionRow.state == SubmissionState.SUBMITTED,
+)
+"""A turn of an undecided submission that is neither revealed nor lapsed."""
 
 
 class JudgingQueries:
@@ -75,38 +82,38 @@ class JudgingQueries:
         )
         self.session.execute(promised.values(look_at=0.0))
 
-    def count_held(self, validator: str) -> int:
-        """Number of turns that a validator has taken and not committed to."""
-        query = select(func.count()).select_from(JudgementRow)
-        return (
-            self.session.scalar(
-                query.where(
-                    JudgementRow.validator == validator,
-                    JudgementRow.commitment.is_(None),
-                    JudgementRow.verdict.is_(None),
-                    JudgementRow.lapsed.is_(False),
-                )
-            )
-            or 0
-        )
+    def list_held(self, validator: str) -> list[int]:
+        """Ids of the turns that a validator has taken and not committed to, oldest first."""
+        query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+        query = query.where(JudgementRow.validator == validator, JudgementRow.commitment.is_(None), *_IS_OPEN)
+        return list(self.session.scalars(query.order_by(JudgementRow.id)))
 
-    def list_turns(
-        self, validator: str | None, *, after: int = 0, limit: int = 64
-    ) -> Sequence[tuple[JudgementRow, SubmissionRow]]:
-        """Open judgements that a validator has taken, or free ones for None, oldest first, from the id `after` on.
+    def list_ready(self, validator: str, *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
+        """Turns to which a validator has committed, as all others have to theirs, oldest first, from the id `after` on.
 
-        They are of undecided submissions, and neither revealed nor lapsed.
+        Its other turns wait, and they may be many.
         """
+        other = aliased(JudgementRow)
+        missing = select(other.id).where(
+            other.receipt_hash == JudgementRow.receipt_hash,
+            other.full == JudgementRow.full,
+            other.commitment.is_(None),
+            other.lapsed.is_(False),
+        )
+        is_ready = JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
+        return self._list_turns(*is_ready, after=after, limit=limit)
+
+    def list_free(self, *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
+        """Turns that nobody has taken, oldest first, from the id `after` on."""
+        return self._list_turns(JudgementRow.validator.is_(None), after=after, limit=limit)
+
+    def _list_turns(
+        self, *which: ColumnElement[bool], after: int, limit: int
+    ) -> list[tuple[JudgementRow, SubmissionRow]]:
         query = (
             select(JudgementRow, SubmissionRow)
             .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-            .where(
-                JudgementRow.validator.is_(None) if validator is None else JudgementRow.validator == validator,
-                JudgementRow.verdict.is_(None),
-                JudgementRow.lapsed.is_(False),
-                JudgementRow.id > after,
-                SubmissionRow.state == SubmissionState.SUBMITTED,
-            )
+            .where(*which, *_IS_OPEN, JudgementRow.id > after)
             .options(selectinload(SubmissionRow.judgements))
         )
         found = self.session.execute(query.order_by(JudgementRow.id).limit(limit))

@@ -4,8 +4,9 @@
 a ruling for node, tasks and step is applied here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
@@ -27,12 +28,13 @@ LOOK_SECONDS = 30.0
 """Maximum time between two looks at an undecided submission that is drawn."""
 TURNS = "turns"
 """Name of the fact that changes whenever there may be something to do for a validator that waits."""
-MOST_TAKEN = 256
-"""Maximum number of a validator's own open turns that are looked at."""
 PAGES = (8, 8, 16, 32, 64, 128, 256)
-"""Numbers of free turns that are read at a time until there is one for the validator."""
+"""Numbers of turns that are read at a time until there is one for the validator."""
 OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
+
+Turn = tuple[JudgementRow, SubmissionRow]
+"""A turn and the submission that it is about."""
 
 
 def dispatch(
@@ -105,29 +107,36 @@ def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, 
     A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
     be lost, and a validator may be restarted. It gets a new turn only if it has room for one.
     """
-    held = 0
-    lost: Order | None = None
-    for turn, row in repository.list_turns(query.validator, limit=MOST_TAKEN):
-        if turn.commitment is None:
-            held += 1
-            lost = lost or (Order("judge", turn, row) if turn.id not in query.holding else None)
-        elif panel.is_revealing(params, row):
+    for turn, row in _page(partial(repository.list_ready, query.validator)):
+        if panel.is_revealing(params, row):
             return Order("reveal", turn, row)
-    if lost is not None or not query.free_turns or held >= panel.MOST_HELD:
-        return lost
-    validator, validators, standing, after = query.validator, query.validators, repository.list_validators(), 0
-    for size in PAGES:
-        page = repository.list_turns(None, after=after, limit=size)
-        for turn, row in page:
-            place = panel.find_place(
-                params, row, turn, validator=validator, validators=validators, standing=standing, now=now
-            )
-            if place is not None:
-                return Order("judge", turn, row, place)
-        if not page:
-            break
-        after = page[-1][0].id
+    held = repository.list_held(query.validator)
+    lost = next((repository.get_judgement(turn) for turn in held if turn not in query.holding), None)
+    if lost is not None:
+        return Order("judge", lost, _require_submission(repository, lost))
+    if not query.free_turns or len(held) >= panel.MOST_HELD:
+        return None
+    validator, validators, standing = query.validator, query.validators, repository.list_validators()
+    for turn, row in _page(repository.list_free):
+        place = panel.find_place(
+            params, row, turn, validator=validator, validators=validators, standing=standing, now=now
+        )
+        if place is not None:
+            return Order("judge", turn, row, place)
     return None
+
+
+def _page(
+    read: Callable[..., list[tuple[JudgementRow, SubmissionRow]]],
+) -> Iterator[tuple[JudgementRow, SubmissionRow]]:
+    """Yield turns, of which few are read at first, because the first ones suffice as a rule."""
+    after = 0
+    for size in PAGES:
+        page = read(after=after, limit=size)
+        yield from page
+        if len(page) < size:
+            return
+        after = page[-1][0].id
 
 
 def take_turn(
@@ -138,7 +147,7 @@ def take_turn(
     if turn is None or turn.validator is not None or turn.lapsed:
         return None
     row = _require_submission(repository, turn)
-    if repository.count_held(query.validator) >= panel.MOST_HELD or row.state is not SubmissionState.SUBMITTED:
+    if len(repository.list_held(query.validator)) >= panel.MOST_HELD or row.state is not SubmissionState.SUBMITTED:
         return None
     place = panel.find_place(
         params,

@@ -326,3 +326,39 @@ def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool)
     with pool.database.read() as rows:
         assert rows.list_due(pool.now + 4.9, limit=9) == []
         assert [row.receipt_hash for row in rows.list_due(pool.now + 5, limit=9)] == [receipt_hash]
+
+
+# -- many turns
+
+
+def test_find_order__own_turns_wait_for_others__are_not_read_until_they_can_be_revealed(pool: FakePool):
+    """A validator that is ahead of the others had hundreds of such turns, and each of its polls read them all."""
+    pool.params = make_params(groups_per_step=64)
+    pool.register("a")
+    pool.publish(0)
+    works = [pool.work("a") for _ in range(6)]
+    pool.dispatch()
+    mine = []
+    for _ in works:
+        kind, judgement = pool.claim(0)
+        pool.commit(0, judgement, pool.build_verdict(0, find_receipt(pool, judgement), ACCEPT))
+        mine.append(judgement)
+    assert list_ready(pool, 0) == []
+    _, theirs = pool.claim(1)
+    assert list_ready(pool, 0) == [], "the other one has taken its turn and not committed"
+    receipt_hash = find_receipt(pool, theirs)
+    pool.commit(1, theirs, pool.build_verdict(1, receipt_hash, ACCEPT))
+    (ready,) = list_ready(pool, 0)
+    assert find_receipt(pool, ready) == receipt_hash
+    assert pool.claim(0) == ("reveal", ready)
+    assert kind == "judge"
+
+
+def find_receipt(pool: FakePool, judgement: int) -> str:
+    with pool.database.read() as rows:
+        return rows.get_judgement(judgement).receipt_hash
+
+
+def list_ready(pool: FakePool, validator: int) -> list[int]:
+    with pool.database.read() as rows:
+        return [turn.id for turn, _ in rows.list_ready(pool.validators[validator], after=0, limit=100)]
