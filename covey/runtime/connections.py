@@ -29,6 +29,8 @@ _UNSENT_BYTES = 1 << 16
 
 Without this limit the kernel buffers megabytes, which hides whether a slow peer still reads.
 """
+_PARTS = 10
+"""Number of parts in which connections are checked, so that ten thousand of them hold nobody up."""
 _LOG_EVERY_S = 60.0
 """Minimum time in seconds between two warnings about too many connections."""
 
@@ -84,6 +86,10 @@ class Gate:
     def __init__(self, limits: ConnectionLimits, cap: int) -> None:
         self.limits, self._cap = limits, cap
         self._connections: set[GuardedProtocol] = set()
+        self._parts: tuple[set[GuardedProtocol], ...] = tuple(set() for _ in range(_PARTS))
+        """The connections by the time of their checks. One timer checks all, and a part at a time."""
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._logged_at = float("-inf")
 
     def admit(self, connection: "GuardedProtocol") -> None:
@@ -92,6 +98,9 @@ class Gate:
         Above the cap, abort the connection that has waited longest for its peer, or the new one if none is waiting.
         """
         self._connections.add(connection)
+        min(self._parts, key=len).add(connection)
+        if self._timer is None:
+            self._schedule(connection.loop)
         if len(self._connections) <= self._cap:
             return
         waiting = (other for other in self._connections if other is not connection and other.is_waiting)
@@ -104,6 +113,21 @@ class Gate:
     def forget(self, connection: "GuardedProtocol") -> None:
         """Remove a connection that has ended."""
         self._connections.discard(connection)
+        for part in self._parts:
+            part.discard(connection)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        every = min(self.limits.headers_s, self.limits.progress_s) / 10
+        self._timer = loop.call_later(every / _PARTS, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Check one part of the connections."""
+        self._timer = None
+        if self._connections:
+            self._schedule(loop)
+        self._turn = (self._turn + 1) % _PARTS
+        for connection in tuple(self._parts[self._turn]):
+            connection.look()
 
 
 class Debt(Enum):
@@ -123,8 +147,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, gate: Gate, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._gate, self._limits = gate, gate.limits
-        self._look_every = min(self._limits.headers_s, self._limits.progress_s) / 10
-        self._looking: asyncio.TimerHandle | None = None
         self._missing: Debt | None = Debt.HEADERS
         """What has not arrived yet of the newest request: headers or body. None once the request is complete."""
         self._debt: Debt | None = Debt.HEADERS
@@ -145,14 +167,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._looking = self.loop.call_later(self._look_every, self._look)
         self._gate.admit(self)
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
         self._gate.forget(self)
         super().connection_lost(exc)
 
@@ -201,8 +220,8 @@ class GuardedProtocol(HttpToolsProtocol):
             return Debt.READING
         return None if self.flow.read_paused else self._missing
 
-    def _look(self) -> None:
-        """Abort the connection if the peer is overdue. Otherwise schedule the next check."""
+    def look(self) -> None:
+        """Abort the connection if the peer is overdue."""
         now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
         self._moved, self._unsent = self._moved + max(0, self._unsent - unsent), unsent
         debt = self._find_debt()
@@ -212,5 +231,3 @@ class GuardedProtocol(HttpToolsProtocol):
         patience = self._limits.headers_s if debt is Debt.HEADERS else self._limits.progress_s
         if debt is not None and now - self.expected_since >= patience:
             self.transport.abort()  # close() would wait until the peer has read the whole response.
-            return
-        self._looking = self.loop.call_later(self._look_every, self._look)
