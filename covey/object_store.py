@@ -1,7 +1,7 @@
 """One object store: a local folder by default, or S3 and others by URL (obstore).
 
-Objects stored by the owner are immutable. Objects that a peer uploads by a link are not, because an S3 link fixes only
-method, key and time.
+Objects stored by the owner are immutable, because their keys contain the hashes of their contents. Objects that a peer
+uploads by a link are not, because an S3 link fixes only method, key and time.
 
 Peers upload and download objects by signed, short-lived links. An S3 store signs its own links. For a folder, the
 coordinator's API serves `{base_url}/v1/objects/{key}` and checks each link with `require_link`. The owner of the store
@@ -18,7 +18,7 @@ from typing import Literal, cast
 from urllib.parse import urlencode, urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -65,25 +65,17 @@ class ObjectStore:
                 "bad_store", f"the object store {url} cannot be opened: {error}", fix="Correct the setting store_url"
             ) from error
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store an object. Raises ProtocolError("object_exists") and changes nothing if the key already exists."""
+    def put_named_by_content(self, key: str, data: bytes) -> None:
+        """Store an object whose key contains the hash of its content. It is not an error if the key already exists.
+
+        Then the same content is written again, because some S3 servers do not implement conditional PUT.
+        """
         _require_key(key)
         try:
-            obstore.put(self._store, key, data, mode="create")
-        except AlreadyExistsError as error:
-            raise ProtocolError(
-                "object_exists", f"the object {key} already exists and cannot be replaced", status=409
-            ) from error
+            # In one request of any size, because some S3 servers do not implement multipart uploads.
+            obstore.put(self._store, key, data, use_multipart=False)
         except (BaseError, OSError) as error:
             raise TransientError("store_unavailable", f"the object {key} could not be stored: {error}") from error
-
-    def put_named_by_content(self, key: str, data: bytes) -> None:
-        """Store an object whose key contains the hash of its content. It is not an error if the key already exists."""
-        try:
-            self.put(key, data)
-        except ProtocolError as error:
-            if error.code != "object_exists":
-                raise
 
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """Return the content of an object. Raises ProtocolError("missing") or ProtocolError("oversized")."""

@@ -1,7 +1,8 @@
 """A store that speaks S3 on loopback: objects in memory, and every request signed by Signature Version 4.
 
-It supports only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects. As
-with S3, a presigned link binds its verb, its key and its time, but neither size nor content.
+It supports only what the roles use: PUT, GET, HEAD and the deletion of several objects. As with S3, a presigned link
+binds its verb, its key and its time, but neither size nor content. A conditional PUT is not implemented, as in OpenStack
+Swift.
 """
 
 import hashlib
@@ -60,9 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         body, key = self._read(), self._key()
         if not self._is_signed(body):
             return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        if "if-none-match" in self.headers or "if-match" in self.headers:
+            return self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
         with self.server.lock:
-            if self.headers.get("if-none-match") == "*" and key in self.server.objects:
-                return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             self.server.objects[key] = body
         return self._answer(200)
 

@@ -53,7 +53,6 @@ ADVICE = {
     "not_yet": _CLAIM_ORDER,
     "not_your_judgement": _CLAIM_ORDER,
     "not_your_task": _CLAIM_TASK,
-    "object_exists": _LINK,
     "policy_mismatch": "The policy cannot be loaded; the message says why.",
     "replayed_nonce": "Use a new nonce for every request.",
     "reverted": "The message quotes the contract.",

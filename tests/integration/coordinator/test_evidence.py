@@ -140,10 +140,10 @@ async def test_public__all_else__is_not_found(harness: CoordinatorHarness):
     stray = make_hash("stray")
     bundle = Bundle.from_bytes(harness.ctx.store.get(known, max_bytes=1 << 16))
     unsigned = bundle.model_copy(update={"units": 21})  # about a decided submission, but in no verdict
-    harness.ctx.store.put(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
-    harness.ctx.store.put(f"epochs/{pool}/{stray}.json", b"{}")
-    harness.ctx.store.put(build_evidence_key(pool, stray), b"{}")
-    harness.ctx.store.put("secret.json", b"{}")
+    harness.ctx.store.put_named_by_content(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
+    harness.ctx.store.put_named_by_content(f"epochs/{pool}/{stray}.json", b"{}")
+    harness.ctx.store.put_named_by_content(build_evidence_key(pool, stray), b"{}")
+    harness.ctx.store.put_named_by_content("secret.json", b"{}")
     for key in (
         build_evidence_key(pool, unsigned.compute_hash()),
         build_evidence_key(pool, stray),

@@ -50,7 +50,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         works = [earning.work("a") for _ in range(count)]
         for work in works:
             earning.accept(work)
-            ctx.store.put(get_key(earning, work), b"the rows")
+            ctx.store.put_named_by_content(get_key(earning, work), b"the rows")
         with earning.database.write() as rows:
             rows.require_epoch(number, closed_at=earning.now).final_at = 1000
             rows.put_into_epoch(number, works)
