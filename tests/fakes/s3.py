@@ -1,8 +1,8 @@
 """A store that speaks S3 on loopback: objects in memory, and every request signed by Signature Version 4.
 
-It supports only what the roles use: PUT, GET, HEAD and the deletion of several objects. As with S3, a presigned link
-binds its verb, its key and its time, but neither size nor content. A conditional PUT is not implemented, as in OpenStack
-Swift.
+It supports only what the roles use, and deletion by a link, which they must not allow: PUT, GET, HEAD and DELETE. As
+with S3, a presigned link binds its verb, its key and its time, but neither size nor content. A conditional PUT is not
+implemented, as in OpenStack Swift (`tests.fakes.swift`).
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, quote, urlsplit
 
 ACCESS_KEY, SECRET_KEY, REGION = "covey-test", "covey-test-secret", "us-east-1"
+BUCKET = "bucket"
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
@@ -41,6 +42,16 @@ class FakeS3(ThreadingHTTPServer):
             "AWS_REGION": REGION,
             "AWS_ALLOW_HTTP": "true",
         }
+
+    def read_objects(self) -> dict[str, bytes]:
+        """Return the content of every object by bucket and key."""
+        with self.lock:
+            return dict(self.objects)
+
+    def clear(self) -> None:
+        """Delete every object."""
+        with self.lock:
+            self.objects.clear()
 
 
 @contextmanager
@@ -76,6 +87,12 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, content)
 
     do_HEAD = do_GET
+
+    def do_DELETE(self) -> None:
+        if not self._is_signed(self._read()):
+            return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        self.server.objects.pop(self._key(), None)
+        return self._answer(204)
 
     def do_POST(self) -> None:
         body = self._read()

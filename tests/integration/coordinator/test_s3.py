@@ -1,52 +1,87 @@
-"""An S3 store, whose links fix neither size nor content: validators get the file that was countersigned."""
+"""An S3 store, whose links fix neither size nor content: validators get the file that was countersigned.
 
+Every test runs on a fake in this process and on OpenStack Swift, where that is installed.
+"""
+
+import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from covey.errors import ProtocolError, TransientError
 from covey.network.coordinator_client import CoordinatorClient
+from covey.object_store import LinkSigner, Method, ObjectStore
 from covey.protocol import canonical
 from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, TaskOrder
 from covey.protocol.messages import Receipt
 from tests.fakes.network import CoordinatorHarness, create_pool, open_harness, reset
 from tests.fakes.pool import make_params
-from tests.fakes.s3 import FakeS3, open_s3
+from tests.fakes.s3 import BUCKET, FakeS3, open_s3
+from tests.fakes.swift import Swift, open_swift
 from tests.integration.chain.conftest import Chain
 from tests.integration.coordinator.conftest import MAX_FILE
 from tests.integration.coordinator.handing import FILE, build_receipt, decide, refuse, sign, upload
 
 pytestmark = pytest.mark.integration
 
+URL = f"s3://{BUCKET}/covey"
+KEY = "submissions/1/7-9/0xab.parquet"
+LARGE = 6 << 20
+"""Bytes of an object that obstore uploads in parts by default."""
+S3 = FakeS3 | Swift
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[FakeS3]:
-    with open_s3() as server:
+
+@pytest.fixture(scope="module", params=["fake", "swift"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    opening = open_s3() if request.param == "fake" else open_swift(tmp_path_factory.mktemp("swift"))
+    with opening as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
         yield server
 
 
-@pytest.fixture(scope="module")
-def standing(running: Chain, s3: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
-    params = make_params(max_submission_bytes=MAX_FILE, lease_seconds=30, max_staleness=1, epoch_leaves=2)
-    pool = create_pool(running, params)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
-        home = tmp_path_factory.mktemp("coordinator")
-        with open_harness(running, pool, home, store_url="s3://bucket/covey") as harness:
-            yield harness
+@pytest.fixture
+def s3(server: S3) -> S3:
+    """Return the server, without objects."""
+    server.clear()
+    return server
 
 
 @pytest.fixture
-def harness(standing: CoordinatorHarness, s3: FakeS3) -> Iterator[CoordinatorHarness]:
-    s3.objects.clear()
+def store(s3: S3) -> ObjectStore:
+    return open_store()
+
+
+@pytest.fixture(scope="module")
+def standing(running: Chain, server: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
+    params = make_params(max_submission_bytes=MAX_FILE, lease_seconds=30, max_staleness=1, epoch_leaves=2)
+    snapshot = running.client.request("evm_snapshot")
+    pool = create_pool(running, params)
+    home = tmp_path_factory.mktemp("coordinator")
+    with open_harness(running, pool, home, store_url=URL) as harness:
+        yield harness
+    running.client.request("evm_revert", snapshot)
+
+
+@pytest.fixture
+def harness(standing: CoordinatorHarness, s3: S3) -> Iterator[CoordinatorHarness]:
     snapshot = standing.chain.client.request("evm_snapshot")
     reset(standing)
     yield standing
     standing.chain.client.request("evm_revert", snapshot)
     standing.chain.client.request("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+
+
+def open_store() -> ObjectStore:
+    return ObjectStore.open(URL, LinkSigner(secret=b"not used by S3", base_url="http://127.0.0.1"))
+
+
+def sign_link(store: ObjectStore, method: Method, *, key: str = KEY, seconds: int = 60) -> str:
+    return store.sign_link(method, key, now=time.time(), seconds=seconds)
 
 
 async def call(url: str, data: bytes | None = None, method: str = "PUT") -> tuple[int, bytes]:
@@ -109,7 +144,7 @@ async def test_submit__object_overwritten_after_the_receipt__validators_and_trai
     ids=["missing", "other", "oversized"],
 )
 async def test_submit__object_is_not_what_the_receipt_names__is_refused_and_may_be_mended(
-    harness: CoordinatorHarness, s3: FakeS3, found: bytes | None, refusal: tuple[str, int]
+    harness: CoordinatorHarness, s3: S3, found: bytes | None, refusal: tuple[str, int]
 ):
     async with harness.client("node") as client:
         task, link = await lease(harness, client)
@@ -117,31 +152,114 @@ async def test_submit__object_is_not_what_the_receipt_names__is_refused_and_may_
         if found is not None:
             assert (await call(link, found))[0] == 200
         assert await refuse(hand_in(harness, client, receipt)) == refusal
-        assert not [key for key in s3.objects if "/submissions/" in key]
+        assert not [key for key in s3.read_objects() if "/submissions/" in key]
         answer = await client.submit(receipt, sign(harness, receipt), FILE)
     assert await read_order(harness) == FILE
     assert answer.signed_at > 0
 
 
-async def test_submit__again__needs_no_upload_and_is_given_no_link(harness: CoordinatorHarness, s3: FakeS3):
+async def test_submit__again__needs_no_upload_and_is_given_no_link(harness: CoordinatorHarness, s3: S3):
     async with harness.client("node") as client:
         task, link = await lease(harness, client)
         assert (await call(link, FILE))[0] == 200
         receipt = build_receipt(harness, task, FILE)
         first = await hand_in(harness, client, receipt)
-        assert list(s3.objects.values()) == [FILE], "the upload is deleted, the copy stays"
+        assert list(s3.read_objects().values()) == [FILE], "the upload is deleted, the copy stays"
         assert (await upload(client, task, FILE)).url is None
         assert await hand_in(harness, client, receipt) == first
         assert await client.submit(receipt, sign(harness, receipt), FILE) == first
         assert await refuse(hand_in(harness, client, build_receipt(harness, task, b"other"))) == ("equivocation", 409)
 
 
-async def test_open_upload__link__is_for_one_key_and_verb(harness: CoordinatorHarness, s3: FakeS3):
+async def test_open_upload__link__is_for_one_key_and_verb(harness: CoordinatorHarness, s3: S3):
     async with harness.client("node") as client:
         task, link = await lease(harness, client)
         key = f"submissions/{harness.ctx.ledger.pool}/{task.task}-{task.lease}/{canonical.sha256(FILE)}.parquet"
     assert (await call(link.replace("/uploads/", "/submissions/"), FILE))[0] == 403
     assert (await call(link, method="GET"))[0] == 403
     assert (await call(link.replace(link[-8:], "00000000"), FILE))[0] == 403
-    assert s3.objects == {}
+    assert s3.read_objects() == {}
     assert f"/{key.replace('submissions/', 'uploads/')}?" in link
+
+
+async def test_link__put_then_get__is_the_same_bytes(store: ObjectStore, s3: S3):
+    assert (await call(sign_link(store, "PUT"), FILE))[0] == 200
+    assert store.get(KEY, max_bytes=len(FILE)) == FILE
+    assert await call(sign_link(store, "GET"), method="GET") == (200, FILE)
+    assert s3.read_objects() == {f"{BUCKET}/covey/{KEY}": FILE}
+
+
+@pytest.mark.parametrize(
+    ("signed", "method", "old", "new"),
+    [
+        ("PUT", "GET", "", ""),
+        ("PUT", "DELETE", "", ""),
+        ("GET", "PUT", "", ""),
+        ("GET", "DELETE", "", ""),
+        ("PUT", "PUT", "7-9", "7-8"),
+        ("GET", "GET", "7-9", "7-8"),
+        ("PUT", "PUT", "X-Amz-Expires=60", "X-Amz-Expires=61"),
+        ("GET", "GET", "X-Amz-Expires=60", "X-Amz-Expires=61"),
+        ("PUT", "PUT", "&X-Amz-Signature=", "&X-Amz-Signature=0"),
+        ("GET", "GET", "&X-Amz-Signature=", "&X-Amz-Signature=0"),
+    ],
+)
+async def test_link__used_for_something_else__is_refused(
+    store: ObjectStore, s3: S3, signed: Method, method: str, old: str, new: str
+):
+    store.put_named_by_content(KEY, b"kept")
+    store.put_named_by_content(KEY.replace("7-9", "7-8"), b"kept")
+    before = s3.read_objects()
+    link = sign_link(store, signed)
+    assert old in link
+    status, content = await call(link.replace(old, new), FILE if method == "PUT" else None, method)
+    assert (status, b"kept" in content) == (403, False)
+    assert s3.read_objects() == before
+
+
+async def test_link__without_its_signature__is_refused(store: ObjectStore, s3: S3):
+    store.put_named_by_content(KEY, b"kept")
+    link = sign_link(store, "PUT").partition("?")[0]
+    assert (await call(link, FILE))[0] >= 400
+    status, content = await call(link, method="GET")
+    assert status >= 400
+    assert b"kept" not in content
+    assert s3.read_objects() == {f"{BUCKET}/covey/{KEY}": b"kept"}
+
+
+async def test_link__expired__is_refused(store: ObjectStore, s3: S3):
+    store.put_named_by_content(KEY, b"kept")
+    links: dict[str, str] = {method: sign_link(store, method, seconds=1) for method in ("PUT", "GET")}
+    deadline = time.monotonic() + 10
+    while (await call(links["GET"], method="GET"))[0] == 200:
+        assert time.monotonic() < deadline, "the link never expires"
+        await asyncio.sleep(0.2)
+    assert (await call(links["GET"], method="GET"))[0] == 403
+    assert (await call(links["PUT"], FILE))[0] == 403
+    assert s3.read_objects() == {f"{BUCKET}/covey/{KEY}": b"kept"}
+
+
+async def test_link__signed_with_another_secret_key__is_refused(
+    store: ObjectStore, s3: S3, monkeypatch: pytest.MonkeyPatch
+):
+    store.put_named_by_content(KEY, b"kept")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    forger = open_store()
+    assert (await call(sign_link(forger, "PUT"), FILE))[0] == 403
+    assert (await call(sign_link(forger, "GET"), method="GET"))[0] == 403
+    with pytest.raises(TransientError, match="store_unavailable"):
+        forger.put_named_by_content(KEY, FILE)
+    assert s3.read_objects() == {f"{BUCKET}/covey/{KEY}": b"kept"}
+
+
+def test_store__put_get_and_delete__work_without_conditional_put(store: ObjectStore, s3: S3):
+    """A retry puts an object again, and a large one is put whole."""
+    large = bytes(LARGE)
+    for data in (FILE, FILE, large):
+        store.put_named_by_content(KEY, data)
+        assert store.get(KEY, max_bytes=LARGE) == data
+    for _ in range(2):
+        store.delete(KEY)
+        with pytest.raises(ProtocolError, match="missing"):
+            store.get(KEY, max_bytes=LARGE)
+    assert s3.read_objects() == {}
