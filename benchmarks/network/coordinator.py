@@ -22,6 +22,7 @@ from benchmarks.harness import finish
 from benchmarks.measurement import Bar, Measurement, find_misses, set_bars
 from benchmarks.network.broadcast import await_answer
 from benchmarks.network.coordinator_pool import (
+    REDIS,
     VALIDATORS,
     BenchmarkPool,
     Service,
@@ -41,6 +42,8 @@ BARS = {
 NODES, SUBMITTING = 64, 48
 _HEARTBEATS = 250
 """Number of heartbeats of each node."""
+_ONE_ADDRESS = 1000.0
+"""Requests per second that are allowed to the address from which all nodes of the benchmark upload."""
 _SETTLE_S = 3.0
 """Seconds after the start in which the follower reads the chain. An idle process is measured after them."""
 _WARM_S = 3.0
@@ -128,20 +131,20 @@ def measure_submissions(service: Service, pool: BenchmarkPool, *, seconds: float
     }
 
 
-def measure_idle(service: Service, *, seconds: float) -> float:
-    """Return the share of a core that the API process takes while nobody asks for anything."""
-    cpu = count_cpu_seconds([service.api])
+def measure_idle(service: Service, *, seconds: float) -> tuple[float, float]:
+    """Return the shares of a core that the API process and the jobs take while nobody asks for anything."""
+    api, jobs = count_cpu_seconds([service.api]), count_cpu_seconds(service.jobs)
     time.sleep(seconds)
-    return (count_cpu_seconds([service.api]) - cpu) / seconds
+    return (count_cpu_seconds([service.api]) - api) / seconds, (count_cpu_seconds(service.jobs) - jobs) / seconds
 
 
 def measure(pool: BenchmarkPool, name: str, *, postgres: bool, seconds: float, plain: float) -> list[Measurement]:
     """Measure a coordinator on one database."""
     with run_coordinator(pool, postgres=postgres) as service:
         time.sleep(_SETTLE_S)
-        idle = measure_idle(service, seconds=seconds)
+        idle, idle_jobs = measure_idle(service, seconds=seconds)
         beats = measure_heartbeats(service, NODES)
-    with run_coordinator(pool, postgres=postgres) as service:
+    with run_coordinator(pool, postgres=postgres, requests_per_s=_ONE_ADDRESS) as service:
         work = measure_submissions(service, pool, seconds=seconds)
     values = [
         ("heartbeats_per_core_s", beats["per_core"], "1/s", beats["n"]),
@@ -149,11 +152,20 @@ def measure(pool: BenchmarkPool, name: str, *, postgres: bool, seconds: float, p
         ("heartbeats_per_s", beats["per_second"], "1/s", beats["n"]),
         ("heartbeat_p99_ms", beats["p99_ms"], "ms", beats["n"]),
         ("idle_core_share", idle, "ratio", 1),
+        ("idle_core_share_of_jobs", idle_jobs, "ratio", 1),
         ("submissions_per_s", work["per_second"], "1/s", work["n"]),
         ("submissions_per_core_s", work["per_core"], "1/s", work["n"]),
         ("verdicts", work["judged"], "count", work["judged"]),
         ("claim_p99_ms", work["claim_p99_ms"], "ms", work["n"]),
     ]
+    if postgres:
+        with run_coordinator(pool, postgres=True, processes=2, nonces_url=REDIS) as service:
+            time.sleep(_SETTLE_S)
+            beats = measure_heartbeats(service, NODES)
+        values += [
+            ("heartbeats_per_core_s.two_processes", beats["per_core"], "1/s", beats["n"]),
+            ("heartbeats_per_s.two_processes", beats["per_second"], "1/s", beats["n"]),
+        ]
     return [
         Measurement(
             name=f"{key}.{name}", value=value, unit=unit, n=int(n), peer="async route" if "plain" in key else ""

@@ -261,9 +261,11 @@ def _register_nodes(
 
 
 def count_cpu_seconds(processes: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Return the CPU time of processes until now, in seconds."""
-    total = 0
-    for process in processes:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of processes and of those that they have started until now, in seconds."""
+    return sum(_count_ticks(process.pid) for process in processes) / os.sysconf("SC_CLK_TCK")
+
+
+def _count_ticks(process: int) -> int:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(fields[11]) + int(fields[12]) + sum(_count_ticks(int(child)) for child in children)
