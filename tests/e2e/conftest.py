@@ -11,6 +11,9 @@ import pytest
 
 from covey.devnet.anvil import find_anvil
 from covey.errors import OperatorError
+from tests.fakes.transaction_watch import calls_while_writing
+
+__all__ = ["calls_while_writing"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

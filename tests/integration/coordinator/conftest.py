@@ -15,9 +15,10 @@ from tests.e2e.walk import Server
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness, create_pool, open_harness, reset
 from tests.fakes.offered_policies import build_offering, write_export
 from tests.fakes.pool import make_params
+from tests.fakes.transaction_watch import calls_while_writing
 from tests.integration.chain.conftest import Chain, running
 
-__all__ = ["running"]
+__all__ = ["calls_while_writing", "running"]
 
 
 MAX_FILE = 24_576

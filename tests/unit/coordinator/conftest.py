@@ -10,6 +10,9 @@ import pytest
 from coordinator.db.database import Database
 from tests.fakes.databases import empty, open_postgres, open_sqlite
 from tests.fakes.pool import FakePool, make_address, make_params
+from tests.fakes.transaction_watch import calls_while_writing
+
+__all__ = ["calls_while_writing"]
 
 
 @pytest.fixture(scope="session")

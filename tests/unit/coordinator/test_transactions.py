@@ -1,0 +1,43 @@
+"""The guard of all other tests: a call to the node, the store or the broker within a write transaction is noted."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.db.database import Database
+from covey.object_store import LinkSigner, ObjectStore
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x"))
+
+
+def test_guard__call_within_a_write_transaction__is_noted(
+    database: Database, store: ObjectStore, calls_while_writing: list[str]
+):
+    with database.write():
+        store.delete("uploads/1")
+    assert calls_while_writing == ["ObjectStore.delete"]
+    calls_while_writing.clear()
+
+
+def test_guard__call_outside_or_while_reading__is_not_noted(
+    database: Database, store: ObjectStore, calls_while_writing: list[str]
+):
+    with database.read():
+        store.delete("uploads/1")
+    with database.write():
+        pass
+    store.delete("uploads/1")
+    assert calls_while_writing == []
+
+
+async def test_guard__call_within_a_command_of_the_writer__is_noted(
+    database: Database, store: ObjectStore, calls_while_writing: list[str]
+):
+    await database.run(lambda _: store.delete("uploads/1"))
+    assert calls_while_writing == ["ObjectStore.delete"]
+    calls_while_writing.clear()
