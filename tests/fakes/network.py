@@ -34,6 +34,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import find_free_ports, serve_http
+from covey.runtime.log import log_to_stderr
 from tests.fakes.answer_watch import AnswerWatch
 from tests.fakes.databases import empty
 from tests.fakes.pool import INSTANCE, make_hash
@@ -202,6 +203,7 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
         relays=("http://127.0.0.1:9",),
         **settings,
     )
+    log_to_stderr()  # Commands of the same process print their results to standard output.
     clock = Clock()
     ctx = app.build(config, clock=clock)
     serving = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""The guard of all other tests: a call to the node, the store or the broker within a write transaction is noted."""
+"""The guard of all tests of the coordinator: a call elsewhere within a write transaction is noted."""
 
 from pathlib import Path
 
