@@ -124,21 +124,17 @@ def serve(config: CoordinatorConfig) -> None:
     configure("coordinator", level=config.log_level)
     ctx = build(config)
 
-    def say() -> None:
-        get_logger().info("coordinator serves", url=config.base_url, pool=config.pool)
-
     def run_api() -> Awaitable[None]:
-        if config.processes > 1:
-            each = partial(serve_beside, config)
-            processes = HttpProcesses(each, host=config.host, port=config.port, count=config.processes)
-            return processes.run(ctx.stop, on_bound=say)
-        return _serve_api(ctx, on_bound=say)
+        if config.processes == 1:
+            return _serve_api(ctx)
+        each = partial(serve_api_process, config)
+        return HttpProcesses(each, host=config.host, port=config.port, count=config.processes).run(ctx.stop)
 
-    uvloop.run(_repeat_beside(cycle, ctx, wait_s=config.chain_poll_seconds, run=run_api))
+    uvloop.run(_run_with_cycle(cycle, ctx, wait_s=config.chain_poll_seconds, run=run_api))
     _close(ctx)
 
 
-def serve_beside(config: CoordinatorConfig, listener: socket.socket) -> None:
+def serve_api_process(config: CoordinatorConfig, listener: socket.socket) -> None:
     """Run one of several API processes, until a stop signal or until the process that follows the chain is gone."""
     from coordinator.chain_events import look_ahead
 
@@ -151,11 +147,12 @@ def serve_beside(config: CoordinatorConfig, listener: socket.socket) -> None:
         Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
         await _serve_api(ctx, listener=listener)
 
-    uvloop.run(_repeat_beside(look_ahead, ctx, wait_s=LOOK_AHEAD_S, run=run_api))
+    wait_s = max(LOOK_AHEAD_S, config.chain_poll_seconds)
+    uvloop.run(_run_with_cycle(look_ahead, ctx, wait_s=wait_s, run=run_api))
     _close(ctx)
 
 
-async def _repeat_beside(
+async def _run_with_cycle(
     cycle: Callable[[Context], Awaitable[CycleResult]],
     ctx: Context,
     *,
@@ -164,23 +161,25 @@ async def _repeat_beside(
 ) -> None:
     """Repeat a cycle while `run` runs. A stop signal ends both."""
     with stop_signals(ctx.stop):
-        pace = Pace(idle_wait_s=wait_s, max_retry_s=1.0)
+        pace = Pace(idle_wait_s=wait_s, max_retry_s=max(1.0, wait_s))
         repeating = asyncio.create_task(run_forever(cycle, ctx, stop=ctx.stop, pace=pace))
         repeating.add_done_callback(lambda _: ctx.stop.set())
         await run()
         await repeating
 
 
-async def _serve_api(
-    ctx: Context, *, listener: socket.socket | None = None, on_bound: Callable[[], None] = lambda: None
-) -> None:
+async def _serve_api(ctx: Context, *, listener: socket.socket | None = None) -> None:
     from coordinator.api.application import build_api
 
     api, config = build_api(ctx), ctx.config
     exempt_from_collection()
     limits = ConnectionLimits(connections=config.connections)
+
+    def say() -> None:
+        get_logger().info("coordinator serves", url=config.base_url, pool=config.pool)
+
     await serve_http(
-        api, host=config.host, port=config.port, stop=ctx.stop, on_bound=on_bound, limits=limits, listener=listener
+        api, host=config.host, port=config.port, stop=ctx.stop, on_bound=say, limits=limits, listener=listener
     )
 
 

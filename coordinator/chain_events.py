@@ -27,6 +27,8 @@ from covey.runtime.log import get_logger
 
 MAX_EPOCH_BYTES = 1 << 30
 """Maximum size of an epoch's file. That of 50,000 leaves has 30 MB."""
+LOOK_AGAIN_S = 20.0
+"""Seconds after which a process that does not follow the chain looks at its validators again."""
 MOST_LOOKED_UP = 200
 """Maximum number of contributors whose stake is looked up for the first time in one cycle."""
 
@@ -68,7 +70,8 @@ async def look_ahead(ctx: Context) -> CycleResult:
     def look() -> None:
         ctx.chain.note_head(ctx.client.get_block("latest"))
         ctx.chain.note_poll()
-        ctx.chain.refresh()
+        if not ctx.chain.is_settled or ctx.chain.validators_age_s > LOOK_AGAIN_S:
+            ctx.chain.refresh()
 
     await asyncio.to_thread(look)
     return CycleResult.IDLE

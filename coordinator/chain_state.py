@@ -39,6 +39,7 @@ class ChainState:
         """Those whose verdicts count already."""
         self._head_time, self._head_seen = 0, 0.0
         self._polled_at: float | None = None
+        self._refreshed_at = float("-inf")
         self.cursor: tuple[SeenBlock, ...] | None = None
         """Cursor of the follower, as it was last read from the database."""
         self._quiet: tuple[int, float] | None = None
@@ -75,6 +76,11 @@ class ChainState:
         """Seconds since the chain's node last answered. None if it has not answered yet."""
         return None if self._polled_at is None else time.monotonic() - self._polled_at
 
+    @property
+    def validators_age_s(self) -> float:
+        """Seconds since the validators were looked up."""
+        return time.monotonic() - self._refreshed_at
+
     def note_poll(self) -> None:
         """Note that the chain's node has answered."""
         self._polled_at = time.monotonic()
@@ -93,6 +99,7 @@ class ChainState:
         validators = tuple(pools.get_validators(self._pool))
         active = frozenset(each for each in validators if pools.is_validator(self._pool, each))
         self.validators, self.active_validators = validators, active
+        self._refreshed_at = time.monotonic()
 
     def read_stake(self, contributor: Address) -> Stake:
         """Look up the stake of a contributor. Raises TransientError if the chain does not answer."""

@@ -30,8 +30,8 @@ class CoordinatorConfig(Settings):
     processes: int = Field(default=1, ge=1, le=64)
     """Number of processes that serve the API. Several require PostgreSQL (`database_url`) and Redis (`nonces_url`)."""
     nonces_url: str = ""
-    """URL of the Redis that remembers which requests were used, where several processes serve the API or several
-    machines. Empty: the memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
+    """URL of the Redis that remembers which requests were used, where several processes serve the API. Empty: the
+    memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
     authority: str = ""
     """Host and port that clients use and sign their requests for. Empty: `host`:`port`."""
     public_url: str = ""
@@ -46,8 +46,8 @@ class CoordinatorConfig(Settings):
     """URL of the object store of rollout files and evidence. Empty: a folder in `home`, which the API serves by
     signed links. Links to s3://bucket/prefix are the store's own."""
     keep_files_days: float | None = Field(default=None, ge=0)
-    """Days for which the file of a submission is kept once its epoch is final. Until then no case can be vetoed any
-    more, so a verdict can be repeated for as long as that matters. None: for ever. Epochs and evidence always stay."""
+    """Days for which the file of a submission is kept once its epoch is final, and at least the pool's `unbond_window`
+    and a day, within which a case can be opened. None: for ever. Epochs and evidence always stay."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
     finality: Finality = "latest"

@@ -23,7 +23,6 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
-DAY_SECONDS = 86_400
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -172,13 +171,12 @@ def prune_files(ctx: Context) -> None:
     days = ctx.config.keep_files_days
     if days is None:
         return
-    final_before = get_chain_time(ctx) - days * DAY_SECONDS
+    final_before = get_chain_time(ctx) - retention.compute_keeping(days, ctx.terms)
     with ctx.database.read() as repository:
-        outdated = retention.find_outdated(repository, ctx.config.pool, final_before=final_before)
+        outdated = retention.find_outdated(repository, ctx.params, ctx.config.pool, final_before=final_before)
     if outdated is None:
         return
-    for key in outdated.keys:
-        ctx.store.delete(key)
+    ctx.store.delete_all(outdated.keys)
     with ctx.database.write() as repository:
         retention.record_pruned(repository, outdated)
     ctx.kicker.kick("prune_files")

@@ -11,14 +11,15 @@ chooses every key.
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, cast
 from urllib.parse import urlencode, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
 
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -68,12 +69,17 @@ class ObjectStore:
     def put_named_by_content(self, key: str, data: bytes) -> None:
         """Store an object whose key contains the hash of its content. It is not an error if the key already exists.
 
-        Then the same content is written again, because some S3 servers do not implement conditional PUT.
+        A folder then keeps what it has. An S3 store writes the same content again, because some servers do not
+        implement conditional PUT.
         """
         _require_key(key)
         try:
-            # In one request of any size, because some S3 servers do not implement multipart uploads.
-            obstore.put(self._store, key, data, use_multipart=False)
+            if isinstance(self._store, LocalStore):
+                with suppress(AlreadyExistsError):
+                    obstore.put(self._store, key, data, mode="create")
+            else:
+                # In one request of any size, because some S3 servers do not implement multipart uploads.
+                obstore.put(self._store, key, data, use_multipart=False)
         except (BaseError, OSError) as error:
             raise TransientError("store_unavailable", f"the object {key} could not be stored: {error}") from error
 
@@ -103,6 +109,20 @@ class ObjectStore:
             return
         except (BaseError, OSError) as error:
             raise TransientError("store_unavailable", f"the object {key} could not be deleted: {error}") from error
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove objects, by one request to an S3 store for each 1,000. Missing objects are no error."""
+        if isinstance(self._store, LocalStore):
+            for key in keys:
+                self.delete(key)
+            return
+        for key in keys:
+            _require_key(key)
+        try:
+            obstore.delete(self._store, list(keys))
+        except (BaseError, OSError) as error:
+            message = f"{len(keys)} objects from {keys[0]} on could not be deleted: {error}"
+            raise TransientError("store_unavailable", message) from error
 
     def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
         """Return a link that allows `method` on `key` until `now + seconds`.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
-CHEAP_S = 0.1
+CHEAP_S = 0.02
 """Cost up to which a viewer waits for the page of this moment, in seconds of a core."""
 REST = 4
 """A page that costs less is computed again after at least this many times what it cost, which viewers wait for."""
@@ -28,8 +28,6 @@ class CachedPage:
         self._commits: int | None = None
         """Count of commits before the page was computed. None if the database does not count them."""
         self._built_at = self._cost = 0.0
-        self._last = 0.0
-        """What the last computation cost. The first one is not counted, because it prepares the statements as well."""
         self._task: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
@@ -42,6 +40,15 @@ class CachedPage:
         if self._page is not None and self._cost > CHEAP_S:
             return self._page
         return await asyncio.shield(self._task)
+
+    async def prepare(self) -> None:
+        """Compute the page twice. The first time prepares the statements as well, and does not tell what a page costs.
+
+        Raises as `read`.
+        """
+        await self.read()
+        self._commits, self._cost = None, 0.0
+        await self.read()
 
     def _is_outdated(self) -> bool:
         age = time.monotonic() - self._built_at
@@ -56,8 +63,7 @@ class CachedPage:
         page, cpu_s = await self._database.look(self._measure)
         self._page = page
         self._built_at = time.monotonic()
-        cost = max(cpu_s, (self._built_at - started) / BUSY)
-        self._commits, self._cost, self._last = commits, min(cost, self._last), cost
+        self._commits, self._cost = commits, max(cpu_s, (self._built_at - started) / BUSY)
         return page
 
     def _measure(self, rows: Repository) -> tuple[bytes, float]:

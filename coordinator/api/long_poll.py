@@ -34,11 +34,12 @@ class LongPolls:
         return validator, token
 
     def is_due(self, validator: Address, now: float) -> bool:
-        """Return whether a validator's sign of life is to be written now, and take that as done."""
-        is_due = now - self._noted.get(validator, 0.0) >= SEEN_SECONDS
-        if is_due:
-            self._noted[validator] = now
-        return is_due
+        """Return whether a validator's sign of life is to be written now."""
+        return now - self._noted.get(validator, 0.0) >= SEEN_SECONDS
+
+    def note(self, validator: Address, now: float) -> None:
+        """Note that a validator's sign of life was written."""
+        self._noted[validator] = now
 
     def is_open(self, poll: tuple[Address, object]) -> bool:
         """Return whether a poll is the newest one of its validator."""

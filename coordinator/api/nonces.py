@@ -15,6 +15,20 @@ REDIS_S = 2.0
 """Maximum time in seconds that Redis may take for an answer."""
 _KEPT_S = WINDOW_SECONDS + 2 * SKEW_SECONDS
 
+_USE = """
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local since = KEYS[1] .. '/' .. run
+redis.call('SET', since, ARGV[1], 'NX')
+redis.call('EXPIRE', since, 86400)
+local found = {redis.call('GET', since)}
+for i = 2, #KEYS do
+    found[i] = redis.call('SET', KEYS[i], 1, 'NX', 'EX', ARGV[2]) and 1 or 0
+end
+return found
+"""
+"""Script of Redis: since when the nonces are complete, in Unix seconds, and for each nonce whether it is new. Each run
+of a Redis has its own beginning, because a run that starts from a snapshot lacks the newest nonces."""
+
 
 class Nonces(Protocol):
     """Example: `await nonces.use(signature, now)` raises if the nonce of a signature was used before."""
@@ -70,41 +84,49 @@ class MemoryNonces:
 class RedisNonces:
     """Nonces of several processes. One round trip serves all requests that wait. Example: `RedisNonces(url, "pool 1")`.
 
-    The Redis must not evict keys. If it loses them, whatever was signed before is refused.
+    The Redis must not evict keys. After it was started again, or another one has taken over, whatever was signed before
+    is refused, because the newest nonces may be lost.
     """
 
     def __init__(self, url: str, name: str) -> None:
-        """`name` tells the nonces of one pool from those of another. Raises OperatorError "no_redis"."""
+        """`name` tells the nonces of one pool from those of another.
+
+        Raises OperatorError "no_redis" or "bad_nonces_url".
+        """
         try:
             from redis import asyncio as redis
             from redis.exceptions import RedisError
         except ImportError as error:
             message = "the Python package redis is not installed"
             raise OperatorError("no_redis", message, fix="Install it: pip install 'covey[redis]'") from error
-        self._redis = redis.from_url(url, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
+        try:
+            self._redis = redis.from_url(url, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
+        except ValueError as error:
+            message = f"nonces_url is not the URL of a Redis: {error}"
+            raise OperatorError("bad_nonces_url", message, fix="Set it to, say, redis://host:6379/1") from error
         self._error, self.name = RedisError, name
+        self._use_script = self._redis.register_script(_USE)
+        self._own = MemoryNonces(0.0)
+        """What this process has used. A request that is sent to it again costs no round trip, and its key no rate."""
         self._uses = RequestBatches[tuple[RequestSignature, float], None](self._use_all)
 
     def require_new(self, signature: RequestSignature, now: float) -> None:
-        """Pass. Only Redis knows, and a round trip for a request that may be forged costs too much."""
+        """Refuse what this process has used. Only Redis knows the rest."""
+        self._own.require_new(signature, now)
 
     async def use(self, signature: RequestSignature, now: float) -> None:
         """Remember a nonce. Raises as `MemoryNonces.use`, and TransientError "nonces_unavailable"."""
         await self._uses.add((signature, now))
+        await self._own.use(signature, now)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
     async def _use_all(self, items: Sequence[tuple[RequestSignature, float]]) -> list[CoveyError | None]:
-        since = f"covey/{self.name}/since"
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.set(since, int(max(now for _, now in items)), nx=True)
-        pipeline.get(since)
-        for signature, _ in items:
-            pipeline.set("/".join(("covey", self.name, *_build_key(signature))), 1, nx=True, ex=_KEPT_S)
+        names = [f"covey/{self.name}/since", *("/".join(("covey", self.name, *_build_key(each))) for each, _ in items)]
         try:
-            _, began, *are_new = await pipeline.execute()
+            began, *are_new = await self._use_script(names, [int(max(now for _, now in items)), _KEPT_S])
         except (self._error, OSError) as error:
             raise TransientError("nonces_unavailable", f"Redis does not answer: {error}") from error
         results: list[CoveyError | None] = []

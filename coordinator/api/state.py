@@ -73,8 +73,8 @@ class ApiState:
     async def _prepare_pages(self) -> None:
         """Compute what takes long on a large pool before anybody asks for it."""
         with suppress(TransientError):
-            await self.status.read()
-            await self.work_metrics.read()
+            await self.status.prepare()
+            await self.work_metrics.prepare()
 
     async def _end_polls(self) -> None:
         """End the long polls of nodes once the process is to end."""

@@ -75,6 +75,7 @@ async def claim_validation(
 
     if polls.is_due(validator, ctx.clock()):
         await note_validator(ctx, validator)
+        polls.note(validator, ctx.clock())
     with call_when_gone(request.receive, leave):
         return await wait_for(
             state.turns,

@@ -18,6 +18,15 @@ WAIT_S = 15
 """Maximum time in seconds that a statement waits for a lock, and a thread for a connection."""
 _OPTIONS = f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
 
+_NETWORK = {
+    "connect_timeout": str(WAIT_S),
+    "tcp_user_timeout": str(2000 * WAIT_S),
+    "keepalives_idle": str(WAIT_S),
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+"""Options of libpq that end a connection to a host that is gone, which the server cannot do."""
+
 
 def build(url: str) -> Engine:
     """The engine of a database.  Its connections take SQLite's write lock at BEGIN if the engine's option `covey_begin`
@@ -65,8 +74,7 @@ def translate_outage() -> Iterator[None]:
 def _add_options(url: str) -> URL:
     """Return the URL with timeouts of PostgreSQL, before the options that it has."""
     parsed = make_url(url)
-    if "connect_timeout" not in parsed.query:
-        parsed = parsed.update_query_dict({"connect_timeout": str(WAIT_S)})
+    parsed = parsed.update_query_dict({name: text for name, text in _NETWORK.items() if name not in parsed.query})
     given = parsed.query.get("options", "")
     return parsed.update_query_dict({"options": f"{_OPTIONS} {given if isinstance(given, str) else ' '.join(given)}"})
 

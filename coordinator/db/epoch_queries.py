@@ -144,16 +144,18 @@ class EpochQueries:
         """Whether an epoch's leaves and rewards lie under this hash."""
         return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
 
-    def is_needed(self, epoch: int) -> bool:
-        """Whether a case about a submission of an epoch is open, or a batch that it is in was not taken yet."""
+    def is_needed(self, epoch: int, *, oldest_version: int) -> bool:
+        """Whether a case about a submission of an epoch is open, or a batch has it or may have it that is not taken."""
         held = select(SubmissionRow.receipt_hash).where(SubmissionRow.epoch == epoch)
         in_case = held.join(CaseRow, CaseRow.receipt_hash == SubmissionRow.receipt_hash)
         in_batch = held.join(StepRow, StepRow.number == SubmissionRow.step)
-        found = (
-            self.session.scalar(in_case.where(CaseRow.state == CaseState.LOCKED).limit(1)),
-            self.session.scalar(in_batch.where(StepRow.state != StepState.TRAINED).limit(1)),
+        may_be_packed = SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
+        reasons = (
+            in_case.where(CaseRow.state == CaseState.LOCKED),
+            in_batch.where(StepRow.state != StepState.TRAINED),
+            held.where(SubmissionRow.decision == Decision.ACCEPT, *may_be_packed),
         )
-        return found != (None, None)
+        return any(self.session.scalar(reason.limit(1)) is not None for reason in reasons)
 
     def list_files(self, epoch: int, *, after_task: int, limit: int) -> list[tuple[int, int, str]]:
         """Task, lease and work key of the submissions of an epoch, in the order of their tasks, after one of them."""

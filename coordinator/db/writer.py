@@ -110,8 +110,9 @@ class Writer:
         with commit, self._begin() as connection:
             for command in self._take(first):
                 commands.append(command)
-                outcomes.append(_apply(connection, command, is_first=command is first))
-                if command is first and outcomes[0].error is not None:
+                is_alone = command is first and self._queue.empty()
+                outcomes.append(_apply(connection, command, is_alone=is_alone))
+                if is_alone and outcomes[0].error is not None:
                     raise outcomes[0].error  # There is nothing else to keep.
         if commit.error is not None:  # Nothing was committed.
             for command in commands or [first]:
@@ -143,8 +144,11 @@ class Writer:
                 count += 1
 
 
-def _apply(connection: Connection, command: _Command, *, is_first: bool) -> _Outcome:
-    """Apply a command. A savepoint, with its two trips to the database, keeps what others did before it."""
+def _apply(connection: Connection, command: _Command, *, is_alone: bool) -> _Outcome:
+    """Apply a command. One that is not alone has a savepoint, so that its failure leaves what others did.
+
+    A savepoint takes two trips to the database.
+    """
     outcome = _Outcome()
     with outcome:
         if time.monotonic() > command.expires_at:
@@ -152,7 +156,7 @@ def _apply(connection: Connection, command: _Command, *, is_first: bool) -> _Out
         with (
             Session(
                 connection,
-                join_transaction_mode="rollback_only" if is_first else "create_savepoint",
+                join_transaction_mode="rollback_only" if is_alone else "create_savepoint",
                 expire_on_commit=False,
             ) as session,
             session.begin(),

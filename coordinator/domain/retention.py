@@ -6,11 +6,15 @@ Epochs are taken in their order, some files at a time, so a crash repeats little
 from dataclasses import dataclass
 
 from coordinator.db.repository import Repository
+from coordinator.domain.steps import get_oldest_version
+from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key
+from covey.protocol.params import PoolParams
 
-SLICE = 500
-"""Maximum number of files that are removed at once."""
+SLICE = 100
+"""Maximum number of files that are removed at once, so that other jobs have their turn."""
+DAY_S = 86_400.0
 EPOCH, TASK = "pruned_epoch", "pruned_task"
 """Facts: the epoch whose files are removed next, and the task in it up to which they are."""
 
@@ -25,17 +29,24 @@ class Outdated:
     """Keys in the store. Fewer than `SLICE` are the last ones of the epoch."""
 
 
-def find_outdated(repository: Repository, pool: int, *, final_before: float) -> Outdated | None:
+def compute_keeping(days: float, terms: PoolTerms) -> float:
+    """Return the seconds for which files are kept after their epoch is final, at least until no case can be opened.
+
+    Validators sign verdicts for `unbond_window` and a day (`validator.app`), and a case needs valid ones.
+    """
+    return max(days * DAY_S, terms.unbond_window + DAY_S)
+
+
+def find_outdated(repository: Repository, params: PoolParams, pool: int, *, final_before: float) -> Outdated | None:
     """Return the next files to remove, of an epoch that was final at a time of the chain. None if there are none.
 
-    Files of an epoch stay while a case about any of its submissions is open, and while the trainer has not taken what
-    it holds.
+    Files of an epoch stay while a case about any of its submissions is open, and while the trainer may still take any.
     """
     number, after = repository.get_fact(EPOCH), repository.get_fact(TASK)
     epoch = repository.get_epoch(number)
     if epoch is None or epoch.final_at is None or epoch.final_at > final_before:
         return None
-    if not epoch.disabled and repository.is_needed(number):
+    if not epoch.disabled and repository.is_needed(number, oldest_version=get_oldest_version(repository, params)):
         return None
     files = repository.list_files(number, after_task=after, limit=SLICE)
     keys = tuple(build_submission_key(pool, TaskId(task), LeaseId(lease), Hash(key)) for task, lease, key in files)

@@ -31,6 +31,8 @@ Without this limit the kernel buffers megabytes, which hides whether a slow peer
 """
 _PARTS = 10
 """Number of parts in which connections are checked, so that ten thousand of them hold nobody up."""
+_MANY = 1000
+"""Number of connections above which only a part is searched for the one that has waited longest."""
 _LOG_EVERY_S = 60.0
 """Minimum time in seconds between two warnings about too many connections."""
 
@@ -95,7 +97,8 @@ class Gate:
     def admit(self, connection: "GuardedProtocol") -> None:
         """Add a connection.
 
-        Above the cap, abort the connection that has waited longest for its peer, or the new one if none is waiting.
+        Above the cap, abort the connection that has waited longest for its peer, or the new one if none is waiting. Of
+        many, a tenth is searched.
         """
         self._connections.add(connection)
         min(self._parts, key=len).add(connection)
@@ -103,7 +106,9 @@ class Gate:
             self._schedule(connection.loop)
         if len(self._connections) <= self._cap:
             return
-        waiting = (other for other in self._connections if other is not connection and other.is_waiting)
+        # Of many connections a part is looked at, because a flood would make each look at all of them.
+        some = self._parts[self._turn] if len(self._connections) > _MANY else self._connections
+        waiting = (other for other in some if other is not connection and other.is_waiting)
         min(waiting, key=lambda other: other.expected_since, default=connection).transport.abort()
         now = connection.loop.time()
         if now - self._logged_at >= _LOG_EVERY_S:

@@ -14,6 +14,8 @@ from covey.runtime.log import get_logger
 
 LOOK_S = 0.5
 """Seconds between two looks at whether a process has ended."""
+EARLY_S, MOST_EARLY = 30.0, 5
+"""A process that ends within so many seconds of its start has ended early. After so many in succession all end."""
 STOP_S = 15.0
 """Maximum time in seconds that the processes have to finish."""
 FREE_S = 5.0
@@ -30,9 +32,15 @@ class HttpProcesses:
         self._serve, self._host, self._port, self._count = serve, host, port, count
         self._spawning = multiprocessing.get_context("spawn")  # A fork would share connections and threads.
         self._running: dict[int, SpawnProcess] = {}
+        self._started: dict[int, float] = {}
+        self._early = 0
+        """Number of processes that have ended early, in succession."""
 
     async def run(self, stop: asyncio.Event, *, on_bound: Callable[[], None] = lambda: None) -> None:
-        """Keep the processes running until `stop` is set. Raises OperatorError "address_in_use"."""
+        """Keep the processes running until `stop` is set.
+
+        Raises OperatorError "address_in_use", or "servers_end" if they end as soon as they are started.
+        """
         with await self._listen(stop) as listener:
             on_bound()
             try:
@@ -58,16 +66,25 @@ class HttpProcesses:
             if process is not None and process.is_alive():
                 continue
             if process is not None:
-                get_logger().error("a server process ended and is started again", exit_status=process.exitcode)
+                self._note_end(number, process)
             process = self._spawning.Process(target=self._serve, args=(listener,))
             process.start()
-            self._running[number] = process
+            self._running[number], self._started[number] = process, time.monotonic()
+
+    def _note_end(self, number: int, process: SpawnProcess) -> None:
+        is_early = time.monotonic() - self._started[number] < EARLY_S
+        self._early = self._early + 1 if is_early else 0
+        if self._early >= MOST_EARLY:
+            message = f"{self._early} server processes ended as soon as they were started, with {process.exitcode}"
+            raise OperatorError("servers_end", message, fix="Read what they have logged before")
+        get_logger().error("a server process ended and is started again", exit_status=process.exitcode)
 
     def _end(self) -> None:
         for process in self._running.values():
             process.terminate()
+        deadline = time.monotonic() + STOP_S
         for process in self._running.values():
-            process.join(STOP_S)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -1,15 +1,17 @@
 import os
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis import asyncio as redis
 from redis.exceptions import RedisError
 
 from coordinator.api.nonces import MemoryNonces, Nonces, RedisNonces
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS, RequestSignature
 from covey.runtime.http import find_free_ports
+from tests.fakes.private_servers import open_private_redis
 
 pytestmark = pytest.mark.unit
 REDIS = os.environ.get("COVEY_TEST_REDIS", "redis://127.0.0.1:6379/12")
@@ -121,3 +123,26 @@ async def test_use__nothing_answers__is_a_transient_error():
     with pytest.raises(TransientError, match="nonces_unavailable"):
         await nonces.use(sign(), 1000.0)
     await nonces.close()
+
+
+async def test_use__redis_was_killed_and_started_from_a_snapshot__refuses_what_was_signed_before(tmp_path: Path):
+    """The nonces after the snapshot are lost, and the note of the first run is not."""
+    with open_private_redis(tmp_path) as server:
+        if server is None:
+            pytest.skip("no Redis is installed for a test to start")
+        nonces = RedisNonces(server.url, "pool")
+        await nonces.use(sign("first", created=1000), 1000.0)
+        async with redis.from_url(server.url) as client:
+            await client.save()
+        await nonces.use(sign("second", created=1005), 1005.0)
+        await nonces.close()
+        server.restart()
+        nonces = RedisNonces(server.url, "pool")
+        assert await refuse(nonces, sign("second", created=1005), 1010.0) == "expired_request"
+        await nonces.use(sign("third", created=1010), 1010.0)
+        await nonces.close()
+
+
+def test_nonces__url_that_is_none__is_refused():
+    with pytest.raises(OperatorError, match="bad_nonces_url"):
+        RedisNonces("queue:6379", "pool")

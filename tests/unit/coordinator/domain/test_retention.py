@@ -14,7 +14,7 @@ from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import Hash, LeaseId, PoolId, TaskId
 from covey.protocol.object_keys import build_submission_key
 from covey.protocol.status import CaseState, StepState
-from tests.fakes.pool import POOL, FakePool, make_address
+from tests.fakes.pool import POOL, FakePool, make_address, make_terms
 
 pytestmark = pytest.mark.unit
 DAY = 86_400
@@ -31,6 +31,8 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setattr(retention, "SLICE", 2)
     ctx = SimpleNamespace(
         database=earning.database,
+        params=earning.params,
+        terms=make_terms(unbond_window=3600),
         kicker=Kicks(),
         ledger=Ledger(
             chain_id=1,
@@ -56,6 +58,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
             rows.put_into_epoch(number, works)
             for row in rows.list_settled(number):
                 row.step = None
+    monkeypatch.setattr(retention, "get_oldest_version", lambda *_: 1)  # All that work is too old for a batch.
     earning.now = 1000 + 2 * DAY
     return ctx
 
@@ -98,6 +101,28 @@ def test_prune_files__epochs_are_final_for_long_enough__removes_all_in_slices(ct
 @pytest.mark.parametrize("days", [2.1, None])
 def test_prune_files__too_early_or_never__removes_nothing(ctx: SimpleNamespace, earning: FakePool, days: float | None):
     ctx.config.keep_files_days = days
+    prune(ctx)
+    assert count_files(ctx, earning) == 3
+
+
+def test_prune_files__no_day_is_asked_for__keeps_them_until_no_case_can_be_opened(
+    ctx: SimpleNamespace, earning: FakePool
+):
+    """`SlashingCourt.propose` takes verdicts for `unbond_window` and a day, however final the epoch is."""
+    ctx.config.keep_files_days = 0.0
+    earning.now = 1000 + 3600 + DAY - 1
+    prune(ctx)
+    assert count_files(ctx, earning) == 3
+    earning.now += 2
+    prune(ctx)
+    assert count_files(ctx, earning) == 0
+
+
+def test_prune_files__batch_may_still_take_it__waits(
+    ctx: SimpleNamespace, earning: FakePool, monkeypatch: pytest.MonkeyPatch
+):
+    """The trainer was down for days, and its next batch names work of epochs that are final long ago."""
+    monkeypatch.setattr(retention, "get_oldest_version", lambda *_: 0)
     prune(ctx)
     assert count_files(ctx, earning) == 3
 
