@@ -25,6 +25,7 @@ from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, tasks
 from coordinator.domain.settlement import Ledger
 from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.ids import Address
 
 BARS = {"view_ms": Bar(most=20), "lock_ms": Bar(most=100)}
 _REQUESTS = 40
@@ -81,20 +82,33 @@ def measure_views(service: Service, pages: Sequence[str]) -> list[Measurement]:
     return [*measurements, Measurement(name="view_ms", value=1000 * slowest, unit="ms", n=_REQUESTS * len(pages))]
 
 
+def build_ledger(pool: BenchmarkPool) -> Ledger:
+    """Return what epochs are computed with."""
+    return Ledger(
+        chain_id=pool.deployment.chain_id,
+        address=pool.deployment.epoch_ledger,
+        pool=pool.pool,
+        price=3,
+        epoch_units=10**15,
+        epoch_length=1,
+        windows=20,
+    )
+
+
+def record_root(database: Database, ledger: Ledger) -> None:
+    """Record the true root of the last posted epoch's rewards, with which their proofs are compared."""
+    with database.write() as rows:
+        epoch = next(row for row in reversed(rows.list_epochs()) if row.posted_block is not None)
+        amounts = {Address(who): amount for who, amount in rows.list_rewards(epoch.number).items()}
+        epoch.reward_root = epoch_closing.build_reward_tree(ledger, amounts).root
+
+
 def measure_closing(url: str, pool: BenchmarkPool, folder: Path, leaves: int) -> list[Measurement]:
     """Close an epoch with all submissions that no epoch holds."""
     with closing(TimedDatabase(url)) as database:
         ctx = SimpleNamespace(
             database=database,
-            ledger=Ledger(
-                chain_id=pool.deployment.chain_id,
-                address=pool.deployment.epoch_ledger,
-                pool=pool.pool,
-                price=3,
-                epoch_units=10**15,
-                epoch_length=1,
-                windows=20,
-            ),
+            ledger=build_ledger(pool),
             store=ObjectStore.open(f"file://{folder}", LinkSigner(secret=b"s", base_url="http://x")),
             config=SimpleNamespace(pool=pool.pool),
         )
@@ -150,6 +164,7 @@ def main(arguments: Sequence[str]) -> int:
             await_first_step(service)
             with closing(Database(url)) as database:
                 pages = fill(database, crowd)
+                record_root(database, build_ledger(pool))
             time.sleep(min(_CALM_S, 2 + options.nodes / 1000))
             measurements = measure_views(service, pages)
         measurements += measure_assignment(url, pool, options.nodes)
