@@ -1,10 +1,12 @@
 """A validator's enforcement with the real court: a case that the slash cap refuses is proposed again."""
 
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
+from covey.chain.outbox import IntentState
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import Accusation, BondKind, OnChainCaseState
@@ -65,6 +67,11 @@ class Enforcer:
         """Process the case once, including all transactions on a chain that mines at once."""
         enforcement.enforce(self, case)
         self.sender.pump()
+        for _ in range(500):  # Even a node that mines at once responds shortly before it has mined.
+            if not any(entry.state is IntentState.SIGNED for entry in self.outbox.list_pending()):
+                break
+            time.sleep(0.01)
+            self.sender.pump()
         receipt = case.receipt.to_message()
         accusation = Accusation(
             receipt_hash=compute_struct_hash(receipt), pool=receipt.pool, node=receipt.node,
