@@ -3,7 +3,7 @@
 from threading import Event
 
 from covey.chain.json_rpc import Call
-from covey.chain.outbox import Intent
+from covey.chain.outbox import Intent, IntentState
 from covey.chain.sender import Sender
 
 
@@ -32,6 +32,17 @@ def drain(sender: Sender) -> None:
             return
         pause.wait(0.01)
     raise AssertionError("something is still pending after ten seconds")
+
+
+def pump_until_mined(sender: Sender, store, key: str) -> None:
+    """Pump until an intent is mined. Even a node that mines at once responds shortly before."""
+    pause = Event()
+    for _ in range(1000):
+        sender.pump()
+        if store.find(key).state is IntentState.MINED:
+            return
+        pause.wait(0.01)
+    raise AssertionError(f"{key} was not mined within ten seconds")
 
 
 def stop_mining(chain) -> None:
