@@ -33,8 +33,6 @@ from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 from covey.runtime.log import get_logger
 
-_TRIES = 3
-"""Number of turns that one look tries to take, until the next commit."""
 router = APIRouter(prefix="/v1", tags=["validator"], responses=SIGNED)
 
 
@@ -61,17 +59,12 @@ async def claim_validation(
         return _build_order(ctx, rows, found)
 
     def take(turn: int, rows: Repository) -> ValidationOrder | None:
-        taken = judging.take_turn(rows, ctx.params, query, turn, now=ctx.clock())
+        taken = judging.take_free(rows, ctx.params, query, turn, now=ctx.clock())
         return None if taken is None else _build_order(ctx, rows, taken)
 
     async def look() -> ValidationOrder | None:
-        found, tries = await ctx.database.look(find), _TRIES
-        while isinstance(found, int):
-            order, tries = await ctx.database.run(partial(take, found)), tries - 1
-            if order is not None or not tries:
-                return order
-            found = await ctx.database.look(find)  # Another validator was faster.
-        return found
+        found = await ctx.database.look(find)
+        return await ctx.database.run(partial(take, found)) if isinstance(found, int) else found
 
     if polls.is_due(validator, ctx.clock()):
         await note_validator(ctx, validator)

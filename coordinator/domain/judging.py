@@ -164,6 +164,22 @@ def take_turn(
     return Order("judge", turn, row, place)
 
 
+def take_free(
+    repository: Repository, params: PoolParams, query: TurnQuery, judgement: int, *, now: float
+) -> Order | None:
+    """Give a validator the free turn that was found for it, or the next order if another validator was faster.
+
+    Validators that wait look at the same turns, and without the next one all but one of them would wait on.
+    """
+    taken = take_turn(repository, params, query, judgement, now=now)
+    if taken is not None:
+        return taken
+    found = find_order(repository, params, query, now=now)
+    if found is None or found.place is None:
+        return found
+    return take_turn(repository, params, query, found.turn.id, now=now)
+
+
 def record_commit(
     repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
 ) -> SubmissionRow:
