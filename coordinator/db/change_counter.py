@@ -72,6 +72,7 @@ class PostgresCommits:
             try:
                 self._count += sum(1 for _ in self._connection.notifies(timeout=0))
             except self._connection.Error:
+                self._connection.close()
                 self._connection = None
                 return None
             return self._count

@@ -36,13 +36,12 @@ class HttpProcesses:
         self._early = 0
         """Number of processes that have ended early, in succession."""
 
-    async def run(self, stop: asyncio.Event, *, on_bound: Callable[[], None] = lambda: None) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Keep the processes running until `stop` is set.
 
         Raises OperatorError "address_in_use", or "servers_end" if they end as soon as they are started.
         """
         with await self._listen(stop) as listener:
-            on_bound()
             try:
                 while not stop.is_set():
                     self._start_missing(listener)

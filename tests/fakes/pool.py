@@ -18,6 +18,7 @@ from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
 from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.presence import Sign, record_signs
+from coordinator.domain.settlement import Ledger
 from coordinator.domain.submissions import Countersigned
 from coordinator.domain.tasks import Ask
 from covey.chain.deployment import CONTRACTS, Deployment
@@ -36,6 +37,20 @@ INSTANCE = "0" * 32
 SIGNATURE = "0x" + "ab" * 65
 POOL = 1
 SECRET = b"the coordinator's"
+
+
+def make_ledger(**changes: Any) -> Ledger:
+    """Return the ledger of pool 1, with epochs of any size 20 s apart and a price of 3."""
+    values: dict[str, Any] = {
+        "chain_id": 1,
+        "address": make_address("ledger"),
+        "pool": PoolId(POOL),
+        "price": 3,
+        "epoch_units": 10**6,
+        "epoch_length": 20,
+        "windows": 20,
+    }
+    return Ledger(**(values | changes))
 
 
 def make_params(**changes: Any) -> PoolParams:

@@ -11,13 +11,11 @@ from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.domain.settlement import Ledger
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.epochs import EpochHeader
-from covey.protocol.ids import PoolId
-from tests.fakes.pool import POOL, FakePool, make_address, make_hash
+from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
 
 pytestmark = pytest.mark.unit
 
@@ -34,15 +32,7 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(
         database=pool.database,
         params=pool.params,
-        ledger=Ledger(
-            chain_id=1,
-            address=make_address("ledger"),
-            pool=PoolId(POOL),
-            price=3,
-            epoch_units=10**6,
-            epoch_length=20,
-            windows=20,
-        ),
+        ledger=make_ledger(),
         client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(pool.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         contracts=SimpleNamespace(ledger=FakeLedger()),

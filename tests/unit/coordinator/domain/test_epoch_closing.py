@@ -8,16 +8,12 @@ import pytest
 from coordinator import jobs
 from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, settlement
-from coordinator.domain.settlement import Ledger
 from covey.object_store import LinkSigner, ObjectStore
-from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState
-from tests.fakes.pool import POOL, FakePool, make_address
+from tests.fakes.pool import POOL, FakePool, make_address, make_ledger
 
 pytestmark = pytest.mark.unit
-LEDGER = Ledger(
-    chain_id=1, address=make_address("ledger"), pool=PoolId(POOL), price=3, epoch_units=60, epoch_length=20, windows=20
-)
+LEDGER = make_ledger(epoch_units=60)
 
 
 @pytest.fixture

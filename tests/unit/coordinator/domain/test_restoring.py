@@ -9,25 +9,15 @@ from typer.testing import CliRunner
 
 from coordinator.db.models import JudgementRow, SubmissionRow, TaskRow
 from coordinator.domain import restoring, settlement
-from coordinator.domain.settlement import Ledger
 from covey import cli
 from covey.errors import ProtocolError
-from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision
 from tests.fakes.epochs import Closed, close_epoch, mark_settled
-from tests.fakes.pool import POOL, FakePool, make_address
+from tests.fakes.pool import FakePool, make_address, make_ledger
 
 pytestmark = pytest.mark.unit
-LEDGER = Ledger(
-    chain_id=1,
-    address=make_address("ledger"),
-    pool=PoolId(POOL),
-    price=3,
-    epoch_units=1000,
-    epoch_length=20,
-    windows=20,
-)
+LEDGER = make_ledger(epoch_units=1000)
 
 
 def restore(pool: FakePool, *unknown: str) -> None:

@@ -8,13 +8,12 @@ import pytest
 from coordinator import jobs
 from coordinator.db.models import CaseRow
 from coordinator.domain import retention
-from coordinator.domain.settlement import Ledger
 from covey.errors import ProtocolError
 from covey.object_store import LinkSigner, ObjectStore
-from covey.protocol.ids import Hash, LeaseId, PoolId, TaskId
+from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key
 from covey.protocol.status import CaseState, StepState
-from tests.fakes.pool import POOL, FakePool, make_address, make_terms
+from tests.fakes.pool import POOL, FakePool, make_ledger, make_terms
 
 pytestmark = pytest.mark.unit
 DAY = 86_400
@@ -34,15 +33,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         params=earning.params,
         terms=make_terms(unbond_window=3600),
         kicker=Kicks(),
-        ledger=Ledger(
-            chain_id=1,
-            address=make_address("ledger"),
-            pool=PoolId(POOL),
-            price=3,
-            epoch_units=10**6,
-            epoch_length=20,
-            windows=20,
-        ),
+        ledger=make_ledger(),
         client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(earning.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         config=SimpleNamespace(pool=POOL, keep_files_days=2.0),

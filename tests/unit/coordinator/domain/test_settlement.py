@@ -9,25 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.domain import epoch_closing, settlement
-from coordinator.domain.settlement import Ledger
 from covey.chain.structs import EpochRecord
 from covey.protocol import canonical, merkle
-from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.epochs import Closed, close_epoch, mark_settled
-from tests.fakes.pool import FakePool, make_address, make_hash, make_params
+from tests.fakes.pool import FakePool, make_address, make_hash, make_ledger, make_params
 
 pytestmark = pytest.mark.unit
-LEDGER = Ledger(
-    chain_id=31337,
-    address=make_address("ledger"),
-    pool=PoolId(1),
-    price=3,
-    epoch_units=100,
-    epoch_length=15,
-    windows=20,
-)
+LEDGER = make_ledger(chain_id=31337, epoch_units=100, epoch_length=15)
 
 
 # -- another implementation: ABI words by hand, the tree from its definition
