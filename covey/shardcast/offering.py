@@ -96,7 +96,7 @@ class Offering:
                 get_logger().warning("no delta is made: the previous policy is damaged", folder=str(base_folder))
         head, record_hash = self._read_head(), record.compute_hash()
         is_reachable = find_route(head, record_hash) is not None
-        is_due = not is_reachable or record.step - _find_last_anchor(head).step >= self._anchor_every
+        is_due = not is_reachable or self._is_anchor_due(_find_last_anchor(head), record.step)
         if is_due or any(each.record == record_hash and _has_anchor(each) for each in head.policies):
             self._add_anchor(export)  # Again if it is there, because the disk may have damaged it.
         seconds = round(time.monotonic() - started, 3)
@@ -112,12 +112,24 @@ class Offering:
         bases = {way.base for each in head.policies if each.record == record.compute_hash() for way in each.ways}
         if bases & {ZERO_HASH, anchor.record}:
             return
-        base = self._read_record(anchor.record)
-        address = next(way.manifest for way in anchor.ways if way.base == ZERO_HASH)
+        base, address = self._read_record(anchor.record), _get_anchor_address(anchor)
         folder = self.store.find_objects(address)
         is_sound = folder is not None and self.store.is_sound(address, WEIGHTS)
         if base is not None and folder is not None and is_sound and base.has_same_layout(record):
             self._add_delta(export, base, folder / WEIGHTS)
+
+    def _is_anchor_due(self, last: ServedPolicy, step: int) -> bool:
+        """Return whether the policy of `step` should be an anchor.
+
+        A damaged last anchor cannot wait for its turn. The trainer's export is the same file, so that nothing restores
+        it, and nobody without a policy could join.
+        """
+        if step - last.step >= self._anchor_every:
+            return True
+        if self.store.is_sound(_get_anchor_address(last), WEIGHTS):
+            return False
+        get_logger().warning("the last anchor is damaged, so the next policy is an anchor", anchor=last.step, step=step)
+        return True
 
     def _add_anchor(self, export: Export) -> None:
         manifest = build_anchor(export.folder, export.record).sign(self._domain, self._signer)
@@ -179,6 +191,11 @@ class Offering:
 def _find_last_anchor(head: Head) -> ServedPolicy:
     """Return the newest policy of a head that has an anchor. There is one if any policy can be reached."""
     return next(each for each in head.policies if _has_anchor(each))
+
+
+def _get_anchor_address(policy: ServedPolicy) -> Hash:
+    """Return the address of the manifest of a policy's anchor."""
+    return next(way.manifest for way in policy.ways if way.base == ZERO_HASH)
 
 
 def _has_anchor(policy: ServedPolicy) -> bool:

@@ -195,13 +195,20 @@ def test_export_that_changed_after_it_was_written__is_found_damaged(policies):
     assert list_ways(policies)[1] == [-1]
 
 
-def test_anchor_that_changed_after_it_was_linked__has_no_jump(policies):
+def test_anchor_that_changed_after_it_was_linked__has_no_jump_and_another_anchor_follows(policies, tmp_path):
+    """The anchor and the trainer's export are one file, so that the disk damages both at once."""
     for _ in range(5):
         policies.offer(is_recorded=True)
     path = find_object(policies, 3, WEIGHTS)
+    assert path.samefile(policies.exports[3].folder / WEIGHTS_FILE)
     flip(path)
+    policies.offering.add_jump(policies.exports[4])
+    assert list_ways(policies)[4] == [3]
+    policies.offer(is_recorded=True)
+    assert list_ways(policies)[5] == [4, -1], "its turn would be step 6"
+    policies.require_same(read_policy(policies.store, 1, policies.hash_of(5), tmp_path / "read"), 5)
     policies.offer(is_recorded=True, jump=True)
-    assert list_ways(policies)[5] == [4]
+    assert list_ways(policies)[6] == [5], "the sound anchor counts from now on"
 
 
 def test_damaged_record__is_replaced_by_the_next_offer(policies):
