@@ -54,8 +54,8 @@ def restore(
     if state is None and step > 0:
         _require_published(registry, network.pool, step, source)
     exports.retain(lambda kept: kept <= step)
-    if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
-        raise build_lost_reference(f"{exports.get_path(Step(0))} does not exist")
+    if config.kl_coef > 0 and step > 0 and not is_whole(exports, Step(0)):
+        raise build_lost_reference(f"{exports.get_path(Step(0))} is damaged or missing")
     for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
         raise build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):

@@ -24,9 +24,14 @@ def copy_policy(harness: Any, step: int) -> Path:
 
 
 def damage(harness: Any, step: int) -> None:
-    """Cut the weights of a policy in half, as a failing disk may leave them."""
+    """Cut the weights of an export in half, as a failing disk may leave them.
+
+    They become another file, because the origin's anchor may be the same file, and the harness's workers download it.
+    """
     weights: Path = harness.config.home / "exports" / str(step) / WEIGHTS_FILE
-    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    half = weights.read_bytes()[: weights.stat().st_size // 2]
+    weights.unlink()
+    weights.write_bytes(half)
 
 
 def limit_claims(harness: Any, most: int) -> None:
@@ -164,11 +169,28 @@ def test_run__kept_policy_is_damaged__its_work_is_left_out_unless_replayed(build
     assert len(harness.chain.hashes) == 4
 
 
-def test_run__reference_is_damaged__says_so(build_harness: Build) -> None:
+def test_run__reference_is_damaged__says_so_before_it_asks_for_work(build_harness: Build) -> None:
     harness = build_harness(steps=1, kl_coef=0.01)
     harness.run()
     damage(harness, 0)
     set_up(harness, steps=2)
-    limit_claims(harness, 1)
+    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged or missing, .*kl_coef to 0"):
+        harness.run()
+    assert harness.coordinator.claims == [0]
+
+
+def test_run__reference_is_damaged_meanwhile__says_so(build_harness: Build) -> None:
+    harness = build_harness(steps=1, kl_coef=0.01)
+    harness.run()
+    set_up(harness, steps=2)
+    original = harness.coordinator.claim_batch
+
+    async def claim_batch(step: int, *, wait_seconds: float) -> Any:
+        assert step not in harness.coordinator.claims, "it is claimed once"
+        batch = await original(step, wait_seconds=wait_seconds)
+        damage(harness, 0)
+        return batch
+
+    harness.coordinator.claim_batch = claim_batch
     with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coef to 0"):
         harness.run()
