@@ -23,6 +23,7 @@ MODULES = {
     "coordinator": "benchmarks.network.coordinator",
     "scale": "benchmarks.network.coordinator_scale",
     "crowd": "benchmarks.network.crowd",
+    "floods": "benchmarks.network.floods",
 }
 """Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
 
