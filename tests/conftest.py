@@ -1,5 +1,5 @@
-"""Rules for all tests: how they are distributed over processes, which ones only `make nightly` runs, and no deadlines
-for hypothesis.
+"""Rules for all tests: how they are distributed over processes, which ones only `make nightly` runs, what a run says at
+its end, and no deadlines for hypothesis.
 """
 
 import gc
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("covey", deadline=None)
+from tests.run_report import RunReporter
+
+settings.register_profile("covey", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("covey")
 
 HEAVY = ("slow", "e2e", "integration")
@@ -18,23 +20,27 @@ IS_FULL = os.environ.get("COVEY_FULL") == "1"
 """Whether `make nightly` runs, which includes the full version of every test."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RunReporter(config), "run report")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start long tests first, so that all processes end at about the same time.
 
-    Tests of a file share fixtures, so they stay in one process and in their order. Walks share nothing and take long,
-    so they are distributed one by one. Networks of many processes run one after another, because two at once take
-    longer.
+    Otherwise the order is random, of files and of the tests in each (pytest-randomly). Tests of a file share fixtures,
+    so they stay in one process. Walks share nothing and take long, so they are distributed one by one. Networks of many
+    processes run one after another, because two at once take longer.
     """
     if not IS_FULL:
         for item in items:
             if item.get_closest_marker("full") is not None:
                 item.add_marker(pytest.mark.skip(reason="this is the full version, which make nightly runs"))
-    for item in items:
+    for number, item in enumerate(items):
         if item.get_closest_marker("xdist_group") is None:
             is_walk = item.get_closest_marker("e2e") is not None
             is_network = is_walk and item.get_closest_marker("slow") is not None
-            group = "networks" if is_network else item.nodeid if is_walk else str(item.path)
+            group = "networks" if is_network else f"walk {number}" if is_walk else str(item.path)
             item.add_marker(pytest.mark.xdist_group(group))
     weights = {}
     for item in items:
