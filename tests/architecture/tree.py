@@ -19,6 +19,7 @@ def parse(name: str) -> ast.Module:
     return ast.parse((ROOT / name).read_text(), name)
 
 
+@cache
 def list_imports(tree: ast.Module) -> frozenset[tuple[str, bool]]:
     """Return (top-level package, whether at module level) for every import."""
     late = {

@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,24 @@ from coordinator.db.database import Database
 from coordinator.db.models import Base
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/test"
+
+
+@cache
+def is_postgres_there() -> bool:
+    """Return whether a PostgreSQL server answers."""
+    engine = create_engine(get_postgres_url(), connect_args={"connect_timeout": 2})
+    try:
+        engine.connect().close()
+    except OperationalError:
+        return False
+    finally:
+        engine.dispose()
+    return True
+
+
+def get_postgres_url() -> str:
+    """Return the URL of the server for tests."""
+    return os.environ.get("COVEY_TEST_POSTGRES", POSTGRES)
 
 
 @contextmanager
@@ -35,7 +54,7 @@ def open_postgres() -> Iterator[Database]:
 @contextmanager
 def open_schema() -> Iterator[str]:
     """Yield the URL of a new, empty schema, which is dropped at the end. Skips the test if no server answers."""
-    url = os.environ.get("COVEY_TEST_POSTGRES", POSTGRES)
+    url = get_postgres_url()
     schema = f"covey_test_{secrets.token_hex(4)}"
     admin = create_engine(url, connect_args={"connect_timeout": 2})
     try:

@@ -37,8 +37,8 @@ class ReplayOnce(Wrapped):
 
 @pytest.fixture(scope="session")
 def count() -> int:
-    """Return the number of mutations of each kind: a twentieth, or all of them with COVEY_FULL=1."""
-    return MUTATIONS if os.environ.get("COVEY_FULL") == "1" else MUTATIONS // 20
+    """Return the number of mutations of each kind: a fiftieth, or all of them with COVEY_FULL=1."""
+    return MUTATIONS if os.environ.get("COVEY_FULL") == "1" else MUTATIONS // 50
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Ten thousand mutated proofs, files and receipts never crash this process, and nothing dishonest is accepted.
 
-A twentieth of them run by default; COVEY_FULL=1 runs all.
+A fiftieth of them run by default; COVEY_FULL=1 runs all.
 """
 
 import dataclasses

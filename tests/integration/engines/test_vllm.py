@@ -394,11 +394,12 @@ def test_process__its_parent_is_gone__ends() -> None:
         pytest.param(
             (3, 2), {"kv_cache_memory_bytes": 64 << 20}, "engine_start", "not divisible", marks=pytest.mark.full
         ),
-        (
+        pytest.param(
             (3, 3),
             {"kv_cache_memory_bytes": 64 << 20, "max_model_len": 257},
             "model_too_short",
             "Lower max_model_len",
+            marks=pytest.mark.full,
         ),
     ],
 )
