@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -92,7 +91,7 @@ class Downloader:
         errors of `fetch` if there is no answer.
         """
         contents: dict[int, Content] = {}
-        begun, late_at = time.monotonic(), math.inf
+        begun, late_at = self._sources.clock(), math.inf
 
         def accept(index: int, body: memoryview) -> Keep:
             content = check(bytes(body))
@@ -100,7 +99,7 @@ class Downloader:
 
         def look() -> None:
             nonlocal late_at
-            now = time.monotonic()
+            now = self._sources.clock()
             if contents and late_at == math.inf:
                 late_at = now + max(_EXTRA_S, now - begun)
             if now > late_at:

@@ -1,5 +1,6 @@
 """A trainer that offers random policies, relays in threads that serve them, and clients that fetch them."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -7,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from covey.errors import ProtocolError
 from covey.protocol.head import Head
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.policy_record import PolicyRecord
+from covey.shardcast import download, downloader
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
@@ -20,7 +23,7 @@ from covey.shardcast.policy_client import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, write_export
-from tests.fakes.raw_server import RawServer, Send, respond
+from tests.fakes.raw_server import HANG_S, RawServer, Send, respond
 
 SIZES = {"a.norm": 100, "b.weight": 2_100_000, "c.weight": 2_097_152, "d.bias": 3}
 """Numbers of bfloat16 values: one tensor of two pieces, one of one, and two that share a piece."""
@@ -126,6 +129,16 @@ def build_client(root: Path, *urls: str, keep: int = 8, seed: int | None = 0, si
     return PolicyClient(source, PolicyStore(root, keep=keep, threads=2))
 
 
+def wait_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let downloads wait for relays longer than a test may take.
+
+    A relay that a slow machine delays is then not mistaken for a silent one.
+    """
+    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_DOCUMENT_S", "_LONGEST_DOCUMENT_S"):
+        monkeypatch.setattr(download, name, 2 * HANG_S)
+    monkeypatch.setattr(downloader, "_EXTRA_S", 2 * HANG_S)
+
+
 def close_client(client: PolicyClient) -> None:
     client.source.downloader.close()
 
@@ -147,10 +160,13 @@ def find_code(work: Callable[[], object]) -> str:
 
 
 class ThrottledRelay(FakeRelay):
-    """Sends bodies at `rate` bytes/s for all connections together. Counts the bytes of pieces that it has sent."""
+    """Sends bodies at `rate` bytes/s for all connections together. Counts the bytes of pieces that it has sent.
+
+    After `limit` bytes of pieces it stalls until the limit is raised.
+    """
 
     def __init__(self, store: OriginStore, *, rate: float) -> None:
-        self.rate, self.sent = rate, 0
+        self.rate, self.sent, self.limit = rate, 0, math.inf
         self._pace, self._free_at = threading.Lock(), time.monotonic()
         super().__init__(store)
 
@@ -167,6 +183,8 @@ class ThrottledRelay(FakeRelay):
                 self._free_at = max(self._free_at, time.monotonic() - 0.01) + len(part) / self.rate
                 wait_s = self._free_at - time.monotonic()
             time.sleep(max(0.0, wait_s))
+            while path.startswith("/pieces") and self.sent >= self.limit and not self.is_closed.is_set():
+                time.sleep(0.002)
             send(part)
             if path.startswith("/pieces"):
                 self.sent += len(part)

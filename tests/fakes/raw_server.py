@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 
 Send = Callable[[bytes], None]
+HANG_S = 60.0
+"""Deadline against hanging, in seconds. A peer that stalls does so for longer, or until its server is closed."""
 
 
 def respond(body: bytes, status: int = 200, *, length: int | None = None) -> bytes:
@@ -54,7 +56,7 @@ class RawServer:
             for each in self._sockets:
                 _shut_down(each)
 
-    def wait_until_idle(self, seconds: float = 5.0) -> None:
+    def wait_until_idle(self, seconds: float = HANG_S) -> None:
         """Wait until no connection is open."""
         deadline = time.monotonic() + seconds
         while self.open:

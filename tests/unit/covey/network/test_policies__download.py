@@ -9,9 +9,15 @@ import pytest
 from covey.errors import ProtocolError, TransientError
 from covey.network.policies import Policies
 from covey.shardcast import policy_fetch
-from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client
+from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, wait_patiently
+from tests.fakes.raw_server import HANG_S
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    wait_patiently(monkeypatch)
 
 
 @pytest.fixture
@@ -33,6 +39,8 @@ class Registry:
 
     def __init__(self, hashes):
         self.hashes, self.failure = hashes, None
+        self.is_asked = threading.Event()
+        """Set when a download looks for a newer policy."""
 
     def policy_of(self, pool, step):
         try:
@@ -41,6 +49,7 @@ class Registry:
             raise ProtocolError("reverted", "no such step") from None
 
     def steps_of(self, pool):
+        self.is_asked.set()
         if self.failure:
             raise self.failure
         return len(self.hashes)
@@ -87,14 +96,14 @@ async def test_require__the_last_two_to_load_stay__others_do_not(policies, clien
 
 
 async def wait_for(event):
-    assert await asyncio.to_thread(event.wait, 5)
+    assert await asyncio.to_thread(event.wait, HANG_S)
 
 
 def hold_back(relay, begun, gate):
     def alter(path, body):
         if "pieces" in path:
             begun.set()
-            gate.wait(5)
+            gate.wait(2 * HANG_S)
         return body
 
     relay.alter = alter
@@ -107,7 +116,7 @@ async def test_cancelled__the_thread_ends_soon__and_the_next_one_goes_on(policie
     await wait_for(begun)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(HANG_S):
             await task
     gate.set()
     offered.require_same(await policies.require(0), 0)
@@ -123,7 +132,7 @@ async def test_cancelled__when_the_policy_has_come__does_not_hold_it_for_ever(po
     def obtain_slowly(*arguments, **settings):
         held = obtain(*arguments, **settings)
         begun.set()
-        gate.wait(5)
+        assert gate.wait(2 * HANG_S)
         return held
 
     monkeypatch.setattr(owner, name, obtain_slowly)
@@ -144,7 +153,7 @@ async def test_cancelled__while_the_fetch_fails__leaves_no_unheard_error(policie
 
     def fail(*_, **__):
         begun.set()
-        gate.wait(5)
+        assert gate.wait(2 * HANG_S)
         raise TransientError("no_relay", "nobody answers")
 
     monkeypatch.setattr(client, "fetch", fail)
@@ -161,39 +170,46 @@ async def test_cancelled__while_the_fetch_fails__leaves_no_unheard_error(policie
 
 
 @pytest.fixture
-def slow(relay, monkeypatch):
-    """Let the client look for newer policies all the time, and the relay be slow with pieces."""
+def gate(relay, monkeypatch):
+    """Let the client look for newer policies all the time, and the relay send no piece before an event is set."""
     monkeypatch.setattr(policy_fetch, "_LOOK_EVERY_S", 0.0)
-
-    def alter(path, body):
-        if "pieces" in path:
-            relay.is_closed.wait(0.2)
-        return body
-
-    relay.alter = alter
+    gate = threading.Event()
+    hold_back(relay, threading.Event(), gate)
+    return gate
 
 
-async def test_may_skip__given_up_when_the_newest_one_needs_fewer_bytes(policies, offered, client, slow):
+async def test_may_skip__given_up_when_the_newest_one_needs_fewer_bytes(policies, offered, client, gate):
     """From step 3, which is here, a delta leads to the newest step. Step 1 needs the anchor."""
+    gate.set()
     await policies.require(3, to_load=True)
     for step in (0, 1, 2):
         client.store._remove(client.store.get_folder(step, offered.hash_of(step)))
+    gate.clear()
     with pytest.raises(TransientError) as caught:
         await policies.require(1, may_skip=True)
     assert caught.value.code == "obsolete"
+    gate.set()
     await policies.require(1)
 
 
-async def test_may_skip__not_for_the_newest__and_not_without_leave(policies, offered, slow):
-    offered.require_same(await policies.require(4, may_skip=True), 4)
+async def require_once_asked(policies, registry, gate, step):
+    """Require a policy that arrives only after the client has looked for a newer one."""
+    task = asyncio.create_task(policies.require(step, may_skip=True))
+    await wait_for(registry.is_asked)
+    gate.set()
+    return await task
+
+
+async def test_may_skip__not_for_the_newest__and_not_without_leave(policies, offered, registry, gate):
+    offered.require_same(await require_once_asked(policies, registry, gate, 4), 4)
     offered.require_same(await policies.require(0, may_skip=False), 0)
 
 
 @pytest.mark.parametrize(
     "failure", [TransientError("chain_unreachable", "x"), ProtocolError("reverted", "x"), None], ids=str
 )
-async def test_may_skip__newest_cannot_be_asked_about__the_download_goes_on(policies, offered, registry, slow, failure):
+async def test_may_skip__newest_cannot_be_asked_about__the_download_goes_on(policies, offered, registry, gate, failure):
     """It may be on chain and not at the relays yet. Neither ends a download, nor is it the fault of its route."""
     registry.failure = failure
     registry.hashes.append("0x" + "ab" * 32)
-    offered.require_same(await policies.require(0, may_skip=True), 0)
+    offered.require_same(await require_once_asked(policies, registry, gate, 0), 0)

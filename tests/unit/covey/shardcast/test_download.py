@@ -1,43 +1,60 @@
-"""Downloads from sources that are slow, silent, false or gone. Times are a tenth of the real ones."""
+"""Downloads from sources that are slow, silent, false or gone.
+
+Times are those of a clock that stands while a healthy source is asked, so they do not depend on the machine.
+"""
 
 import socket
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.pieces import PIECE_BYTES
-from covey.shardcast import download, source
-from covey.shardcast.download import ATTEMPTS, Download, Job, Sources
-from covey.shardcast.source_connection import LackingError
-from tests.fakes.raw_server import RawServer, drip, respond
+from covey.shardcast import download
+from covey.shardcast.download import ATTEMPTS, Download, Job
+from covey.shardcast.source_connection import Connection, LackingError
+from tests.fakes.raw_server import HANG_S, RawServer, drip, respond
+from tests.fakes.standing_clock import StandingSources
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_LOOK_S"):
-        monkeypatch.setattr(download, name, getattr(download, name) / 10)
-    for name in ("_REST_S", "_LONGEST_REST_S", "_LIE_REST_S", "_LONGEST_LIE_REST_S"):
-        monkeypatch.setattr(source, name, getattr(source, name) / 10)
+    """Let a look, by which the clock moves, follow the previous one at once."""
+    monkeypatch.setattr(download, "_LOOK_S", 0.002)
 
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server."""
+    """Return a function that starts a server. Time passes while one that `is_slow` is asked."""
     servers = []
 
-    def start(answer):
+    def start(answer, *, is_slow=False):
         servers.append(RawServer(answer))
+        servers[-1].is_slow = is_slow
         return servers[-1]
 
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def stall():
+    """Return an answer that begins and never goes on."""
+    released = threading.Event()
+
+    def answer(_, send):
+        send(respond(b"", length=5000))
+        released.wait(2 * HANG_S)
+
+    yield answer
+    released.set()
 
 
 class Bodies:
@@ -65,14 +82,30 @@ class Bodies:
         send(respond(bytes(len(self.bodies[path.partition("?")[0]]))))
         return True
 
+    def connect(self, *servers, seed=0):
+        urls, slow = [server.url for server in servers], [server.url for server in servers if server.is_slow]
+        self.sources = StandingSources(urls, slow=slow, seed=seed)
+
+    def drip(self, path, send, *, rate, step):
+        """Send a body at `rate` bytes/s by the clock of the sources."""
+        send(respond(b"", length=len(self.bodies[path])))
+        sources, begun = self.sources, self.sources.now
+        for start in range(0, len(self.bodies[path]), step):
+            send(self.bodies[path][start : start + step])
+            sources.wait_until(begun + (start + step) / rate)
+        return True
+
     def run(self, *servers, seed=0, threads=4, stop=None, on_look=lambda: None):
-        self.sources = Sources([server.url for server in servers], seed=seed)
+        """Download from `servers`, or from those that are connected already. `seconds` is how long it took."""
+        if servers:
+            self.connect(*servers, seed=seed)
         before = threading.active_count()
         begun = time.monotonic()
         try:
             Download(self.sources, self.jobs, threads=threads, thing="the thing").run(stop, on_look)
         finally:
-            self.seconds = time.monotonic() - begun
+            self.seconds = self.sources.now
+            assert time.monotonic() - begun < HANG_S, "it has waited for a source that stalls"
             names = [thread.name for thread in threading.enumerate() if thread.name.startswith("download")]
             assert not names, f"{len(names)} threads are left of {before}"
             self.sources.close()
@@ -90,11 +123,6 @@ def absent(_, send):
     send(respond(b"", 404))
 
 
-def stall(_, send):
-    send(respond(b"", length=5000))
-    time.sleep(5)
-
-
 @pytest.mark.parametrize("threads", [1, 4, 40])
 def test_one_source__all_are_kept_once__over_few_connections(serve, bodies, threads):
     server = serve(bodies.answer)
@@ -108,7 +136,7 @@ def test_one_source__all_are_kept_once__over_few_connections(serve, bodies, thre
 def test_nothing_to_do__ends_at_once(serve):
     empty = Bodies([])
     empty.run(serve(absent))
-    assert empty.seconds < 0.5
+    assert empty.seconds < 1
 
 
 def test_several_sources__share_the_work(serve, bodies):
@@ -207,11 +235,11 @@ def test_secrets_of_a_url__are_not_in_the_error(serve):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("is_size_known", [True, False])
-def test_source_that_stalls__is_left(serve, seed, is_size_known):
+def test_source_that_stalls__is_left(serve, stall, seed, is_size_known):
     bodies = Bodies([bytes([index]) * 5000 for index in range(1, 7)], is_size_known=is_size_known)
-    bodies.run(serve(stall), serve(bodies.answer), seed=seed)
+    bodies.run(serve(stall, is_slow=True), serve(bodies.answer), seed=seed)
     bodies.require_all()
-    assert bodies.seconds < 0.7
+    assert bodies.seconds < 7
 
 
 @pytest.mark.parametrize("size", [60_000, PIECE_BYTES])
@@ -222,11 +250,12 @@ def test_two_sources_that_drip_and_a_good_one(serve, size, seed):
 
     def answer(path, send):
         send(respond(b"", length=size))
-        drip(send, bodies.bodies[path], rate=1000)
+        drip(send, bodies.bodies[path], rate=100)
 
-    bodies.run(serve(answer), serve(answer), serve(bodies.answer), seed=seed)
+    dripping = [serve(answer, is_slow=True) for _ in range(2)]
+    bodies.run(*dripping, serve(bodies.answer), seed=seed)
     bodies.require_all()
-    assert bodies.seconds < 1.5
+    assert bodies.seconds < 15
 
 
 def test_two_sources_that_drip__size_unknown(serve):
@@ -234,27 +263,23 @@ def test_two_sources_that_drip__size_unknown(serve):
 
     def answer(path, send):
         send(respond(b"", length=60_000))
-        drip(send, bodies.bodies[path], rate=1000)
+        drip(send, bodies.bodies[path], rate=100)
 
     for seed in range(3):
         bodies.__init__([b"a" * 60_000], is_size_known=False)
-        bodies.run(serve(answer), serve(answer), serve(bodies.answer), seed=seed, threads=2)
+        dripping = [serve(answer, is_slow=True) for _ in range(2)]
+        bodies.run(*dripping, serve(bodies.answer), seed=seed, threads=2)
         bodies.require_all()
-        assert bodies.seconds < 1.5
+        assert bodies.seconds < 15
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monkeypatch, number):
-    """It takes 0.6 s, and the first attempt may take 0.2 s. A lone source is not limited at all."""
-    monkeypatch.setattr(download, "_DOCUMENT_S", 0.08)
+    """It takes 6 s, and the first attempt may take 3.1 s. A lone source is not limited at all."""
+    monkeypatch.setattr(download, "_SILENCE_S", 1000.0)
     bodies = Bodies([b"a" * 120_000], is_size_known=False)
-
-    def answer(path, send):
-        send(respond(b"", length=120_000))
-        drip(send, bodies.bodies[path], rate=200_000, step=2000)
-        return True
-
-    servers = [serve(answer) for _ in range(number)]
+    answer = partial(bodies.drip, rate=20_000, step=1000)
+    servers = [serve(answer, is_slow=True) for _ in range(number)]
     bodies.run(*servers)
     bodies.require_all()
     assert sum(len(server.paths) for server in servers) <= 2 * number
@@ -262,28 +287,21 @@ def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monke
 
 
 def test_lone_source_that_is_slow__finishes(serve):
-    """50 kB/s for four connections, against a silence of 0.5 s: in real time, 5 kB/s against 5 s."""
+    """5 kB/s for four connections, against a silence of 5 s."""
     bodies = Bodies([b"a" * 12_500] * 4)
-
-    def answer(path, send):
-        send(respond(b"", length=12_500))
-        drip(send, bodies.bodies[path], rate=12_500, step=500)
-        return True
-
-    bodies.run(serve(answer))
+    bodies.run(serve(partial(bodies.drip, rate=1250, step=500), is_slow=True))
     bodies.require_all()
     assert bodies.sources.all[0].success == 1.0
 
 
-def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_each_attempt(serve, monkeypatch):
-    monkeypatch.setattr(download, "_LONE_SILENCE_S", 0.25)
-    bodies, count = Bodies([b"abc"]), iter([0.4, 0.35, 0.0])
+def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_each_attempt(serve):
+    bodies, seconds = Bodies([b"abc"]), iter([8.0, 7.0, 0.0])
 
     def answer(path, send):
-        time.sleep(next(count))  # Longer than 0.25 s, then shorter than twice that.
+        bodies.sources.wait_until(bodies.sources.now + next(seconds))  # Longer than 5 s, then shorter than twice that.
         return bodies.answer(path, send)
 
-    server = serve(answer)
+    server = serve(answer, is_slow=True)
     bodies.run(server)
     bodies.require_all()
     assert len(server.paths) == 2
@@ -291,90 +309,76 @@ def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_ea
 
 def test_much_slower_source__is_ended_although_bytes_flow(serve):
     bodies = Bodies([bytes([index]) * PIECE_BYTES for index in range(1, 9)])
-
-    def answer(path, send):
-        send(respond(b"", length=PIECE_BYTES))
-        drip(send, bodies.bodies[path], rate=1e6)
-
-    bodies.run(serve(answer), serve(bodies.answer))
+    slow = serve(partial(bodies.drip, rate=20_000, step=1000), is_slow=True)
+    bodies.run(slow, serve(bodies.answer))
     bodies.require_all()
-    assert bodies.seconds < 2
+    assert bodies.seconds < 20, "a body of the slow source takes 210 s"
 
 
 def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, monkeypatch):
-    """The median is 0.2 s, so the second source is asked after 0.4 s and not before."""
-    bodies, times = Bodies([b"a" * 100]), {}
-
-    def late(path, send):
-        times["first"] = time.monotonic()
-        time.sleep(2.0)
-        bodies.answer(path, send)
-
-    def answer(path, send):
-        times["second"] = time.monotonic()
-        return bodies.answer(path, send)
-
-    slow, fast = serve(late), serve(answer)
-    sources = Sources([slow.url, fast.url], seed=0)
-    sources.durations.extend([0.1, 0.2, 5.0])
-    sources.all[1].rests_until = sources.clock() + 0.05  # The first request goes to the other one.
-    download_ = Download(sources, bodies.jobs, threads=2, thing="the thing")
-    begun = time.monotonic()
-    monkeypatch.setattr(download, "_SILENCE_S", 10.0)
-    download_.run()
+    """The median is 2 s, so the second source is asked after 4 s and not before."""
+    bodies = Bodies([b"a" * 100])
+    slow, fast = serve(lambda *_: slow.is_closed.wait(2 * HANG_S), is_slow=True), serve(bodies.answer)
+    bodies.connect(slow, fast)
+    sources = bodies.sources
+    sources.durations.extend([1.0, 2.0, 50.0])
+    sources.all[1].rests_until = 1.0  # The first request goes to the other one.
+    monkeypatch.setattr(download, "_SILENCE_S", 100.0)
+    bodies.run(threads=2)
     bodies.require_all()
-    assert 0.4 <= times["second"] - times["first"] < 1.5, "a busy machine takes its time"
-    assert time.monotonic() - begun < 1.8
-    slow.wait_until_idle()
+    (first, first_at), (second, second_at) = sources.begun
+    assert (first, second) == (slow.url, fast.url)
+    assert 4.0 <= second_at - first_at < 6.0
     assert sources.all[0].success == pytest.approx(0.8)  # It had sent nothing when the other one was done.
-    sources.close()
 
 
-def test_both_answers_of_a_hedged_request__are_kept_once(serve):
+def test_both_answers_of_a_hedged_request__are_kept_once(serve, monkeypatch):
     """The second source is asked because the first one is late, and then both send everything at one time."""
+    monkeypatch.setattr(download, "_SILENCE_S", 1000.0)
     bodies, both = Bodies([b"a" * 100, b"b" * 100]), {path: threading.Barrier(2) for path in ("/0", "/1")}
 
     def answer(path, send):
         with suppress(threading.BrokenBarrierError):
-            both[path].wait(2)
+            both[path].wait(HANG_S)
         return bodies.answer(path, send)
 
     for _ in range(5):
         bodies.__init__([b"a" * 100, b"b" * 100])
-        bodies.run(serve(answer), serve(answer))
+        bodies.run(*(serve(answer, is_slow=True) for _ in range(2)))
         bodies.require_all()
-    assert max(Counter(bodies.kept).values()) == 1
+        assert max(Counter(bodies.kept).values()) == 1
+    assert not any(barrier.broken for barrier in both.values())
 
 
-def test_defeated_request_to_a_host_that_does_not_answer__does_not_delay_the_end(serve):
+def test_defeated_request_to_a_host_that_does_not_answer__does_not_delay_the_end(serve, monkeypatch):
+    monkeypatch.setattr(download, "Connection", partial(Connection, connect_s=2 * HANG_S))
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
     waiting = [socket.socket() for _ in range(4)]
     for each in waiting:
         each.setblocking(False)
         each.connect_ex(listener.getsockname())
-    hole = type("Hole", (), {"url": f"http://127.0.0.1:{listener.getsockname()[1]}"})
+    hole = type("Hole", (), {"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "is_slow": True})
     try:
         for seed in range(4):
             bodies = Bodies([b"abc"])
             bodies.run(hole, serve(bodies.answer), seed=seed)
             bodies.require_all()
-            assert bodies.seconds < 0.5
+            assert bodies.seconds < 5
     finally:
         for each in (listener, *waiting):
             each.close()
 
 
-def test_stop__ends_all_requests_at_once__and_is_no_fault_of_the_source(serve, bodies):
-    stop = threading.Event()
-    threading.Timer(0.1, stop.set).start()
+def test_stop__ends_all_requests_at_once__and_is_no_fault_of_the_source(serve, stall, bodies):
+    stop, server = threading.Event(), serve(stall)
     with pytest.raises(TransientError) as caught:
-        bodies.run(serve(stall), stop=stop)
+        bodies.run(server, stop=stop, on_look=lambda: len(server.paths) == 4 and stop.set())
     assert caught.value.code == "stopped"
-    assert bodies.seconds < 0.4
+    assert bodies.seconds < 4
     assert bodies.sources.all[0].success == 1.0
 
 
-def test_request_that_begins_while_the_download_is_stopped__is_ended_too(serve, bodies):
+def test_request_that_begins_while_the_download_is_stopped__is_ended_too(serve, stall):
     """A connection that is taken just then forgets the first abort."""
     stop = threading.Event()
     stop.set()
@@ -383,14 +387,14 @@ def test_request_that_begins_while_the_download_is_stopped__is_ended_too(serve, 
             Bodies([b"a" * 5000] * 4).run(serve(stall), stop=stop)
 
 
-def test_on_look__may_end_the_download(serve, bodies):
+def test_on_look__may_end_the_download(serve, stall, bodies):
     def look():
         raise TransientError("obsolete", "a newer policy is out")
 
     with pytest.raises(TransientError) as caught:
         bodies.run(serve(stall), on_look=look)
     assert caught.value.code == "obsolete"
-    assert bodies.seconds < 0.4
+    assert bodies.seconds < 4
 
 
 def test_keep_fails__ends_all(serve):
@@ -413,18 +417,15 @@ def test_source_that_rests_while_another_lacks_the_first_job__others_go_on(serve
     def only_second(path, send):
         return bodies.answer(path, send) if path == "/1" else send(respond(b"", 404))
 
-    partial, whole = serve(only_second), serve(bodies.answer)
-    sources = Sources([partial.url, whole.url])
-    sources.all[1].rests_until = sources.clock() + 0.3
-    begun = time.monotonic()
-    arrived = {}
-    for job in bodies.jobs:
-        inner = job.check
-        job.check = lambda body, inner=inner, job=job: arrived.setdefault(job.path, time.monotonic()) and inner(body)
-    Download(sources, bodies.jobs, threads=1, thing="the thing").run()
+    lacking, whole = serve(only_second), serve(bodies.answer)
+    bodies.connect(lacking, whole)
+    bodies.sources.all[1].rests_until = 3.0
+    bodies.run(threads=1)
     bodies.require_all()
-    assert arrived["/1"] - begun < 0.25 < arrived["/0"] - begun
-    sources.close()
+    *others, (last, last_at) = bodies.sources.begun
+    assert [url for url, _ in others] == [lacking.url] * 2
+    assert last == whole.url
+    assert others[-1][1] < 3.0 <= last_at
 
 
 def test_busy_source__is_asked_again_after_a_while__without_counting_as_a_failure(serve):

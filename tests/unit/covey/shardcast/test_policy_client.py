@@ -1,17 +1,22 @@
 """A client and its store: what is here is held, what is not is fetched once, however many ask."""
 
 import threading
-import time
 
 import pytest
 
 from covey.errors import TransientError
 from covey.protocol.policy_record import WEIGHTS_FILE
-from covey.shardcast import policy_fetch
-from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client
+from covey.shardcast import policy_fetch, policy_store
+from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, wait_patiently
+from tests.fakes.raw_server import HANG_S
 from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    wait_patiently(monkeypatch)
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def test_another_process_downloads__is_waited_for(policies, connect, relay, is_s
     def alter(path, body):
         if "pieces" in path:
             begun.set()
-            gate.wait(5)
+            gate.wait(2 * HANG_S)
         return body
 
     relay.alter = alter
@@ -90,16 +95,16 @@ def test_another_process_downloads__is_waited_for(policies, connect, relay, is_s
 
     threads = [threading.Thread(target=work, args=(first,))]
     threads[0].start()
-    assert begun.wait(5)
+    assert begun.wait(HANG_S)
     threads.append(threading.Thread(target=work, args=(second,), kwargs={"stop": stop}))
     threads[1].start()
     if is_stopped:
         stop.set()
-        threads[1].join(5)
+        threads[1].join(HANG_S)
         assert errors == ["stopped"]
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert len(folders) == (1 if is_stopped else 2)
     assert relay.count_pieces() == 2
 
@@ -109,6 +114,5 @@ def test_failed_fetch__frees_the_lock_for_the_next_process(policies, connect, mo
         patch.setattr(policy_fetch.PolicyFetch, "_follow", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             connect().fetch(0, policies.hash_of(0))
-    begun = time.monotonic()
+    monkeypatch.setattr(policy_store, "LOCK_S", 0.0)  # A lock that is held would be an error at once.
     policies.require_same(connect().fetch(0, policies.hash_of(0)), 0)
-    assert time.monotonic() - begun < 1

@@ -4,7 +4,6 @@ The relays are sockets in threads, and everything else is real.
 """
 
 import threading
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,8 +20,10 @@ from covey.shardcast import download, policy_fetch, source
 from covey.shardcast.policy_fetch import FetchProgress
 from covey.shardcast.policy_source import look_at_relay
 from tests.fakes.offered_policies import DOMAIN, TRAINER
-from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client
+from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, wait_patiently
+from tests.fakes.raw_server import HANG_S
 from tests.fakes.served_policies import flip
+from tests.fakes.standing_clock import StandingSources
 
 pytestmark = pytest.mark.unit
 SMALL = {"a.norm": 100, "b.weight": 20_000, "c.bias": 3}
@@ -30,7 +31,8 @@ SMALL = {"a.norm": 100, "b.weight": 20_000, "c.bias": 3}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A source that has lied rests for a twentieth of the time."""
+    """A source that has lied rests for a twentieth of the time, and one that is late is waited for."""
+    wait_patiently(monkeypatch)
     for name in ("_REST_S", "_LONGEST_REST_S", "_LIE_REST_S", "_LONGEST_LIE_REST_S"):
         monkeypatch.setattr(source, name, getattr(source, name) / 20)
 
@@ -90,7 +92,7 @@ def hold_back(relay, gate):
 
     def alter(path, body):
         if "pieces" in path:
-            gate.wait(5)
+            gate.wait(2 * HANG_S)
         return body
 
     relay.alter = alter
@@ -377,12 +379,12 @@ def test_unknown_policy__is_not_at_the_relays(policies, serve, connect):
 
 
 def stop_after(relay, stop, count):
-    """Make a relay set an event with the given piece, which it still sends, and send later ones too late."""
+    """Make a relay set an event with the given piece, which it still sends, and never send later ones."""
 
     def alter(path, body):
         if "pieces" in path and relay.count_pieces() >= count:
             if stop.is_set():
-                relay.is_closed.wait(0.3)
+                relay.is_closed.wait(2 * HANG_S)
             stop.set()
         return body
 
@@ -435,9 +437,9 @@ def test_obsolete__is_asked_with_the_missing_bytes__and_keeps_what_has_come(poli
         asked.append(missing)
         return True
 
-    threading.Timer(0.3, gate.set).start()
     with raising("obsolete"):
         connect(relay).fetch(0, policies.hash_of(0), is_obsolete=is_obsolete)
+    gate.set()
     assert asked == [policies.exports[0].record.size + 2]
     assert fetch(connect(relay), policies, 0, is_obsolete=lambda missing: False) == ["anchor"]
 
@@ -479,7 +481,7 @@ def test_two_clients_of_one_store__one_downloads_and_both_use_it(policies, serve
         thread.start()
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert len(folders) == 2
     assert relay.count_pieces() == 2
     policies.require_same(folders[0], 0)
@@ -499,10 +501,13 @@ def test_two_clients_of_one_store__one_downloads_and_both_use_it(policies, serve
 def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
     policies, serve, connect, monkeypatch, header, step, bound
 ):
-    """A false head names a manifest that exists nowhere, and its relay sends it for ever. Times are a 40th."""
-    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_LOOK_S", "_DOCUMENT_S", "_LONGEST_DOCUMENT_S"):
-        monkeypatch.setattr(download, name, getattr(download, name) / 40)
-    monkeypatch.setattr(download, "_DOCUMENT_RATE", download._DOCUMENT_RATE * 40)
+    """A false head names a manifest that exists nowhere, and its relay sends it for ever.
+
+    Only the time while it does so counts.
+    """
+    monkeypatch.undo()
+    monkeypatch.setattr(download, "_LOOK_S", 0.001)
+    slow = []
     policies.offer()
     absent = Hash("0x" + "12" * 32)
     (first,) = policies.head().policies
@@ -514,16 +519,21 @@ def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
         if absent not in path:
             return answer(path, send)
         send(b"" if header is None else b"HTTP/1.1 200 X\r\n" + header + b"\r\n")
-        while not liar.is_closed.wait(0.01):
+        slow.append(liar.url)
+        sources = client.source.downloader._sources
+        while not sources.is_closed:
+            sources.wait_until(sources.now + sources.STEP_S)
             send(b"x" * step)
         return False
 
     liar.answer = drip
     for seed in range(2):
-        client, begun = connect(liar, honest, seed=seed), time.monotonic()
+        slow.clear()
+        client = connect(liar, honest, seed=seed)
+        client.source.downloader._sources = StandingSources([liar.url, honest.url], slow=slow, seed=seed)
         assert fetch(client, policies, 0) == ["anchor"]
         assert liar.count(f"/manifests/{absent}") == seed + 1  # The liar names the shortest route.
-        assert time.monotonic() - begun < bound / 40 + 0.9
+        assert client.source.downloader._sources.now < bound + 3
         forget_all(client)
 
 
@@ -541,7 +551,7 @@ def test_progress__counts_what_an_earlier_attempt_left(tmp_path, serve, connect)
     policies = OfferedPolicies(tmp_path / "large", sizes={f"t{index:02}": 2_097_152 for index in range(6)})
     policies.offer()
     relay, stop = serve(policies), threading.Event()
-    stop_after(relay, stop, 3)
+    stop_after(relay, stop, 5)  # With four connections, one of them has brought a piece by then.
     progress = FetchProgress()
     with raising("stopped"):
         connect(relay).fetch(0, policies.hash_of(0), stop=stop, progress=progress)

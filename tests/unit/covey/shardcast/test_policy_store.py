@@ -4,7 +4,6 @@ import fcntl
 import os
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +18,8 @@ from tests.fakes.offered_policies import write_export
 from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.unit
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 
 
 @pytest.fixture
@@ -152,16 +153,23 @@ def test_hold__prevents_removal_by_every_process_until_as_many_releases(store, o
     assert list_steps(store) == [3, 4]
 
 
-def test_hold__of_a_policy_that_is_being_removed__fails(store):
+def test_hold__of_a_policy_that_is_being_removed__fails(store, monkeypatch):
     folder, results = add(store, 1), []
+    has_opened, flock = threading.Event(), fcntl.flock
     file = os.open(folder / RECORD_FILE, os.O_RDONLY)
     fcntl.flock(file, fcntl.LOCK_EX)  # Another process is about to remove it.
+
+    def lock(opened, operation):
+        has_opened.set()
+        flock(opened, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
     thread = threading.Thread(target=lambda: results.append(store.hold_if_sound(folder)))
     thread.start()
-    time.sleep(0.05)
+    assert has_opened.wait(HANG_S)
     folder.rename(store.root / ".gone-1")
     os.close(file)
-    thread.join(5)
+    thread.join(HANG_S)
     assert results == [False]
 
 
@@ -229,19 +237,25 @@ def test_drafts__of_other_policies_and_half_removed_folders__are_removed(store):
 
 
 def test_lock__of_another_process__is_waited_for_and_then_had(store, other):
-    events = []
+    events, has_tried, looks = [], threading.Event(), []
+
+    def is_needed():
+        looks.append(1)
+        if len(looks) == 2:
+            has_tried.set()
+        return True
 
     def work():
-        with other.lock(lambda: True, stop=threading.Event()) as is_ours:
+        with other.lock(is_needed, stop=threading.Event()) as is_ours:
             events.append(is_ours)
 
     with store.lock(lambda: True, stop=threading.Event()) as is_ours:
         assert is_ours
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join(0.2)
+        assert has_tried.wait(HANG_S)
         assert events == []
-    thread.join(5)
+    thread.join(HANG_S)
     assert events == [True]
 
 
@@ -299,7 +313,7 @@ def test_hold_if_sound__damage_found_by_several_threads__is_handled_once(root):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert results == [False] * 8
     assert store.count_holds(folder) == 0
     assert not folder.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from covey.errors import OperatorError, TransientError
 from covey.shardcast.upstream import Upstream
-from tests.fakes.raw_server import RawServer, respond
+from tests.fakes.raw_server import HANG_S, RawServer, respond
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +34,7 @@ def connect(clock):
 
     def start(answer):
         server = RawServer(answer if callable(answer) else lambda _, send: send(answer) or True)
-        upstream = Upstream(server.url, clock=clock)
+        upstream = Upstream(server.url, stall_s=2 * HANG_S, connect_s=HANG_S, clock=clock)
         opened.extend((server, upstream))
         return upstream, server
 
@@ -126,10 +126,10 @@ def run_stalled(upstream, server):
         except TransientError as error:
             errors.append(error.code)
 
-    server.answer = lambda _, send: send(respond(b"a" * 10, length=1000)) or server.is_closed.wait(10)
+    server.answer = lambda _, send: send(respond(b"a" * 10, length=1000)) or server.is_closed.wait(2 * HANG_S)
     thread = threading.Thread(target=work)
     thread.start()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + HANG_S
     while not server.paths:
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -145,7 +145,7 @@ def test_abort_overdue__ends_a_request_after_its_deadline_and_not_before(connect
     assert thread.is_alive()
     clock.now = 10.1
     upstream.abort_overdue()
-    thread.join(2)
+    thread.join(HANG_S)
     assert errors == ["upstream_unreachable"]
 
 
@@ -153,7 +153,7 @@ def test_close__ends_a_request__and_there_is_no_other(connect):
     upstream, server = connect(b"")
     thread, errors = run_stalled(upstream, server)
     upstream.close()
-    thread.join(2)
+    thread.join(HANG_S)
     assert errors == ["upstream_unreachable"]
     with pytest.raises(TransientError):
         request(upstream)
