@@ -14,6 +14,7 @@ from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_server import PieceServer
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import Upstream
+from tests.fakes.raw_server import HANG_S
 from tests.fakes.served_policies import Publisher
 
 
@@ -23,7 +24,7 @@ async def serving(app):
     stop, bound, (port,) = asyncio.Event(), asyncio.Event(), find_free_ports(1)
     task = asyncio.create_task(serve_http(app, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             await bound.wait()
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -37,7 +38,7 @@ class Broadcast:
     def __init__(self, tmp_path, stack):
         self._tmp_path, self._stack, self._count = tmp_path, stack, 0
         self.publisher = Publisher(OriginStore(tmp_path / "origin"), tmp_path)
-        self.http = httpx.AsyncClient(trust_env=False, timeout=10)
+        self.http = httpx.AsyncClient(trust_env=False, timeout=HANG_S)
         stack.push_async_callback(self.http.aclose)
 
     async def add_origin(self):
@@ -45,11 +46,16 @@ class Broadcast:
         app = PieceServer(OriginSource(OriginStore(self.publisher.store.root)))
         return await self._stack.enter_async_context(serving(app)), app
 
-    async def add_relay(self, *upstreams, stall_s=0.5, **settings):
-        """Serve what other servers serve. Returns the URL and the relay."""
+    async def add_relay(self, *upstreams, stalls=None, **settings):
+        """Serve what other servers serve. Returns the URL and the relay.
+
+        `stalls` maps URLs of upstreams to the seconds without a byte after which a request to them fails. All others
+        are healthy, so they are waited for even if this machine delays them.
+        """
         self._count += 1
         cache = PieceCache(self._tmp_path / f"relay-{self._count}")
-        servers = [Upstream(url, stall_s=stall_s) for url in upstreams]
+        waits = {url: (stalls or {}).get(url, 2 * HANG_S) for url in upstreams}
+        servers = [Upstream(url, stall_s=wait_s, connect_s=HANG_S, base_s=HANG_S) for url, wait_s in waits.items()]
         relay = Relay(cache, servers, RelaySettings(**{"poll_s": 0.05, "fresh_s": 0.0} | settings))
         relay.start()
         self._stack.push_async_callback(relay.close)

@@ -1,7 +1,6 @@
 """Attacks and accidents on real servers: origins, relays of relays, and peers that are late."""
 
 import asyncio
-import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,8 +10,8 @@ from covey.runtime.connections import ConnectionLimits
 from covey.runtime.http import find_free_ports, serve_http
 from covey.shardcast.origin import OriginSource
 from covey.shardcast.piece_server import PieceServer
+from tests.fakes.raw_server import HANG_S, respond
 from tests.fakes.raw_server import RawServer as ThreadedRawServer
-from tests.fakes.raw_server import respond
 from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.integration
@@ -20,7 +19,7 @@ SIZES = (9 << 20, 70_000, 300)
 
 
 async def wait_for_step(broadcast, url, step):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while True:
             pool = (await broadcast.http.get(f"{url}/status")).json()["pools"].get("1", {})
             if pool.get("newest_step") == step and pool["is_mirrored"]:
@@ -144,14 +143,12 @@ LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 4194304\r\n\r\n"
 async def test_upstream_that_stalls_or_lies__is_given_up(broadcast, answer, reason):
     server = RawServer(answer)
     async with server as url:
-        relay, _ = await broadcast.add_relay(url, stall_s=0.2)
-        begun = time.monotonic()
+        relay, _ = await broadcast.add_relay(url, stalls={url: 0.2} if reason == "timed out" else None)
         with capture_logs() as logs:
             answered = await broadcast.http.get(relay + PIECE)
         assert answered.status_code == 503
         assert url not in answered.text, "where the upstream is concerns nobody"
         assert any(reason in str(each.get("reason")) for each in logs)
-        assert time.monotonic() - begun < 3
 
 
 async def test_upstream_that_drips__is_given_up_at_its_deadline__and_another_is_used(broadcast, monkeypatch):
@@ -160,12 +157,9 @@ async def test_upstream_that_drips__is_given_up_at_its_deadline__and_another_is_
     monkeypatch.setattr("covey.shardcast.upstream._PATIENCE", 0.0)
     server = RawServer(LONG, drip=b"x")
     async with server as url:
-        relay, inner = await broadcast.add_relay(url, origin, stall_s=1)
-        for upstream in inner._fetcher.upstreams:
-            upstream._base_s = 1.0
-        begun = time.monotonic()
+        relay, inner = await broadcast.add_relay(url, origin)
+        inner._fetcher.upstreams[0]._base_s = 1.0
         assert await broadcast.get_pieces(relay, made.anchor) == [200, 200]
-        assert time.monotonic() - begun < 5
         assert server.requests >= 1
 
 
@@ -176,7 +170,8 @@ async def test_upstream_closes_idle_connections__requests_go_on(broadcast):
     limits = ConnectionLimits(idle_s=0)
     serve = serve_http(app, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set, limits=limits)
     task = asyncio.create_task(serve)
-    await bound.wait()
+    async with asyncio.timeout(HANG_S):
+        await bound.wait()
     relay, inner = await broadcast.add_relay(f"http://127.0.0.1:{port}", pools=(1,))
     await wait_for_step(broadcast, relay, 1)
     broadcast.publisher.add_anchor(2)
@@ -201,7 +196,7 @@ async def test_upstream_with_a_false_head__what_the_other_one_says_is_fetched_ah
         if path.startswith("/heads"):
             send(respond(false.to_bytes()))
         elif does_stall:
-            liar.is_closed.wait(10)
+            liar.is_closed.wait(2 * HANG_S)
         else:
             send(respond(b"", 404))
         return True
@@ -209,17 +204,16 @@ async def test_upstream_with_a_false_head__what_the_other_one_says_is_fetched_ah
     with ThreadedRawServer(lie) as liar:
         origin, _ = await broadcast.add_origin()
         broadcast.publisher.add_anchor(1)
-        relay, _ = await broadcast.add_relay(liar.url, origin, pools=(1,), stall_s=1)
+        relay, _ = await broadcast.add_relay(liar.url, origin, pools=(1,), stalls={liar.url: 1})
         for step in (2, 3):
-            made, begun = broadcast.publisher.add_anchor(step), time.monotonic()
-            async with asyncio.timeout(10):
+            made = broadcast.publisher.add_anchor(step)
+            async with asyncio.timeout(HANG_S):
                 while True:
                     status = (await broadcast.http.get(f"{relay}/status")).json()
                     pool = status["upstreams"][1]["pools"].get("1", {})
                     if pool.get("newest_step") == step and pool["is_mirrored"]:
                         break
                     await asyncio.sleep(0.01)
-            assert time.monotonic() - begun < 3
             assert await broadcast.get_pieces(relay, made.anchor) == [200, 200]
             served = Head.from_bytes((await broadcast.http.get(f"{relay}/heads/1.json")).content)
             assert {*broadcast.publisher.build_head().policies, *false.policies} == set(served.policies)

@@ -1,9 +1,12 @@
-"""What relays, disks and signals can do to a client: real servers, real processes, and a bound in time for each.
+"""What relays, disks and signals can do to a client, with real servers and real processes.
+
+A relay that stalls does so until the end of its test, so a client that waited for it would exceed the deadline.
 
 The sizes of the default suite are slices. `make nightly` runs the full ones.
 """
 
 import asyncio
+import math
 import os
 import random
 import shutil
@@ -21,6 +24,7 @@ from covey.protocol.head import Head
 from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.transport import TransportManifest
+from covey.shardcast import source
 from covey.shardcast.downloader import CONNECTIONS
 from covey.shardcast.policy_fetch import FetchProgress
 from covey.shardcast.policy_store import PolicyStore
@@ -32,16 +36,21 @@ from tests.fakes.policy_relays import (
     close_client,
     flip_bit,
 )
-from tests.fakes.raw_server import drip, respond
+from tests.fakes.raw_server import HANG_S, drip, respond
 from tests.fakes.served_policies import flip
+from tests.fakes.standing_clock import StandingSources
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 PIECE = 4 << 20
+PROCESS_S = 180.0
+"""Deadline against hanging of a process that fetches a policy, in seconds. Its imports take long on a slow machine."""
 FETCH = """
 import sys
 from pathlib import Path
+from covey.shardcast import download
 from tests.fakes.policy_relays import build_client
+download._SILENCE_S = download._LONE_SILENCE_S = 1000.0
 client = build_client(Path(sys.argv[1]), *sys.argv[3:])
 print("ready", flush=True)
 print(client.fetch(0, sys.argv[2]), flush=True)
@@ -62,13 +71,19 @@ def policies(tmp_path_factory):
     return make_policies(tmp_path_factory.mktemp("shared"), 64 << 20)
 
 
-def fetch(policies, root, *urls, step=0, seed=0, keep=4, progress=None):
-    """Fetch a policy and compare it with the trainer's. Returns the seconds that the fetch took."""
+def fetch(policies, root, *urls, step=0, seed=0, keep=4, progress=None, slow=(), hang_s=HANG_S):
+    """Fetch a policy, without waiting for relays that stall, and compare it with the trainer's.
+
+    Returns the seconds that the fetch took. With `slow`, only the wait for relays with these URLs counts as time.
+    """
     client = build_client(root, *urls, seed=seed, keep=keep)
+    if slow:
+        client.source.downloader._sources = StandingSources(urls, slow=slow, seed=seed)
     try:
         begun = time.monotonic()
         folder = client.fetch(step, policies.hash_of(step), progress=progress)
         seconds = time.monotonic() - begun
+        assert seconds < hang_s, "it has waited for a relay that stalls"
         client.store.release(folder)
     finally:
         close_client(client)
@@ -106,8 +121,8 @@ def start(tmp_path):
         process.stdout.close()
 
 
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
+def wait_for(condition):
+    deadline = time.monotonic() + PROCESS_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -127,18 +142,20 @@ def test_kill_at_any_instant__fetches_hardly_anything_twice(policies, tmp_path, 
     servers.append(relay)
     for number in range(instants):
         root = tmp_path / f"policies-{number}"
-        relay.sent, instant = 0, (number + rng.random()) / instants * size
+        instant = (number + rng.random()) / instants * size
+        relay.sent, relay.limit = 0, min(instant, size - PIECE)
         process = start(root, policies.hash_of(0), relay.url)
-        wait_for(lambda instant=instant: relay.sent >= min(instant, size - PIECE))
+        wait_for(lambda: relay.sent >= relay.limit)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        relay.limit = math.inf
         relay.wait_until_idle()
         assert not list(root.glob("0-*"))
         if number % 2 and instants < 10:
             fetch(policies, root, relay.url)
         else:
             again = start(root, policies.hash_of(0), relay.url)
-            assert again.wait(60) == 0
+            assert again.wait(PROCESS_S) == 0
         worst = max(worst, relay.sent - policies.exports[0].record.size - 2)
         policies.require_same(root / f"0-{policies.hash_of(0)}", 0)
         shutil.rmtree(root)
@@ -153,12 +170,14 @@ def test_two_processes_of_one_store__the_one_that_downloads_is_killed__the_other
     root = tmp_path / "policies"
     relay = ThrottledRelay(policies.store, rate=100e6)
     servers.append(relay)
+    relay.limit = 16 << 20
     first = start(root, policies.hash_of(0), relay.url)
-    wait_for(lambda: relay.sent > 16 << 20)
+    wait_for(lambda: relay.sent >= relay.limit)
     second = start(root, policies.hash_of(0), relay.url)
     assert second.stdout.readline() == "ready\n"
     first.kill()
-    assert second.wait(30) == 0
+    relay.limit = math.inf
+    assert second.wait(PROCESS_S) == 0
     policies.require_same(root / f"0-{policies.hash_of(0)}", 0)
     assert relay.sent <= policies.exports[0].record.size + 2 + (CONNECTIONS + 1) * PIECE
 
@@ -169,7 +188,7 @@ def test_two_processes_of_one_store__one_downloads_and_both_use_it(policies, tmp
     servers.append(relay)
     processes = [start(root, policies.hash_of(0), relay.url) for _ in range(2)]
     for process in processes:
-        assert process.wait(30) == 0
+        assert process.wait(PROCESS_S) == 0
         assert process.stdout.read().endswith(f"0-{policies.hash_of(0)}\n")
     assert relay.sent == policies.exports[0].record.size + 2
 
@@ -183,15 +202,15 @@ def make_answer(kind, policies, relay):
             return answer(path, send)
         body = relay.find(path)
         if kind == "mute":
-            relay.is_closed.wait(60)
+            relay.is_closed.wait(2 * HANG_S)
         elif kind == "stall":
             send(respond(body[:1000], length=len(body)))
-            relay.is_closed.wait(60)
+            relay.is_closed.wait(2 * HANG_S)
         elif kind == "drip":
             send(respond(b"", length=len(body)))
             drip(send, body, rate=1000)
         elif kind == "drip headers":
-            drip(send, b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000, rate=100)
+            drip(send, b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000, rate=5)
         elif kind == "liar":
             send(respond(flip_bit(body, len(body) // 2)))
             return True
@@ -208,7 +227,7 @@ def make_answer(kind, policies, relay):
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", ["mute", "stall", "drip", "drip headers", "liar", "endless", "close"])
-async def test_bad_relay_beside_a_good_one__costs_a_bounded_time(policies, broadcast, tmp_path, servers, kind, number):
+async def test_bad_relay_beside_a_good_one__is_left(policies, broadcast, tmp_path, servers, kind, number):
     """One bad relay, and two."""
     broadcast.publisher = policies
     origin, _ = await broadcast.add_origin()
@@ -220,30 +239,29 @@ async def test_bad_relay_beside_a_good_one__costs_a_bounded_time(policies, broad
     urls = [server.url for server in servers] + [origin]
     worst = await asyncio.to_thread(fetch, policies, tmp_path / "policies", *urls)
     print(f"{number} x {kind}: {worst:.2f} s instead of {clean:.2f} s")
-    assert worst <= 1.5 * clean + 5
 
 
 async def test_relay_behind_a_slow_link_beside_a_good_one(policies, broadcast, tmp_path, servers):
     broadcast.publisher = policies
     origin, _ = await broadcast.add_origin()
     clean = await asyncio.to_thread(fetch, policies, tmp_path / "clean", origin)
-    servers.append(ThrottledRelay(policies.store, rate=1e6))
-    slow, _ = await broadcast.add_relay(servers[0].url, stall_s=20)
+    servers.append(ThrottledRelay(policies.store, rate=1e5))
+    slow, _ = await broadcast.add_relay(servers[0].url)
     worst = 0.0
     for seed in range(2):
         worst = max(worst, await asyncio.to_thread(fetch, policies, tmp_path / f"{seed}", slow, origin, seed=seed))
     print(f"slow upstream: {worst:.2f} s instead of {clean:.2f} s")
-    assert worst <= 1.5 * clean + 5
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_lone_relay_of_50_kilobytes_per_second__finishes(tmp_path, servers):
+def test_lone_relay_of_50_kilobytes_per_second__finishes_and_sends_nothing_twice(tmp_path, servers):
     policies = make_policies(tmp_path, 8 << 20)
-    servers.append(ThrottledRelay(policies.store, rate=50e3))
-    seconds = fetch(policies, tmp_path / "policies", servers[0].url)
+    relay = ThrottledRelay(policies.store, rate=50e3)
+    servers.append(relay)
+    seconds = fetch(policies, tmp_path / "policies", relay.url, hang_s=600)
     print(f"50 kB/s: {seconds:.0f} s, {(8 << 20) / 50e3:.0f} s at best")
-    assert seconds < 1.1 * (8 << 20) / 50e3
+    assert relay.sent == policies.exports[0].record.size + 2
 
 
 def decay(path, position=-1):
@@ -256,7 +274,7 @@ def decay(path, position=-1):
 async def test_lone_relay_whose_disk_has_one_flipped_bit__heals_when_a_client_complains(broadcast, tmp_path):
     policies = broadcast.publisher = make_policies(tmp_path, 32 << 20)
     origin, _ = await broadcast.add_origin()
-    relay, _ = await broadcast.add_relay(origin)
+    relay, inner = await broadcast.add_relay(origin)
     await asyncio.to_thread(fetch, policies, tmp_path / "first", relay)
     path = max((tmp_path / "relay-1" / "pieces").glob("*/*"), key=lambda path: path.stat().st_size)
     before = path.read_bytes()
@@ -264,8 +282,9 @@ async def test_lone_relay_whose_disk_has_one_flipped_bit__heals_when_a_client_co
     seconds = await asyncio.to_thread(fetch, policies, tmp_path / "second", relay)
     assert path.read_bytes() == before
     print(f"healed in {seconds:.2f} s")
-    assert seconds < 10
-    assert await asyncio.to_thread(fetch, policies, tmp_path / "third", relay) < 3
+    received = inner._fetcher.upstreams[0].received_bytes
+    await asyncio.to_thread(fetch, policies, tmp_path / "third", relay)
+    assert inner._fetcher.upstreams[0].received_bytes == received, "the relay has everything again"
 
 
 async def test_damage_at_the_origin__is_not_spread__and_repaired_by_the_next_offer(broadcast, tmp_path):
@@ -306,6 +325,14 @@ def make_heads(policies):
     }
 
 
+@pytest.fixture
+def long_rests(monkeypatch):
+    """Let a relay that has lied rest for longer than a test may take, so a client that waits for one is found."""
+    for name in ("_LIE_REST_S", "_LONGEST_LIE_REST_S"):
+        monkeypatch.setattr(source, name, 2 * HANG_S)
+
+
+@pytest.mark.usefixtures("long_rests")
 async def test_wrong_heads__are_outlived(broadcast, tmp_path, servers):
     policies = broadcast.publisher = OfferedPolicies(tmp_path / "trainer")
     policies.offer(), policies.offer()
@@ -316,8 +343,7 @@ async def test_wrong_heads__are_outlived(broadcast, tmp_path, servers):
         servers.append(liar)
         for seed in (4, 7):  # The liar is asked first.
             root = tmp_path / f"{kind}-{seed}"
-            seconds = await asyncio.to_thread(fetch, policies, root, liar.url, relay, step=1, seed=seed)
-            assert seconds < 6, kind
+            await asyncio.to_thread(fetch, policies, root, liar.url, relay, step=1, seed=seed)
 
 
 async def test_relay_whose_head_lacks_the_delta__beside_a_whole_one__the_delta_is_used(broadcast, tmp_path, servers):
@@ -333,7 +359,9 @@ async def test_relay_whose_head_lacks_the_delta__beside_a_whole_one__the_delta_i
     servers.append(FakeRelay(policies.store, lambda path, body: hiding if "heads" in path else body))
     servers.append(FakeRelay(policies.store))
     answer = servers[1].answer
-    servers[1].answer = lambda path, send: servers[1].is_closed.wait(60) if "heads" in path else answer(path, send)
+    servers[1].answer = lambda path, send: (
+        servers[1].is_closed.wait(2 * HANG_S) if "heads" in path else answer(path, send)
+    )
     absent = anchors[0].model_copy(update={"manifest": Hash("0x" + "ab" * 32), "size": 1})
     false = Head(pool=1, policies=(newest.model_copy(update={"ways": (absent,)}), oldest)).to_bytes()
     servers.append(FakeRelay(policies.store, lambda path, body: false if "heads" in path else body))
@@ -343,9 +371,10 @@ async def test_relay_whose_head_lacks_the_delta__beside_a_whole_one__the_delta_i
             root = tmp_path / f"policies-{number}-{seed}"
             await asyncio.to_thread(fetch, policies, root, origin)
             progress = FetchProgress()
-            seconds = await asyncio.to_thread(fetch, policies, root, *urls, step=1, seed=seed, progress=progress)
+            seconds = await asyncio.to_thread(
+                fetch, policies, root, *urls, step=1, seed=seed, progress=progress, slow=[silent]
+            )
             assert progress.ways == ["delta"]
-            assert seconds < 4
             print(f"{number} with seed {seed}: {seconds:.2f} s")
 
 
@@ -361,6 +390,7 @@ def list_manifest_fields(data):
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("long_rests")
 async def test_one_flipped_bit_in_each_field_and_piece__beside_a_good_relay(broadcast, tmp_path, servers):
     policies = broadcast.publisher = OfferedPolicies(tmp_path / "trainer")
     policies.offer()
@@ -383,8 +413,7 @@ async def test_one_flipped_bit_in_each_field_and_piece__beside_a_good_relay(broa
     for number, (path, changed) in enumerate(changes):
         liar.alter = lambda asked, body, path=path, changed=changed: changed if asked.startswith(path) else body
         root = tmp_path / f"policies-{number}"
-        seconds = await asyncio.to_thread(fetch, policies, root, liar.url, origin, seed=number)
-        assert seconds < 6, path
+        await asyncio.to_thread(fetch, policies, root, liar.url, origin, seed=number)
         shutil.rmtree(root)
     print(f"{len(changes)} flipped bits")
 

@@ -16,6 +16,8 @@ from tests.fakes.served_policies import Publisher
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
+HANG_S = 120.0
+"""Deadline against hanging, in seconds. A process imports much before it serves."""
 ORIGIN = "from pathlib import Path; from covey.shardcast.launch import run_origin; run_origin(root=Path({root!r}), "
 RELAY = "from pathlib import Path; from covey.shardcast.launch import run_relay; run_relay(root=Path({root!r}), "
 
@@ -39,7 +41,7 @@ def start(tmp_path):
 
 
 def wait_until_healthy(client, url):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         try:
             return client.get(f"{url}/health").raise_for_status()
@@ -51,10 +53,10 @@ def wait_until_healthy(client, url):
 def test_command__port_is_taken__is_reported(tmp_path, start):
     (port,) = find_free_ports(1)
     start(ORIGIN.format(root=str(tmp_path / "origin")) + f"host='127.0.0.1', port={port})")
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=HANG_S) as client:
         wait_until_healthy(client, f"http://127.0.0.1:{port}")
     command = [sys.executable, "-m", "covey", "origin", "run", "--root", str(tmp_path), "--port", str(port)]
-    second = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=HANG_S, check=False)
     assert second.returncode == 1
     message = f"covey: address_in_use: cannot listen on 127.0.0.1:{port}"
     assert any(line.startswith(message) for line in second.stderr.decode().splitlines())
@@ -66,7 +68,7 @@ def test_origin_and_relay__serve_and_end_on_a_signal(tmp_path, start):
     origin = start(ORIGIN.format(root=str(tmp_path / "origin")) + f"host='127.0.0.1', port={ports[0]})")
     upstreams = f"upstreams=['http://127.0.0.1:{ports[0]}']"
     relay = start(RELAY.format(root=str(tmp_path / "relay")) + f"{upstreams}, host='127.0.0.1', port={ports[1]})")
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=HANG_S) as client:
         for port in ports:
             wait_until_healthy(client, f"http://127.0.0.1:{port}")
         for port in reversed(ports):
@@ -75,7 +77,7 @@ def test_origin_and_relay__serve_and_end_on_a_signal(tmp_path, start):
         client.get(f"http://127.0.0.1:{ports[1]}/heads/1.json").raise_for_status()
     for process in (relay, origin):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=HANG_S) == 0
     log = (tmp_path / "log-1").read_text()
     assert "relay serves policies" in log
     assert "Traceback" not in log

@@ -24,10 +24,12 @@ from covey.shardcast.origin import OriginSource
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_server import PieceServer
+from covey.tasks import remote as remote_module
 from covey.tasks.catalog import DataSetCatalog
 from covey.tasks.publishing import add_data_set, require_data_sets
 from covey.tasks.remote import RemoteFiles
 from tests.fakes.disk import limit_files
+from tests.fakes.raw_server import HANG_S
 from tests.fakes.served_policies import flip
 from tests.fakes.tasks import make_data_set, make_row
 from tests.integration.shardcast.conftest import Broadcast, serving
@@ -268,7 +270,7 @@ async def test_remote__relay_that_says_nothing__ends_at_the_deadline(tmp_path, l
 
 async def test_remote__relay_that_drips__ends_at_the_deadline(relays, tmp_path, local):
     async def drip():
-        for _ in range(100):
+        for _ in range(int(2 * HANG_S / 0.05)):
             yield b"x"
             await asyncio.sleep(0.05)
 
@@ -277,10 +279,11 @@ async def test_remote__relay_that_drips__ends_at_the_deadline(relays, tmp_path, 
         started = time.monotonic()
         with pytest.raises(TransientError, match=r"within 0\.5 s"):
             await call(remote.open, local.digest)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < HANG_S
 
 
-async def test_close__calls_that_wait__end_at_once(tmp_path, local):
+async def test_close__calls_that_wait__end_at_once(tmp_path, local, monkeypatch):
+    monkeypatch.setattr(remote_module, "_STOP_SECONDS", 2 * HANG_S)
     with socket.create_server(("127.0.0.1", 0), backlog=16) as silent, ThreadPoolExecutor(3) as threads:
         catalog = open_catalog(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
         waiting = [threads.submit(catalog, local.digest) for _ in range(3)]  # Two wait for the first.
@@ -288,10 +291,10 @@ async def test_close__calls_that_wait__end_at_once(tmp_path, local):
         with connection:
             started = time.monotonic()
             await call(catalog.close)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < HANG_S
             for opening in waiting:
                 with pytest.raises(TransientError, match="stopped"):
-                    opening.result(2)
+                    opening.result(HANG_S)
 
 
 async def test_remote__full_disk__transient_and_nothing_half_written(relays, tmp_path, local):
