@@ -28,7 +28,7 @@ def test_guide__every_command__works_as_written(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, f"{fence.body}\n{done.stdout}{done.stderr}"
