@@ -13,6 +13,8 @@ from covey.errors import OperatorError
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[4]
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 
 
 def test_devnet_up__stop_signal__ends_with_its_chain(tmp_path):
@@ -25,11 +27,11 @@ def test_devnet_up__stop_signal__ends_with_its_chain(tmp_path):
         try:
             url = next(line for line in process.stdout if line.startswith("chain")).split()[1]
             body = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
-            assert httpx.post(url, json=body, trust_env=False).json()["result"] == hex(31337)
+            assert httpx.post(url, json=body, trust_env=False, timeout=HANG_S).json()["result"] == hex(31337)
             assert process.stdout.readline().startswith("contracts")
             assert process.stdout.readline().startswith("token")
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(15) == 0
+            assert process.wait(HANG_S) == 0
         finally:
             process.kill()
     with pytest.raises(httpx.ConnectError):
@@ -47,7 +49,7 @@ def test_devnet_up__node_is_killed__ends_with_advice(tmp_path):
         try:
             assert [process.stdout.readline().split()[0] for _ in range(3)] == ["chain", "contracts", "token"]
             os.kill(int((tmp_path / "anvil.pid").read_text()), signal.SIGKILL)
-            assert process.wait(15) == 1
+            assert process.wait(HANG_S) == 1
             assert process.stderr.read().startswith(
                 "covey: anvil_ended: the test chain's Anvil process ended unexpectedly"
             )

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.unit
 
 KEY = wallet_from_key(b"\x11" * 32)
 NOW, CHAIN = 1_700_000_000, 31337
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 HASH = "0x" + "ab" * 32
 RECEIPT = Receipt(
     pool=1,
@@ -245,18 +247,18 @@ class Drip(httpx.AsyncByteStream):
     async def __aiter__(self):
         while True:
             yield b" "
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
 
 async def test_post__answer_is_too_slow__is_abandoned(connect):
     """Otherwise a claim would never end, because a stop signal does not interrupt it."""
     client, _ = connect((200, Drip()))
-    client._timeout = 0.3
+    client._timeout = 0.1
     with pytest.raises(
         TransientError,
         match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not respond: the response is too slow",
     ):
-        await asyncio.wait_for(client.register(), 5)
+        await asyncio.wait_for(client.register(), HANG_S)
 
 
 async def test_put__store_does_not_answer__is_abandoned(connect):
@@ -265,9 +267,9 @@ async def test_put__store_does_not_answer__is_abandoned(connect):
             await asyncio.Event().wait()
 
     client, _ = connect()
-    client._http._transport, client._http.timeout = Silent(), httpx.Timeout(0.2)
+    client._http._transport, client._http.timeout = Silent(), httpx.Timeout(0.05)
     with pytest.raises(TransientError, match="coordinator_unreachable"):
-        await asyncio.wait_for(client.put_object("http://store/file", b"x" * 10_000), 5)
+        await asyncio.wait_for(client.put_object("http://store/file", b"x" * 10_000), HANG_S)
 
 
 async def test_post__endless_answer__is_aborted(connect):

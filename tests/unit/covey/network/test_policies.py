@@ -18,6 +18,8 @@ from tests.fakes.offered_policies import write_export
 pytestmark = pytest.mark.unit
 
 POOL = PoolId(1)
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 
 
 class Client:
@@ -130,7 +132,7 @@ async def test_require__policy_that_is_here__does_not_wait_for_a_download(client
     client.waits = threading.Event()
     downloading = asyncio.create_task(policies.require(Step(2)))
     await asyncio.sleep(0)
-    await asyncio.wait_for(policies.require(Step(1)), 5)
+    await asyncio.wait_for(policies.require(Step(1)), HANG_S)
     client.waits.set()
     await downloading
 
@@ -138,7 +140,7 @@ async def test_require__policy_that_is_here__does_not_wait_for_a_download(client
 async def test_require__cancelled__ends_the_thread_before_the_next_fetch(client, policies):
     client.waits = threading.Event()
     downloading = asyncio.create_task(policies.require(Step(1)))
-    await asyncio.to_thread(client.started.wait, 5)
+    assert await asyncio.to_thread(client.started.wait, HANG_S)
     downloading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await downloading
