@@ -13,13 +13,15 @@ from covey.local import keeper as module
 from covey.local.keeper import LOCK_FILE, MAX_PAUSE_SECONDS, STEADY_SECONDS, Keeper, locked, stop_keeper
 
 pytestmark = pytest.mark.unit
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 HOLD = """
 import sys, time
 from pathlib import Path
 from covey.local.keeper import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -171,8 +173,8 @@ def test_stop_keeper__one_runs__ends_it_and_waits(tmp_path: Path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    assert stop_keeper(tmp_path, seconds=20) is True
-    assert process.wait(10) == -signal.SIGTERM
+    assert stop_keeper(tmp_path, seconds=HANG_S) is True
+    assert process.wait(HANG_S) == -signal.SIGTERM
     process.stdout.close()
 
 
@@ -182,7 +184,7 @@ def test_stop_keeper__the_keeper_was_killed__leaves_the_process_that_has_its_id_
         (tmp_path / LOCK_FILE).write_text(f"{stranger.pid}\n")
         assert stop_keeper(tmp_path) is False
         assert stranger.poll() is None
-        stranger.communicate(b"\n", timeout=20)
+        stranger.communicate(b"\n", timeout=HANG_S)
     assert stranger.returncode == 0
 
 
@@ -204,10 +206,22 @@ def test_stop_keeper__the_next_keeper_has_not_written_its_id_yet__signals_only_i
 
         monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=look_again)))
         monkeypatch.setattr(module.os, "kill", end)
-        assert stop_keeper(tmp_path, seconds=20) is True
+        assert stop_keeper(tmp_path, seconds=HANG_S) is True
     assert signalled == [(2222, signal.SIGTERM)]
 
 
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Time passes only while `stop_keeper` waits."""
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=wait)))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+
+
+@pytest.mark.usefixtures("passing")
 @pytest.mark.parametrize("text", ["", "half", "99999999"])
 def test_stop_keeper__no_process_has_the_id__is_an_error_that_says_so(tmp_path: Path, text: str):
     file = tmp_path / LOCK_FILE
@@ -215,25 +229,26 @@ def test_stop_keeper__no_process_has_the_id__is_an_error_that_says_so(tmp_path: 
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OperatorError) as caught:
-            stop_keeper(tmp_path, seconds=0.25)
+            stop_keeper(tmp_path, seconds=20)
     assert caught.value.code == "still_up"
     assert text in caught.value.message
 
 
-def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-):
-    monkeypatch.setattr(module, "REPEAT_SECONDS", 0.2)
+@pytest.mark.usefixtures("passing")
+def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(tmp_path: Path, said: list[str]):
     file = tmp_path / LOCK_FILE
     file.write_text("99999999")
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OperatorError):
-            stop_keeper(tmp_path, seconds=0.7, say=said.append)
-    assert len(said) == 3
-    assert all(line.endswith(f" s more for process 99999999 to stop the processes of {tmp_path}") for line in said)
+            stop_keeper(tmp_path, seconds=35, say=said.append)
+    assert said == [
+        f"waiting at most {left} s more for process 99999999 to stop the processes of {tmp_path}"
+        for left in (25, 15, 5)
+    ]
 
 
+@pytest.mark.usefixtures("passing")
 def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(pid: int, number: int) -> None:
         raise PermissionError

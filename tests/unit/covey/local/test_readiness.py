@@ -14,6 +14,7 @@ import pytest
 
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import OperatorError
+from covey.local import readiness as module
 from covey.local.folder import create_pool_folder
 from covey.local.keeper import KeptProcess
 from covey.local.plan import NamedChain, PoolPlan
@@ -25,6 +26,12 @@ pytestmark = pytest.mark.unit
 DEPLOYMENT = make_deployment(start_block=3)
 RUNNING: Any = SimpleNamespace(exit_code=None)
 COORDINATOR = KeptProcess(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that a slow machine delays is waited for."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
 
 
 class Clock:
