@@ -1,10 +1,14 @@
 """Helpers for tests of the worker's cycles: an engine that records its batches, a wait for a condition, a failure."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from covey.demo.cheats import Wrapped
 from covey.engines.base import Engine
+
+HANG_S = 60.0
+"""Deadline against hanging, in seconds."""
 
 
 class Counting(Wrapped):
@@ -25,11 +29,10 @@ class Counting(Wrapped):
 
 
 async def wait_until(is_done: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if is_done():
-            return
+    deadline = time.monotonic() + HANG_S
+    while not is_done():
+        assert time.monotonic() < deadline, "the condition was not met in time"
         await asyncio.sleep(0.01)
-    raise AssertionError("the condition was not met in time")
 
 
 def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str], None]:

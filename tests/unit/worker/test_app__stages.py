@@ -12,7 +12,7 @@ from covey.environments.base import Reply
 from covey.errors import OperatorError, TransientError
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
-from tests.fakes.cycles import Counting, fail_at, wait_until
+from tests.fakes.cycles import HANG_S, Counting, fail_at, wait_until
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_task
 from worker import loop
@@ -28,14 +28,14 @@ async def test_run_stages__engine_that_takes_two__works_on_both_at_once(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     """Each waits for the other in the middle of its generation: one after the other, they would wait for ever."""
-    both = threading.Barrier(2, timeout=15)
+    both = threading.Barrier(2, timeout=HANG_S)
     ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=2, ahead=0, lease_seconds=30.0))
     counting.on_batch = both.wait
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     stages = asyncio.create_task(run_stages(ctx))
     await wait_until(lambda: len(coordinator.answers) == 2)
     ctx.stop.set()
-    await asyncio.wait_for(stages, 20)
+    await asyncio.wait_for(stages, HANG_S)
     expected = {n: loop.roll_out(start(), make_task(task=n, lease=n)) for n in (1, 2)}
     assert counting.batches == [len(expected[1])] * 2
     for receipt, _, _ in coordinator.sent:
@@ -51,7 +51,7 @@ async def test_run_stages__engine_without_memory__returns_all_leases_and_says_wh
     for _ in range(2):
         assert await loop.claim(ctx) is CycleResult.DONE
     with pytest.raises(OperatorError) as caught:
-        await asyncio.wait_for(run_stages(ctx), 20)
+        await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert caught.value.code == "engine_out_of_memory"
     assert sorted(coordinator.returned) == [(1, 1), (2, 2)]
     assert coordinator.sent == []
@@ -63,27 +63,36 @@ async def test_run_stages__engine_that_dies_every_time__returns_its_lease_and_sa
     ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")] * 3))
     coordinator.orders.append(make_task())
     with pytest.raises(OperatorError) as caught:
-        await asyncio.wait_for(run_stages(ctx), 20)
+        await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert (caught.value.code, coordinator.returned, coordinator.sent) == ("engine_died", [(7, 9)], [])
 
 
 async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the_other(
-    start: Start, coordinator: FakeCoordinator, engine
+    start: Start, coordinator: FakeCoordinator, engine, monkeypatch: pytest.MonkeyPatch
 ):
     """The signing ends last. Its submission is on the disk, and its lease is not returned."""
     signing, ending = threading.Event(), threading.Event()
-    ctx, running = start(), asyncio.get_running_loop()
+    ctx, sign_next = start(), loop.sign_next
 
     def grade(replies: Sequence[Reply]):
         signing.set()
-        assert ending.wait(20)
+        assert ending.wait(2 * HANG_S)
         return grade_here(replies)
 
     def lose(*_: object, **__: object) -> None:
-        assert signing.wait(20)
-        running.call_soon_threadsafe(running.call_later, 0.2, ending.set)
+        assert signing.wait(HANG_S)
         raise OperatorError("engine_out_of_memory", "no memory", fix="Lower batch.")
 
+    async def end_after_cancellation(ctx: Context) -> CycleResult:
+        cycle = asyncio.create_task(sign_next(ctx))
+        try:
+            return await asyncio.shield(cycle)
+        except asyncio.CancelledError:
+            cycle.cancel()
+            ending.set()
+            return await cycle
+
+    monkeypatch.setattr(loop, "sign_next", end_after_cancellation)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
         assert await loop.claim(ctx) is CycleResult.DONE
@@ -91,7 +100,7 @@ async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the
     lost = Counting(engine)
     lost.on_batch = lose
     with pytest.raises(OperatorError):
-        await asyncio.wait_for(run_stages(replace(ctx, engine=lost, grade=grade)), 20)
+        await asyncio.wait_for(run_stages(replace(ctx, engine=lost, grade=grade)), HANG_S)
     assert coordinator.returned == [(2, 2)]
     assert ctx.submissions.list_unsent() == [1]
 
@@ -114,7 +123,7 @@ async def test_run_stages__coordinator_that_does_not_answer__later_tasks_are_sti
     going.set()
     await wait_until(lambda: len(coordinator.sent) == 2)
     ctx.stop.set()
-    await asyncio.wait_for(stages, 20)
+    await asyncio.wait_for(stages, HANG_S)
 
 
 async def test_run_stages__stop_signal_with_held_leases__submits_all_of_them(
@@ -125,7 +134,7 @@ async def test_run_stages__stop_signal_with_held_leases__submits_all_of_them(
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
         assert await loop.claim(ctx) is CycleResult.DONE
-    await asyncio.wait_for(run_stages(ctx), 20)
+    await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
     assert list(ctx.submissions.list()) == []
 
@@ -138,7 +147,7 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
-    await asyncio.wait_for(run_stages(ctx), 20)
+    await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert [submission.receipt.lease for submission in ctx.submissions.list()] == [9]
 
 
@@ -154,12 +163,12 @@ async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_expi
             closed.set()
 
     hanging = Hanging(engine, fails=[TransientError("engine_died", "closed")])
-    hanging.on_batch = lambda: closed.wait(20)
+    hanging.on_batch = lambda: closed.wait(2 * HANG_S)
     ctx = start(engine=hanging, leases=LeaseQueue(together=together, ahead=0, lease_seconds=1.0))
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
-    await asyncio.wait_for(run_stages(ctx), 15)
+    await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert (coordinator.sent, ctx.leases.ids, ctx.leases.working) == ([], [], [])
 
 
@@ -175,7 +184,7 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
-    await asyncio.wait_for(run_stages(ctx), 20)
+    await asyncio.wait_for(run_stages(ctx), HANG_S)
     assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
@@ -185,13 +194,13 @@ async def test_run_stages__engine_busy__earlier_work_is_submitted_meanwhile(
     """The second batch ends only when the first submission has arrived: one after the other, both would hang."""
     sent = threading.Event()
     ctx = start(engine=(counting := Counting(engine)))
-    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was submitted")
+    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(HANG_S) or pytest.fail("nothing was submitted")
     coordinator.fail = lambda moment: sent.set()
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     stages = asyncio.create_task(run_stages(ctx))
     await wait_until(lambda: len(coordinator.answers) == 2)
     ctx.stop.set()
-    await asyncio.wait_for(stages, 20)
+    await asyncio.wait_for(stages, HANG_S)
     assert len(counting.batches) == 2
 
 
@@ -207,7 +216,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     """The batch ends only when the new policy is fetched: if the next lease fetched it, both would wait for ever."""
     fetched = threading.Event()
     ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=1, ahead=0, lease_seconds=30.0))
-    counting.on_batch = lambda: fetched.wait(15) or pytest.fail("nothing was fetched")
+    counting.on_batch = lambda: fetched.wait(HANG_S) or pytest.fail("nothing was fetched")
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     publish_another(ctx)
@@ -222,7 +231,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     stages = asyncio.create_task(run_stages(ctx))
     await wait_until(lambda: len(coordinator.answers) == 1)
     ctx.stop.set()
-    await asyncio.wait_for(stages, 20)
+    await asyncio.wait_for(stages, HANG_S)
 
 
 @pytest.mark.parametrize("in_engine", [0, None])
@@ -254,7 +263,7 @@ async def test_run_stages__slow_download_of_a_policy__only_older_leases_are_serv
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [7]
     assert {claim["cached_version"] for claim in coordinator.claims} == {0}
     ctx.stop.set()
-    await asyncio.wait_for(stages, 10)
+    await asyncio.wait_for(stages, HANG_S)
 
 
 async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_the_lease(
@@ -275,7 +284,7 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
     stages = asyncio.create_task(run_stages(ctx))
     await wait_until(lambda: ctx.leases.working != [])
     ctx.stop.set()
-    await asyncio.wait_for(stages, 10)
+    await asyncio.wait_for(stages, HANG_S)
     assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
@@ -291,4 +300,4 @@ async def test_run_stages__policy_that_was_fetched__is_reported_at_once_and_its_
     await wait_until(lambda: [claim for claim in coordinator.claims if claim["cached_version"] == 1] != [])
     await wait_until(lambda: len(coordinator.answers) == 1)
     ctx.stop.set()
-    await asyncio.wait_for(stages, 10)
+    await asyncio.wait_for(stages, HANG_S)

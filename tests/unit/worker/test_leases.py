@@ -9,7 +9,7 @@ import pytest
 from covey.errors import ProtocolError, TransientError
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
-from tests.fakes.cycles import Counting, wait_until
+from tests.fakes.cycles import HANG_S, Counting, wait_until
 from tests.fakes.tools import make_task
 from worker import loop
 from worker.context import Context
@@ -175,7 +175,7 @@ async def test_fetch__restart_while_the_newest_is_slow__continues_with_policies_
     await wait_until(lambda: ctx.policies.fetched == {0})
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
-    assert await asyncio.wait_for(fetching, 10) is CycleResult.IDLE
+    assert await asyncio.wait_for(fetching, HANG_S) is CycleResult.IDLE
 
 
 async def test_fetch__policy_with_a_false_manifest__is_not_requested_again(start: Start):

@@ -13,7 +13,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
-from tests.fakes.cycles import Counting, fail_at
+from tests.fakes.cycles import HANG_S, Counting, fail_at
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import make_task
@@ -401,12 +401,12 @@ async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
 
         def load_policy(self, folder, version: int) -> None:
             running.call_soon_threadsafe(ctx.stop.set)
-            assert is_over.wait(20)
+            assert is_over.wait(2 * HANG_S)
 
     ctx = start(engine=Starting())
     coordinator.orders.append(make_task())
     try:
-        assert await asyncio.wait_for(loop.claim(ctx), 10) is CycleResult.IDLE
+        assert await asyncio.wait_for(loop.claim(ctx), HANG_S) is CycleResult.IDLE
         assert coordinator.claims == []
     finally:
         is_over.set()
