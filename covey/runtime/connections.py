@@ -9,6 +9,7 @@ one. `Gate` contains the connections of one server.
 import asyncio
 import resource
 import socket
+import time
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -110,7 +111,7 @@ class Gate:
         some = self._parts[self._turn] if len(self._connections) > _MANY else self._connections
         waiting = (other for other in some if other is not connection and other.is_waiting)
         min(waiting, key=lambda other: other.expected_since, default=connection).transport.abort()
-        now = connection.loop.time()
+        now = time.monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
             get_logger().warning("too many connections, closing one for each new one", connections=self._cap)
@@ -156,8 +157,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """What has not arrived yet of the newest request: headers or body. None once the request is complete."""
         self._debt: Debt | None = Debt.HEADERS
         """The step expected from the peer at the last check. None if there was none."""
-        self.expected_since = self.loop.time()
-        """Time on the loop's clock when the peer's next step was first expected, or when the peer last made enough
+        self.expected_since = time.monotonic()
+        """Time on the monotonic clock when the peer's next step was first expected, or when the peer last made enough
         progress.
         """
         self._moved = self._moved_before = 0
@@ -190,7 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._missing is None and self.cycle.response_complete:
             # A blank line, or the end of a body that was answered early, has cancelled uvicorn's keep-alive timeout.
             # From here on, the deadline for headers replaces it.
-            self._missing, self._debt, self.expected_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
+            self._missing, self._debt, self.expected_since = Debt.HEADERS, Debt.HEADERS, time.monotonic()
         if self._missing is None or self._moved > moved:
             self._headers_bytes = 0
             return
@@ -201,7 +202,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._missing = self._debt = Debt.HEADERS
-        self.expected_since = self.loop.time()
+        self.expected_since = time.monotonic()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -227,7 +228,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def look(self) -> None:
         """Abort the connection if the peer is overdue."""
-        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        now, unsent = time.monotonic(), self.transport.get_write_buffer_size()
         self._moved, self._unsent = self._moved + max(0, self._unsent - unsent), unsent
         debt = self._find_debt()
         has_paid = debt is not Debt.HEADERS and self._moved - self._moved_before >= self._limits.progress_bytes

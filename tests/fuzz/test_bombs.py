@@ -1,7 +1,6 @@
-"""A file of two kilobytes that decodes to a hundred gigabytes is refused in under a second, within 512 MB."""
+"""A file of two kilobytes that decodes to a hundred gigabytes is refused before it is decoded, within 512 MB."""
 
 import resource
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from covey.protocol.submission_file.rows import Budget, Rollout
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.protocol.verdict import Decision, Reason
 from covey.sandbox import CallLimits, Sandbox
+from tests.fakes.cpu_unit import measure_cpu_unit
 from tests.fakes.tools import Work, Worker, build_claim, build_tools
 from tests.fuzz.bombs import MAX_VALUES, add_note, build_bomb
 from tests.fuzz.thrift import I32, I64, STRUCT
@@ -53,9 +53,7 @@ def test_build_bomb__small__decodes_to_what_it_says():
 
 @pytest.mark.parametrize("lies", [False, True], ids=["honest footer", "lying footer"])
 @pytest.mark.parametrize("name", BOMBS)
-def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_mb(
-    decoder: Sandbox, name: str, lies: bool
-):
+def test_decode__bomb_of_a_hundred_gigabytes__is_refused_at_once_within_512_mb(decoder: Sandbox, name: str, lies: bool):
     values = BOMBS[name]
     count = values["count"] * values.get("pages", 1)
     decoded = count * (1000 if name == "proofs" else 4)
@@ -64,14 +62,13 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     bomb = add_note(bomb, 2700 - len(bomb) - 20)
     assert 2600 < len(bomb) <= 2700
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
     outcome = decoder.run(pack_call(bomb, BUDGET))
-    took = time.perf_counter() - started
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    print(f"{name}, {'lying' if lies else 'honest'}: {len(bomb)} bytes, {took:.3f} s, {outcome.peak_bytes >> 20} MiB")
+    lie = "lying" if lies else "honest"
+    print(f"{name}, {lie}: {len(bomb)} bytes, {outcome.cpu_seconds:.3f} s, {outcome.peak_bytes >> 20} MiB")
     assert isinstance(outcome.error, ProtocolError)
     assert outcome.error.code == ("malformed" if lies else "oversized")
-    assert took < 1.0
+    assert outcome.cpu_seconds < 100 * measure_cpu_unit()
     assert outcome.peak_bytes < 512 * MEGABYTE
     assert grown < 16 * MEGABYTE
     assert unpack_rows(decoder.call(pack_call(encode([ROW]), BUDGET))) == [ROW]

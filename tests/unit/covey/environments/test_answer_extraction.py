@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.environments.answer_extraction import ANSWERS_VERSION, EXTRACTIONS, extract_answer, strip_thinking
+from tests.fakes.cpu_unit import measure_cpu_unit
 
 pytestmark = pytest.mark.unit
 
@@ -130,7 +131,7 @@ def test_extractions__hostile_text__take_linear_time(text):
     started = time.process_time()
     for name in EXTRACTIONS:
         extract_answer(text, name)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 500 * measure_cpu_unit()
 
 
 @pytest.mark.parametrize(

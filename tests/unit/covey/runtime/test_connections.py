@@ -5,14 +5,16 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from covey.runtime.connections import ConnectionLimits, compute_cap
+from covey.runtime import connections
+from covey.runtime.connections import ConnectionLimits, GuardedProtocol, compute_cap
 from covey.runtime.http import find_free_ports, serve_http
 
 pytestmark = pytest.mark.integration
@@ -21,40 +23,91 @@ HALF_HEADERS = b"GET / HTTP/1.1\r\nhost: x\r\nx-more: "
 HALF_BODY = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nhalf"
 BIG = 8_000_000
 SHORT = ConnectionLimits(headers_s=1, progress_s=1, progress_bytes=1000, idle_s=1)
+LONG = ConnectionLimits(headers_s=600, progress_s=600, progress_bytes=1000, idle_s=600)
+"""Limits that no peer of a test reaches, however slow the machine is."""
+TENTH = ConnectionLimits(headers_s=0.1, progress_s=0.1, progress_bytes=1000, idle_s=600)
+"""Limits for a server with the fake clock, which checks each connection a hundred times per real second."""
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
-async def application(scope, receive, send):
-    """Read a body at /body, answer with many bytes at /big and /whole, and take two seconds at /poll."""
-    if scope["type"] != "http":
-        return
-    path, more = scope["path"], True
-    while path == "/body" and more:
-        message = await receive()
-        more = message.get("more_body", False)
-    if path == "/poll":
-        await asyncio.sleep(2)
-    size = BIG if path in ("/big", "/whole") else 5
-    length = (b"content-length", str(size).encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [length]})
-    piece = 50_000 if path == "/big" else size
-    for done in range(piece, size + 1, piece):
-        await send({"type": "http.response.body", "body": bytes(piece), "more_body": done < size})
+class Application:
+    """Reads a body at /body, answers with many bytes at /big and /whole, and at /poll not before `release` is set."""
+
+    def __init__(self):
+        self.polls, self.release = 0, asyncio.Event()
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        path, more = scope["path"], True
+        while path == "/body" and more:
+            message = await receive()
+            more = message.get("more_body", False)
+        if path == "/poll":
+            self.polls += 1
+            await self.release.wait()
+        size = BIG if path in ("/big", "/whole") else 5
+        length = (b"content-length", str(size).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        piece = 50_000 if path == "/big" else size
+        for done in range(piece, size + 1, piece):
+            await send({"type": "http.response.body", "body": bytes(piece), "more_body": done < size})
 
 
 @asynccontextmanager
-async def serving(limits):
+async def serving(limits, application):
     """Run a server, and yield its port."""
     stop, bound, (port,) = asyncio.Event(), asyncio.Event(), find_free_ports(1)
     task = asyncio.create_task(
         serve_http(application, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set, limits=limits)
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             await bound.wait()
         yield port
     finally:
+        application.release.set()
         stop.set()
         await task
+
+
+class FakeClock:
+    """The clock of the server's deadlines, which only a test moves, and the connections that the server has checked."""
+
+    def __init__(self):
+        self.now = 1000.0
+        self.looks = {}
+        """Number of checks of each connection."""
+
+    async def await_checks(self, *, among=1):
+        """Wait until every open connection, and at least `among`, was checked twice by the present time."""
+        seen = dict(self.looks)
+
+        def is_checked():
+            opened = [each for each in self.looks if not each.transport.is_closing()]
+            return len(opened) >= among and all(self.looks[each] >= seen.get(each, 0) + 2 for each in opened)
+
+        await wait_until(is_checked)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    fake, look = FakeClock(), GuardedProtocol.look
+
+    def look_and_count(connection):
+        look(connection)
+        fake.looks[connection] = fake.looks.get(connection, 0) + 1
+
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: fake.now))
+    monkeypatch.setattr(GuardedProtocol, "look", look_and_count)
+    return fake
+
+
+async def wait_until(is_so):
+    async with asyncio.timeout(HANG_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 class Peers:
@@ -72,7 +125,8 @@ class Peers:
             peer.setblocking(False)
             self.sockets.append(peer)
             await loop.sock_connect(peer, ("127.0.0.1", self.port))
-            await loop.sock_sendall(peer, sent)
+            with suppress(ConnectionResetError, BrokenPipeError):  # A server with short limits may have ended it.
+                await loop.sock_sendall(peer, sent)
             new.append(peer)
         return new
 
@@ -86,8 +140,8 @@ async def meet():
     """Return a function that starts a server with given limits, and returns its port and its peers."""
     async with AsyncExitStack() as stack:
 
-        async def start(limits):
-            port = await stack.enter_async_context(serving(limits))
+        async def start(limits, application=None):
+            port = await stack.enter_async_context(serving(limits, application or Application()))
             peers = Peers(port)
             stack.callback(peers.close)
             return port, peers
@@ -97,15 +151,15 @@ async def meet():
 
 async def ask(port, path="/"):
     """Send a request on a new connection, and return the status of the response."""
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         return (await client.get(f"http://127.0.0.1:{port}{path}")).status_code
 
 
 async def is_ended(peer):
-    """Discard what the server sends until it ends the connection. Returns False if it does not within ten seconds."""
+    """Discard what the server sends until it ends the connection. Returns False if it does not within `HANG_S`."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while await loop.sock_recv(peer, 1 << 16):
                 pass
     except ConnectionResetError:
@@ -115,28 +169,27 @@ async def is_ended(peer):
     return True
 
 
-async def send_on(peer, piece, *, pause=0.0):
+async def send_on(peer, piece):
     """Send until the server has ended the connection. Returns the number of bytes sent."""
     loop, sent = asyncio.get_running_loop(), 0
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while True:
                 await loop.sock_sendall(peer, piece)
                 sent += len(piece)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(0)
     except (ConnectionResetError, BrokenPipeError):
         return sent
 
 
-async def serve_until(port, condition, path="/"):
-    """Send requests as new clients until `condition` holds. Returns the time of the slowest response in seconds."""
-    slowest, deadline = 0.0, time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        started = time.monotonic()
-        assert await ask(port, path) == 200
-        slowest = max(slowest, time.monotonic() - started)
-    return slowest
+async def receive(peer, size):
+    """Receive `size` bytes."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(HANG_S):
+        while size:
+            piece = await loop.sock_recv(peer, min(size, 1 << 16))
+            assert piece, "the server has ended the connection"
+            size -= len(piece)
 
 
 def count_descriptors():
@@ -151,60 +204,67 @@ def count_descriptors():
          "a reader that does not read a complete response", "half headers after a request", "only a request"],
 )  # fmt: skip
 async def test_slow_peers__two_hundred__are_disconnected_and_a_new_client_is_served(meet, sent):
-    port, peers = await meet(SHORT)
-    assert await ask(port) == 200
+    patient_port, staying = await meet(LONG)
+    await staying.open(200, sent)
+    assert await ask(patient_port) == 200, "a new client does not wait until they are disconnected"
+
+    _, peers = await meet(SHORT)
     before = count_descriptors()
     await peers.open(200, sent)
-    assert await serve_until(port, lambda: count_descriptors() <= before + 200 + 5) < 3
+    await wait_until(lambda: count_descriptors() <= before + 200 + 5)
     assert all(await asyncio.gather(*map(is_ended, peers.sockets)))
 
 
-async def test_slow_peers__slow_but_steady_link__is_served_to_the_end(meet):
-    """Reader and writer each take five times `progress_s`."""
-    _, peers = await meet(SHORT)
+async def test_slow_peers__slow_but_steady_link__is_served_to_the_end(meet, clock):
+    """Reader and writer each take nine times `progress_s`."""
+    _, peers = await meet(TENTH)
     loop = asyncio.get_running_loop()
     (reader,) = await peers.open(1, b"GET /big HTTP/1.0\r\n\r\n")
     (writer,) = await peers.open(1, HALF_BODY)
-
-    async def read():
-        taken, more = 0, True
-        while more:
-            more = await loop.sock_recv(reader, 100_000)
-            taken += len(more)
-            await asyncio.sleep(0.05)
-        return taken
-
-    async def write():
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            await loop.sock_sendall(writer, bytes(1000))
-        await loop.sock_sendall(writer, bytes(1_000_000 - 50_000 - 4))
-        return await loop.sock_recv(writer, 100)
-
-    started = time.monotonic()
-    taken, answer = await asyncio.gather(read(), write())
-    assert time.monotonic() - started >= 5
-    assert taken > BIG
-    assert answer.startswith(b"HTTP/1.1 200")
+    for _ in range(10):
+        await receive(reader, BIG // 20)
+        await loop.sock_sendall(writer, bytes(1000))
+        await clock.await_checks(among=2)
+        clock.now += 0.9 * TENTH.progress_s
+        await clock.await_checks(among=2)
+    await receive(reader, BIG // 2)
+    await loop.sock_sendall(writer, bytes(1_000_000 - 10_000 - 4))
+    async with asyncio.timeout(HANG_S):
+        assert (await loop.sock_recv(writer, 100)).startswith(b"HTTP/1.1 200")
 
 
-async def test_slow_peers__rate_below_the_minimum__is_disconnected(meet):
-    _, peers = await meet(SHORT)
+async def test_slow_peers__rate_below_the_minimum__is_disconnected(meet, clock):
+    _, peers = await meet(TENTH)
     (peer,) = await peers.open(1, HALF_BODY)
-    assert 5 < await send_on(peer, b"x", pause=0.1) < 30
+    await clock.await_checks()
+    for _ in range(3):
+        await asyncio.get_running_loop().sock_sendall(peer, b"x")
+        clock.now += 0.3 * TENTH.progress_s
+        await clock.await_checks()
+    clock.now += 0.3 * TENTH.progress_s
+    assert await is_ended(peer)
 
 
 @pytest.mark.parametrize("body", [b"", bytes(5_000_000)], ids=["a long poll", "a body that is not read"])
-async def test_slow_application__peer_owes_nothing__deadlines_do_not_apply(meet, body):
-    port, _ = await meet(SHORT)
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
-        assert (await client.post(f"http://127.0.0.1:{port}/poll", content=body)).status_code == 200
+async def test_slow_application__peer_owes_nothing__deadlines_do_not_apply(meet, clock, body):
+    application = Application()
+    port, _ = await meet(TENTH, application)
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+        asking = asyncio.create_task(client.post(f"http://127.0.0.1:{port}/poll", content=body))
+        await clock.await_checks()
+        await wait_until(lambda: all(each.flow.read_paused or each._missing is None for each in clock.looks))
+        for _ in range(10):
+            clock.now += TENTH.progress_s
+            await clock.await_checks()
+        assert application.polls == 1
+        application.release.set()
+        assert (await asking).status_code == 200
 
 
 async def test_keep_alive__several_requests__on_one_connection(meet):
-    port, _ = await meet(SHORT)
+    port, _ = await meet(LONG)
     before = count_descriptors()
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         for path in ("/", "/big", "/"):
             assert (await client.get(f"http://127.0.0.1:{port}{path}")).status_code == 200
         assert (await client.post(f"http://127.0.0.1:{port}/body", content=bytes(300_000))).status_code == 200
@@ -229,20 +289,25 @@ async def test_headers__without_end__are_refused_before_they_fill_memory(meet, h
      (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nhal", b"f")],
     ids=["a blank line", "the end of a body"],
 )  # fmt: skip
-async def test_keep_alive__bytes_without_a_request_after_a_response__do_not_keep_the_connection(meet, sent, rest):
+async def test_keep_alive__bytes_without_a_request_after_a_response__do_not_keep_the_connection(
+    meet, clock, sent, rest
+):
     """Uvicorn cancels its own deadline as soon as any bytes arrive."""
-    _, peers = await meet(SHORT)
+    _, peers = await meet(TENTH)
     (peer,) = await peers.open(1, sent)
     loop = asyncio.get_running_loop()
     answer = b""
-    while not answer.endswith(bytes(5)):
-        answer += await loop.sock_recv(peer, 1000)
+    async with asyncio.timeout(HANG_S):
+        while not answer.endswith(bytes(5)):
+            answer += await loop.sock_recv(peer, 1000)
     await loop.sock_sendall(peer, rest)
+    await clock.await_checks()
+    clock.now += TENTH.headers_s
     assert await is_ended(peer)
 
 
 async def test_cap__all_wait__the_oldest_is_closed(meet):
-    port, peers = await meet(ConnectionLimits(connections=10))
+    port, peers = await meet(replace(LONG, connections=10))
     first, second = await peers.open(2)
     await peers.open(8, HALF_HEADERS)
     assert await ask(port) == 200
@@ -253,9 +318,9 @@ async def test_cap__all_wait__the_oldest_is_closed(meet):
 
 
 @pytest.mark.parametrize("sent", [HALF_BODY, b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["bodies", "readers"])
-async def test_cap__all_owe_something__the_slowest_is_closed_and_one_with_progress_stays(meet, sent):
+async def test_cap__all_owe_something__the_slowest_is_closed_and_one_with_progress_stays(meet, clock, sent):
     """Slow peers stay until their deadline and are replaced at once, so other clients are served only at their cost."""
-    port, peers = await meet(ConnectionLimits(connections=8, progress_s=5, progress_bytes=1000))
+    port, peers = await meet(replace(TENTH, connections=8))
     loop = asyncio.get_running_loop()
     (upload,) = await peers.open(1, b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 400000\r\n\r\n")
     await peers.open(6, sent)
@@ -263,19 +328,25 @@ async def test_cap__all_owe_something__the_slowest_is_closed_and_one_with_progre
         await peers.open(1, sent)
         for _ in range(4):
             await loop.sock_sendall(upload, bytes(25_000))
-            await asyncio.sleep(0.25)
+            await clock.await_checks(among=2)
+            clock.now += 0.05 * TENTH.progress_s
         assert await ask(port) == 200
-    assert (await loop.sock_recv(upload, 1 << 10)).startswith(b"HTTP/1.1 200")
+    async with asyncio.timeout(HANG_S):
+        assert (await loop.sock_recv(upload, 1 << 10)).startswith(b"HTTP/1.1 200")
 
 
 async def test_cap__all_are_being_served__only_the_new_one_is_closed(meet):
-    port, peers = await meet(ConnectionLimits(connections=10))
+    application = Application()
+    port, peers = await meet(replace(LONG, connections=10), application)
     working = await peers.open(10, b"GET /poll HTTP/1.0\r\n\r\n")
+    await wait_until(lambda: application.polls == 10)
     (late,) = await peers.open(1)
     assert await is_ended(late)
+    application.release.set()
     loop = asyncio.get_running_loop()
-    for peer in working:
-        assert (await loop.sock_recv(peer, 100)).startswith(b"HTTP/1.1 200")
+    async with asyncio.timeout(HANG_S):
+        for peer in working:
+            assert (await loop.sock_recv(peer, 100)).startswith(b"HTTP/1.1 200")
     assert await ask(port) == 200
 
 
@@ -298,7 +369,7 @@ from covey.shardcast.piece_server import PieceServer
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 configure("origin")
-app, limits = PieceServer(OriginSource(OriginStore(Path(sys.argv[1])))), ConnectionLimits(headers_s=4)
+app, limits = PieceServer(OriginSource(OriginStore(Path(sys.argv[1])))), ConnectionLimits(headers_s=600)
 asyncio.run(serve_http(app, host="127.0.0.1", port=int(sys.argv[2]), stop=asyncio.Event(), on_bound=lambda:
     print("serves", flush=True), limits=limits))
 """
@@ -316,17 +387,23 @@ def crowded_origin(tmp_path):
             yield port
         finally:
             server.kill()
-            errors = server.communicate(timeout=10)[1]
+            errors = server.communicate(timeout=HANG_S)[1]
     assert "too many connections" in errors
     assert "system resource" not in errors
 
 
 async def test_origin__more_idle_connections_than_descriptors__a_new_client_is_served(crowded_origin):
+    """No idle connection reaches a deadline, so only those that are closed to make room for another one end."""
     peers = Peers(crowded_origin)
+    ended = []
     try:
         ended = [asyncio.create_task(is_ended(peer)) for peer in await peers.open(1100)]
-        slowest = await serve_until(crowded_origin, lambda: all(task.done() for task in ended), "/health")
-        assert slowest < 3
-        assert all(task.result() for task in ended)
+        for _ in range(3):
+            assert await ask(crowded_origin, "/health") == 200
+        await wait_until(lambda: sum(task.done() for task in ended) >= 1100 - 512)
+        assert all(task.result() for task in ended if task.done())
+        assert not all(task.done() for task in ended)
     finally:
+        for task in ended:
+            task.cancel()
         peers.close()

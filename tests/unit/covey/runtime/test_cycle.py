@@ -20,6 +20,8 @@ from covey.runtime.cycle import (
 )
 
 pytestmark = pytest.mark.unit
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
 @pytest.fixture
@@ -99,8 +101,8 @@ async def test_run_forever__stop_during_a_wait__ends_at_once():
         asyncio.get_running_loop().call_later(0.02, stop.set)
         return CycleResult.IDLE
 
-    async with asyncio.timeout(2):
-        await run_forever(cycle, None, stop=stop, pace=Pace(idle_wait_s=60))
+    async with asyncio.timeout(HANG_S):
+        await run_forever(cycle, None, stop=stop, pace=Pace(idle_wait_s=10 * HANG_S))
 
 
 async def test_run_forever__busy_cycles__other_coroutines_get_their_turn():
@@ -124,7 +126,7 @@ async def test_wait_or_stop__returns_whether_stop_was_set():
     stop = asyncio.Event()
     assert await wait_or_stop(stop, 0.01) is False
     stop.set()
-    assert await wait_or_stop(stop, 60) is True
+    assert await wait_or_stop(stop, 600) is True
 
 
 async def test_or_stop__not_stopped__returns_the_result_or_raises_the_error():
@@ -146,7 +148,7 @@ async def test_or_stop__stop_comes_first__the_coroutine_is_cancelled_and_cleaned
 
     async def poll():
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             ends.append("cleaned")
 
@@ -158,7 +160,7 @@ async def test_or_stop__stop_comes_first__the_coroutine_is_cancelled_and_cleaned
 
 async def test_or_stop__cancelled__leaves_no_task_running():
     stop = asyncio.Event()
-    outer = asyncio.create_task(or_stop(stop, asyncio.sleep(60)))
+    outer = asyncio.create_task(or_stop(stop, asyncio.sleep(600)))
     await asyncio.sleep(0)
     outer.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -196,7 +198,7 @@ async def test_keep_trying__stop_is_set__returns_none():
         stop.set()
         raise TransientError("x", "y")
 
-    assert await keep_trying(attempt, stop, pace=Pace(first_retry_s=60, max_retry_s=60)) is None
+    assert await keep_trying(attempt, stop, pace=Pace(first_retry_s=600, max_retry_s=600)) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -204,7 +206,7 @@ async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_re
     stop, before = asyncio.Event(), signal.getsignal(number)
     with stop_signals(stop):
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(HANG_S):
             await stop.wait()
     assert signal.getsignal(number) == before
 
@@ -214,7 +216,7 @@ def test_stop_signals__second_interrupt__ends_a_process_that_does_not_stop():
         "import asyncio, signal\nfrom covey.runtime.cycle import stop_signals\n"
         "async def main():\n    stop = asyncio.Event()\n    with stop_signals(stop):\n"
         "        print('runs', flush=True)\n        await stop.wait()\n        print('drains', flush=True)\n"
-        "        await asyncio.sleep(60)\n"
+        "        await asyncio.sleep(600)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\nasyncio.run(main())"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -223,4 +225,4 @@ def test_stop_signals__second_interrupt__ends_a_process_that_does_not_stop():
         for word in ("runs", "drains"):
             assert output.readline().strip() == word
             process.send_signal(signal.SIGINT)
-        assert process.wait(20) == -signal.SIGINT
+        assert process.wait(HANG_S) == -signal.SIGINT

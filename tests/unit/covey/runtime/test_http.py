@@ -13,6 +13,8 @@ from covey.runtime import http
 from covey.runtime.http import find_free_ports, serve_http
 
 pytestmark = pytest.mark.unit
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
 async def hello(scope, receive, send):
@@ -22,13 +24,13 @@ async def hello(scope, receive, send):
 
 
 async def test_serve_http__serves_until_stop():
-    stop, (port,) = asyncio.Event(), find_free_ports(1)
-    serving = asyncio.create_task(serve_http(hello, host="127.0.0.1", port=port, stop=stop))
-    transport = httpx.AsyncHTTPTransport(retries=5)
-    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-        assert (await client.get(f"http://127.0.0.1:{port}/")).text == "hello"
-    stop.set()
-    async with asyncio.timeout(5):
+    stop, bound, (port,) = asyncio.Event(), asyncio.Event(), find_free_ports(1)
+    serving = asyncio.create_task(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=bound.set))
+    async with asyncio.timeout(HANG_S):
+        await bound.wait()
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/")).text == "hello"
+        stop.set()
         await serving
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", port)) != 0
@@ -55,7 +57,7 @@ async def test_serve_http__port_is_bound__calls_on_bound_before_the_first_reques
             calls.append("serves")
         stop.set()
 
-    await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), 5)
+    await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), HANG_S)
     assert calls == ["serves"]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.environments.kinds.short_answer import is_right, normalise
+from tests.fakes.cpu_unit import measure_cpu_unit
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +36,7 @@ def test_is_right__junk__never(truth):
 def test_is_right__long_answer__is_not_read():
     started = time.process_time()
     assert not is_right("\ufdfa" * 10_000_000, ["Paris"])
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10 * measure_cpu_unit()
 
 
 def test_is_right__empty_truth__nothing_is_right():
