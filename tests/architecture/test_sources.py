@@ -119,7 +119,7 @@ def test_tests__have_no_init_and_one_marker():
 
 def test_secrets__no_key_or_environment_file_is_tracked():
     listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=20
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     wrong = [
         n

@@ -56,7 +56,7 @@ def open_schema() -> Iterator[str]:
     """Yield the URL of a new, empty schema, which is dropped at the end. Skips the test if no server answers."""
     url = get_postgres_url()
     schema = f"covey_test_{secrets.token_hex(4)}"
-    admin = create_engine(url, connect_args={"connect_timeout": 2})
+    admin = create_engine(url, connect_args={"connect_timeout": 10})
     try:
         with admin.begin() as connection:
             connection.execute(text(f"CREATE SCHEMA {schema}"))

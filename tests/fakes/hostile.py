@@ -62,7 +62,7 @@ def _raise(_: bytes) -> bytes:
 
 def _signal(rest: bytes) -> bytes:
     os.kill(os.getpid(), int(rest))
-    time.sleep(60)
+    time.sleep(600)
     return b""
 
 
@@ -103,8 +103,8 @@ def _eat_in_children(_: bytes) -> bytes:
             memory = bytearray(60 << 20)
             for i in range(0, len(memory), 4096):
                 memory[i] = 1
-            time.sleep(60)
-    time.sleep(60)
+            time.sleep(600)
+    time.sleep(600)
     return b"never"
 
 
@@ -119,7 +119,7 @@ def _fork_bomb(_: bytes) -> bytes:
     while children < 1000:
         try:
             if os.fork() == 0:
-                time.sleep(60)
+                time.sleep(600)
                 os._exit(0)
         except OSError:
             return str(children).encode()
@@ -147,7 +147,7 @@ def _say_for_ever(rest: bytes) -> bytes:
 
 
 def _late(rest: bytes) -> bytes:
-    time.sleep(random.Random(time.time_ns()).choice([0, 60]) if rest == b"maybe" else 0)
+    time.sleep(random.Random(time.time_ns()).choice([0, 600]) if rest == b"maybe" else 0)
     return b"in time"
 
 
@@ -240,7 +240,7 @@ def _daemon(_: bytes) -> bytes:
         if os.fork() == 0:
             os.write(writing, b"%d" % os.getpid())
             while True:
-                time.sleep(60)
+                time.sleep(600)
         os._exit(0)
     os.wait()
     return os.read(reading, 100)
@@ -348,7 +348,7 @@ def _descriptors(_: bytes) -> bytes:
 
 
 def _subprocess(_: bytes) -> bytes:
-    done = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, timeout=60, check=False)
     return done.stdout.strip() or done.stderr[-200:]
 
 

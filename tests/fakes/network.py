@@ -105,7 +105,7 @@ class CoordinatorHarness:
 
     async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
         """Claim with a long poll, and run the job that serves it while it is open."""
-        claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=2.0)
+        claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=20.0)
         asking = asyncio.create_task(claim)
         while not asking.done():
             await asyncio.to_thread(self.run_job, "assign_tasks")

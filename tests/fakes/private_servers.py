@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from covey.runtime.http import find_free_ports
 
-START_S = 30.0
+START_S = 300.0
 USER = "postgres"
 """Who runs PostgreSQL where the tests run as root, which it refuses."""
 
@@ -57,7 +57,7 @@ class PrivateServer:
         """Kill all its processes."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
-            self._process.wait(10)
+            self._process.wait(60)
 
     def _signal(self, number: int) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -80,7 +80,7 @@ def open_private_redis(folder: Path) -> Iterator[PrivateServer | None]:
 
     def is_up() -> bool:
         try:
-            return bool(Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1).ping())
+            return bool(Redis.from_url(url, socket_timeout=10, socket_connect_timeout=10).ping())
         except RedisError:
             return False
 
@@ -104,12 +104,12 @@ def open_private_postgres(folder: Path) -> Iterator[PrivateServer | None]:
         shutil.chown(data, USER, USER)
         _let_through(data)
     create = [*as_user, str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "covey", "--no-sync"]
-    subprocess.run(create, check=True, capture_output=True, timeout=60, cwd="/")
+    subprocess.run(create, check=True, capture_output=True, timeout=300, cwd="/")
     (port,) = find_free_ports(1)
     url = f"postgresql+psycopg://covey@127.0.0.1:{port}/postgres"
 
     def is_up() -> bool:
-        engine = create_engine(url, connect_args={"connect_timeout": 1})
+        engine = create_engine(url, connect_args={"connect_timeout": 10})
         try:
             with engine.connect() as connection:
                 return connection.scalar(text("SELECT 1")) == 1

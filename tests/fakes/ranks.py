@@ -150,7 +150,7 @@ def main(rank: int, folder: Path) -> None:
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=600),
     )
     ranks = Ranks(rank=rank, mesh=init_device_mesh("cpu", (RANKS,)))
     tensors: dict[str, torch.Tensor] = {"head": compute_sharded_head(rank)}

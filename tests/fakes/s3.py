@@ -61,7 +61,7 @@ def open_s3() -> Iterator[FakeS3]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -45,7 +45,7 @@ def open_troubled_node(url: str) -> Iterator[TroubledNode]:
         yield server
         server.trouble = Trouble.NONE
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(429, b'{"error": "too many requests"}')
             return
         asked = urllib.request.Request(self.server.target, body, {"content-type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             self._send(200, answer.read())
 
     def _send(self, status: int, body: bytes) -> None:

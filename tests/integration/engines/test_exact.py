@@ -114,7 +114,7 @@ def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Si
 def list_children() -> set[str]:
     """Return the live vLLM processes below this process."""
     found = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True, timeout=20
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True, timeout=60
     )
     return {line.split()[0] for line in found.stdout.splitlines() if "covey.engines.vllm.engine_child" in line}
 

@@ -46,18 +46,23 @@ def build_reply(program, tests):
 
 
 def read(outcome):
-    """Return reward and limit. The sandbox can be the first to see that CPU time is used up."""
+    """Return reward and limit. The sandbox can be the first to see that CPU time is used up.
+
+    On a busy machine the wall clock can end a loop before it has used its CPU time.
+    """
     if outcome.error is not None:
-        return 0.0, outcome.error.code
-    grade = unpack_grade(outcome.answer)
-    return grade.reward, grade.limit
+        reward, limit = 0.0, outcome.error.code
+    else:
+        grade = unpack_grade(outcome.answer)
+        reward, limit = grade.reward, grade.limit
+    return reward, "sandbox_cpu" if limit == "sandbox_timeout" else limit
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_programs__on_each_level__are_graded_alike(level):
     if try_level(level).isolation is None:
         pytest.skip(f"{level} does not hold here")
-    limits = CallLimits(cpu_seconds=2, wall_seconds=30, memory_bytes=512 << 20, processes=16)
+    limits = CallLimits(cpu_seconds=2, wall_seconds=120, memory_bytes=512 << 20, processes=16)
     sums = {**TESTS, "outputs": ["3", "7"]}
     with Sandbox(
         "covey.environments.grading_process:build", setup=pack_spec(SPEC), limits=limits, isolation=level

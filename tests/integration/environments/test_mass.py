@@ -43,17 +43,27 @@ def check(
             work.append((reply, 0.0, f"hostile {each.kind}: {each.name}"))
     rng.shuffle(work)
     wrong, memory = [], []
+    late = []
     with open_mixture(cpu_seconds=1.0) as pool:
         for start in range(0, len(work), batch_size):
             batch = work[start : start + batch_size]
             grades = pool([reply for reply, _, _ in batch])
-            wrong += [
-                (name, grade.reward, grade.limit)
-                for (_, expected, name), grade in zip(batch, grades, strict=True)
-                if grade.reward != expected
-            ]
+            for each, grade in zip(batch, grades, strict=True):
+                _, expected, name = each
+                if expected and grade.limit in ("sandbox_cpu", "sandbox_timeout"):
+                    late.append(each)
+                elif grade.reward != expected:
+                    wrong.append((name, grade.reward, grade.limit))
             memory.append(measure_memory(pool))
         assert count_zombies(os.getpid()) == 0
+    if late:  # This machine is slow, so that right answers reach the limits that end hostile ones soon.
+        with open_mixture(cpu_seconds=30.0) as pool:
+            grades = pool([reply for reply, _, _ in late])
+        wrong += [
+            (name, grade.reward, grade.limit)
+            for (_, _, name), grade in zip(late, grades, strict=True)
+            if grade.reward != 1.0
+        ]
     assert wrong == []
     assert len(memory) >= 5
     assert max(memory[1:]) - memory[1] < GROWTH_BYTES

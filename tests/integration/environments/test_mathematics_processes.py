@@ -33,7 +33,7 @@ def test_grades__seed_of_hashes_order_and_warm_up__change_none(seed: str, start:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert json.loads(answered.stdout) == [json.loads(line)["right"] for line in FILE.read_text().splitlines()]
     assert answered.stderr == ""

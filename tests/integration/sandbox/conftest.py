@@ -10,8 +10,8 @@ from covey.sandbox import LEVELS, CallLimits, Isolation, Level, Sandbox, Sandbox
 
 HOSTILE = "tests.fakes.hostile:build"
 LIMITS = CallLimits(
-    cpu_seconds=2.0,
-    wall_seconds=20.0,
+    cpu_seconds=20.0,
+    wall_seconds=120.0,
     memory_bytes=256 << 20,
     output_bytes=1 << 20,
     processes=16,

@@ -1,7 +1,6 @@
 """The decoder of submissions in its sandbox; docs/threats.md, row 18."""
 
 import io
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from covey.protocol.submission_file import parquet
 from covey.protocol.submission_file.rows import Budget
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.sandbox import CallLimits, Sandbox, SandboxError
+from tests.fakes.cpu_unit import measure_cpu_unit
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +56,7 @@ def make_zero_bomb():
 @pytest.fixture(scope="module")
 def decoder():
     with Sandbox(
-        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(cpu_seconds=5, memory_bytes=512 << 20)
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(cpu_seconds=30, memory_bytes=512 << 20)
     ) as made:
         made.call(pack_call(make_row(), BUDGET))
         yield made
@@ -68,12 +68,11 @@ def test_decoder__honest_row__comes_back(decoder):
 
 
 @pytest.mark.parametrize("make", [make_dictionary_bomb, make_zero_bomb])
-def test_decoder__bomb__refused_within_a_second_in_bounded_memory(decoder, make):
+def test_decoder__bomb__refused_by_what_it_claims_in_bounded_memory(decoder, make):
     bomb = make()
     assert len(bomb) < 200_000
-    started = time.monotonic()
     outcome = decoder.run(pack_call(bomb, BUDGET))
-    assert time.monotonic() - started < 1
+    assert outcome.cpu_seconds < 100 * measure_cpu_unit()
     assert isinstance(outcome.error, ProtocolError | SandboxError)
     assert outcome.error.code in ("oversized", "malformed", "sandbox_memory")
     assert outcome.peak_bytes < 700 << 20  # the memory limit and the libraries

@@ -26,7 +26,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.EnvBuilder(symlinks=True).create(folder / "venv")
     python = folder / "venv/bin/python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     factory = "import importlib.util, json, sys\nfrom covey.sandbox import is_inside\n\n\n"
     factory += "def build(setup):\n    def say(payload):\n"
     factory += "        found = importlib.util.find_spec(payload.decode())\n"

@@ -104,14 +104,15 @@ def test_call__interrupted__half_an_answer_is_never_the_next_calls(best: Sandbox
 
 
 def test_run_many__bad_payloads_between__cost_no_other_its_answer(build: Build):
-    sandbox = build(processes=2, limits=CallLimits(cpu_seconds=0.5, wall_seconds=20, memory_bytes=256 << 20))
+    sandbox = build(processes=2, limits=CallLimits(cpu_seconds=0.5, wall_seconds=120, memory_bytes=256 << 20))
     payloads = [b"echo 0", b"spin", b"echo 2", b"refuse", b"exit 3", b"echo 5", b"eat 1000000000", b"echo 7"]
     outcomes = sandbox.run_many(payloads)
     assert [outcome.answer for outcome in outcomes] == [b"0", None, b"2", None, None, b"5", None, b"7"]
     codes = [outcome.error.code for outcome in outcomes if outcome.error]
     assert codes == ["sandbox_cpu", "too_odd", "sandbox_died", "sandbox_memory"]
     assert sandbox.counts == {"calls": 8, "sandbox_cpu": 1, "sandbox_died": 1, "sandbox_memory": 1}
-    assert 0.4 < sandbox.cpu_seconds < 8
+    assert sandbox.cpu_seconds == pytest.approx(sum(outcome.cpu_seconds for outcome in outcomes))
+    assert outcomes[1].cpu_seconds > 0.4
 
 
 def test_run_many__nothing__is_nothing(best: Sandbox):
@@ -212,11 +213,11 @@ print(*sandbox.process_ids, flush=True)
 threading.Timer(0.3, os.kill, (os.getpid(), 9)).start()
 sandbox.call(b"spin_in_children")
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    zygote, deadline = int(done.stdout), time.monotonic() + 10
+    zygote, deadline = int(done.stdout), time.monotonic() + 60
     while (is_alive(zygote) or list_tree(zygote)) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.01)
     assert not is_alive(zygote)
     assert list_tree(zygote) == []
 
@@ -302,7 +303,7 @@ def run_as_nobody(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     order = f'{{"needed": {str(readable).replace(chr(39), chr(34))}, "owned": ["{folder}"], "may_stay_root": false}}'
     command = [sys.executable, "-I", "-S", str(launcher.__file__), order, sys.executable, "-c", code]
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_limits__of_a_call__are_what_the_tests_think() -> None:

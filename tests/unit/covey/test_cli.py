@@ -38,7 +38,7 @@ LEAVES = [name for name, command in COMMANDS.items() if not hasattr(command, "co
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "covey", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "covey", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -179,7 +179,7 @@ for line in {lines!r}:
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -235,7 +235,7 @@ def test_run__both_cycles_fail__the_first_failure_is_raised(
         if ctx.progress.step == 0:
             learn(ctx, works, waited)
             return
-        assert pumping.wait(20)
+        assert pumping.wait(60)
         while first == "publication" and not harness.context.stop.is_set():
             pause.wait(0.01)
         raise learning

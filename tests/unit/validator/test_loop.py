@@ -197,7 +197,7 @@ async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
     polling = asyncio.create_task(loop.poll(ctx))
     await judging.pause_begun.wait()
     await loop.judge_next(ctx)
-    assert await asyncio.wait_for(polling, 5) is CycleResult.IDLE
+    assert await asyncio.wait_for(polling, 60) is CycleResult.IDLE
     assert ctx.turns.free == 1
 
 

@@ -32,7 +32,7 @@ def sign(nonce: str = "n", *, signer: str = "0xA", created: int = 1000) -> Reque
 async def open_redis(url: str = REDIS) -> RedisNonces:
     """Return nonces of a name of their own. Skips the test if no Redis answers."""
     try:
-        async with redis.from_url(url, socket_connect_timeout=1) as client:
+        async with redis.from_url(url, socket_connect_timeout=10) as client:
             await client.ping()
     except RedisError as error:
         pytest.skip(f"no Redis answers: {error}")

@@ -12,24 +12,32 @@ pytestmark = pytest.mark.unit
 class Doubler:
     """Doubles numbers, refuses negative ones, and notes the batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_held: bool = False) -> None:
+        """One that is held applies nothing until `may_apply` is set."""
         self.batches: list[list[int]] = []
         self.failure: Exception | None = None
+        self.begun, self.may_apply = asyncio.Event(), asyncio.Event()
+        if not is_held:
+            self.may_apply.set()
 
     async def __call__(self, items: Sequence[int]) -> list[int | CoveyError]:
         self.batches.append(list(items))
-        await asyncio.sleep(0.01)
+        self.begun.set()
+        await asyncio.sleep(0)
+        await self.may_apply.wait()
         if self.failure is not None:
             raise self.failure
         return [2 * item if item >= 0 else ProtocolError("negative", str(item)) for item in items]
 
 
 async def test_add__while_one_is_applied__forms_the_next_batch():
-    doubler = Doubler()
+    doubler = Doubler(is_held=True)
     batches = RequestBatches[int, int](doubler)
     first = asyncio.create_task(batches.add(1))
-    await asyncio.sleep(0.005)
+    await doubler.begun.wait()
     others = [asyncio.create_task(batches.add(item)) for item in range(2, 2 + MOST + 3)]
+    await asyncio.sleep(0)
+    doubler.may_apply.set()
     assert await first == 2
     assert await asyncio.gather(*others) == [2 * item for item in range(2, 2 + MOST + 3)]
     assert [len(batch) for batch in doubler.batches] == [1, MOST, 3]
@@ -57,7 +65,7 @@ async def test_add__defect_in_a_batch__keeps_nobody_waiting():
     doubler = Doubler()
     batches = RequestBatches[int, int](doubler)
     doubler.failure = ZeroDivisionError()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(TransientError) as caught:
             await batches.add(1)
     assert caught.value.code == "not_applied"
@@ -70,8 +78,10 @@ async def test_add__defect_in_a_batch__keeps_nobody_waiting():
 
 
 async def test_add__request_is_cancelled__disturbs_no_other():
-    batches = RequestBatches[int, int](Doubler())
+    doubler = Doubler(is_held=True)
+    batches = RequestBatches[int, int](doubler)
     gone, stays = asyncio.create_task(batches.add(1)), asyncio.create_task(batches.add(2))
-    await asyncio.sleep(0.005)
+    await doubler.begun.wait()
     gone.cancel()
+    doubler.may_apply.set()
     assert await stays == 4

@@ -14,6 +14,8 @@ from covey.errors import ProtocolError, TransientError
 from tests.fakes.pool import INSTANCE, POOL, FakePool, make_address, make_terms
 
 pytestmark = pytest.mark.unit
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
 class Calls:
@@ -58,7 +60,9 @@ async def test_hear__first_heartbeat__is_written_and_later_ones_soon(calls: Call
     calls.pool.now += 10
     await calls.beat("a", cached_version=7)
     assert calls.pool.node("a").cached_version == 0, "it is only in memory"
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(HANG_S):
+        while calls.pool.node("a").cached_version == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert (calls.pool.node("a").cached_version, calls.pool.node("a").seen_at) == (7, calls.pool.now)
     assert calls.kicks == []
 

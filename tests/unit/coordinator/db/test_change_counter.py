@@ -12,6 +12,8 @@ from coordinator.db.database import Database
 from tests.fakes.databases import open_postgres, open_sqlite
 
 pytestmark = pytest.mark.unit
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -30,8 +32,8 @@ def other(database: Database) -> Iterator[Database]:
     other.close()
 
 
-def wait_until(is_met: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_S
     while not is_met():
         assert time.monotonic() < deadline, "this was not met in time"
         time.sleep(0.005)

@@ -73,7 +73,7 @@ def make_deployment(chain_id: int, rpc_url: str) -> Deployment:
 
 @pytest.fixture
 def client(node: Node) -> ChainClient:
-    return ChainClient(node.url, timeout_s=2.0)
+    return ChainClient(node.url, timeout_s=60.0)
 
 
 def test_open_node__deployment_of_this_version__returns_the_named_node(node):

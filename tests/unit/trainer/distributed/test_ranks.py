@@ -59,7 +59,7 @@ def run_ranks(folder: Path) -> None:
         for child in children:
             child.start()
         for child in children:
-            child.join(180)
+            child.join(600)
             assert child.exitcode == 0
     finally:
         for child in children:

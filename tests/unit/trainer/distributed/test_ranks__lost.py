@@ -45,7 +45,7 @@ def run(ranks: Ranks, error: OperatorError | None) -> None:
     async def train() -> None:
         stop = asyncio.Event()
         async with lead(ranks, stop):
-            await asyncio.wait_for(stop.wait(), 10)
+            await asyncio.wait_for(stop.wait(), 60)
             if error is not None:
                 raise error
 

@@ -83,7 +83,7 @@ async def test_stop__current_evaluation__is_finished_and_the_others_forgotten() 
 
     def evaluate(step: Step) -> None:
         running.call_soon_threadsafe(begun.set)
-        go.wait(10)
+        go.wait(60)
         seen.append(step)
 
     background = Background(evaluate=evaluate, on_failure=go.set)
@@ -104,7 +104,7 @@ async def test_background__evaluation_raises__is_reported_and_finish_raises_it()
     background = Background(evaluate=fail, on_failure=reported.set)
     with capture_logs() as logs:
         background.add(Step(0))
-        await asyncio.wait_for(reported.wait(), 10)
+        await asyncio.wait_for(reported.wait(), 60)
     with pytest.raises(ValueError, match="no grader"):
         await background.finish()
     assert [(line["step"], line["without"]) for line in logs] == [(0, "evaluation_every = 0")]

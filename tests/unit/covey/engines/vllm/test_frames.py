@@ -16,8 +16,8 @@ pytestmark = pytest.mark.unit
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(5)
-        theirs.settimeout(5)
+        ours.settimeout(60)
+        theirs.settimeout(60)
         yield ours, theirs
 
 
