@@ -30,6 +30,7 @@ from covey.chain.wallet import Wallet, save_key
 from covey.devnet import deploy
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import http_signatures
+from covey.protocol.api.common import MAX_WAIT_SECONDS
 from covey.protocol.eip712 import sign
 from covey.protocol.ids import PoolId, Step
 from covey.protocol.messages import NodeRegistration
@@ -103,9 +104,11 @@ class CoordinatorHarness:
                 break
         await asyncio.to_thread(mark_settled, self.ctx)
 
-    async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
+    async def claim(
+        self, client: CoordinatorClient, *, instance: str = INSTANCE, wait_seconds: float = MAX_WAIT_SECONDS
+    ) -> Any:
         """Claim with a long poll, and run the job that serves it while it is open."""
-        claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=20.0)
+        claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=wait_seconds)
         asking = asyncio.create_task(claim)
         while not asking.done():
             await asyncio.to_thread(self.run_job, "assign_tasks")

@@ -11,7 +11,7 @@ import pytest
 from covey.chain.json_rpc import ChainClient
 from covey.errors import TransientError
 from covey.protocol import canonical, eip712, messages
-from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.common import MAX_WAIT_SECONDS, ReceiptBody
 from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
@@ -180,8 +180,9 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
 
 
 async def test_claim_validation__second_poll_of_one_validator__ends_the_first(harness: CoordinatorHarness):
-    async with harness.client("validator-0") as client, asyncio.timeout(10):
-        first = asyncio.create_task(client.claim_validation(wait_seconds=20))
+    """The deadline is shorter than the first poll, which would otherwise end by itself."""
+    async with harness.client("validator-0") as client, asyncio.timeout(MAX_WAIT_SECONDS - 1):
+        first = asyncio.create_task(client.claim_validation(wait_seconds=MAX_WAIT_SECONDS))
         while not first.done():
             assert await client.claim_validation(wait_seconds=0.1) is None
         assert await first is None

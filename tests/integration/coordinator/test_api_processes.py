@@ -30,7 +30,8 @@ from tests.integration.chain.conftest import Chain
 
 pytestmark = pytest.mark.integration
 REDIS = os.environ.get("COVEY_TEST_REDIS", "redis://127.0.0.1:6379/12")
-START_S = 60.0
+HANG_S = 300
+"""Deadline against hanging, in seconds, of the start and of the end of several processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class Coordinator:
 @pytest.fixture(scope="module")
 def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     try:
-        Redis.from_url(REDIS, socket_connect_timeout=1).ping()
+        Redis.from_url(REDIS, socket_connect_timeout=10).ping()
     except RedisError as error:
         pytest.skip(f"no Redis answers: {error}")
     folder = tmp_path_factory.mktemp("processes")
@@ -92,18 +93,18 @@ def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Ite
             yield found
         finally:
             found.parent.terminate()
-            found.parent.wait(30)
+            found.parent.wait(HANG_S)
 
 
 async def await_ready(coordinator: Coordinator) -> None:
     """Wait until both processes are ready: each answers some of many new connections."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + HANG_S
     ready = 0
     while ready < 20:
         assert time.monotonic() < deadline, "the coordinator was not ready in time"
         try:
             async with httpx.AsyncClient(trust_env=False) as http:
-                answer = await http.get(f"{coordinator.url}/ready", timeout=5)
+                answer = await http.get(f"{coordinator.url}/ready", timeout=30)
             ready = ready + 1 if answer.status_code == 200 else 0
         except httpx.HTTPError:
             ready = 0
@@ -113,7 +114,7 @@ async def await_ready(coordinator: Coordinator) -> None:
 
 async def await_children(coordinator: Coordinator, known: set[int]) -> None:
     """Wait until two processes serve, none of which has one of some ids."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + HANG_S
     while len([each for each in coordinator.list_servers() if each.pid not in known]) < 2:
         assert time.monotonic() < deadline, "the processes did not come back"
         await asyncio.sleep(0.1)
@@ -125,7 +126,7 @@ async def test_request__sent_again_over_many_connections__passes_once(coordinato
     body, headers = coordinator.build_heartbeat()
 
     async def send() -> int:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as http:
             return (await http.post(f"{coordinator.url}/v1/heartbeat", content=body, headers=headers)).status_code
 
     statuses = await asyncio.gather(*(send() for _ in range(30)))
@@ -138,7 +139,7 @@ async def test_claim__lease_is_made_by_another_process__wakes_the_poll(coordinat
     async with coordinator.client("node") as node:
         await node.register()
         asking = asyncio.create_task(
-            node.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=10.0)
+            node.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=20.0)
         )
         order = await assign_until_answered(ctx, asking)
     ctx.database.close()
@@ -169,7 +170,7 @@ async def test_serve__one_process_is_killed__is_replaced_and_nobody_is_refused_f
 async def test_serve__parent_is_killed__its_processes_end_too(coordinator: Coordinator):
     servers = coordinator.list_servers()
     coordinator.processes.kill("serve")
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, servers, timeout=30)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, servers, timeout=HANG_S)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()

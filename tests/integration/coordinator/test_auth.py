@@ -288,7 +288,7 @@ async def test_body__deeply_nested__is_refused_and_the_process_lives(harness: Co
 async def test_body__length_that_is_no_number__is_refused_by_somebody(harness: CoordinatorHarness):
     reader, writer = await asyncio.open_connection("127.0.0.1", harness.ctx.config.port)
     writer.write(b"POST /v1/nodes HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n")
-    answer = await asyncio.wait_for(reader.read(64), 5)
+    answer = await asyncio.wait_for(reader.read(64), 60)
     writer.close()
     await writer.wait_closed()
     assert answer.split()[1] in (b"400", b"413")

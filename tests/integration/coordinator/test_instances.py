@@ -34,7 +34,7 @@ async def test_claim_task__first_one_was_heard_two_minutes_ago__serves_the_other
         harness.clock.offset += 119
         assert await refuse(client.send_heartbeat(**other)) == ("another_instance", 409)
         harness.clock.offset += 2
-        taken = await harness.claim(client, instance=OTHER)
+        taken = await harness.claim(client, instance=OTHER, wait_seconds=0.5)
         assert taken is None, "the leases of the first one were dropped: the node pauses"
         first = {"instance": INSTANCE, "free_slots": 1, "cached_version": None}
         assert await refuse(client.send_heartbeat(**first)) == ("another_instance", 409)

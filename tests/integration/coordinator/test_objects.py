@@ -113,7 +113,7 @@ async def test_objects__path_of_the_strangers_choice__is_never_served(granted: A
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = f"{method} {path}?{parts.query} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: 1\r\n\r\nx"
     writer.write(head.encode())
-    answer = await asyncio.wait_for(reader.read(4096), 5)
+    answer = await asyncio.wait_for(reader.read(4096), 60)
     writer.close()
     await writer.wait_closed()
     assert answer.split()[1] in (b"403", b"404", b"400"), answer

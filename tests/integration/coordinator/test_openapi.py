@@ -107,7 +107,7 @@ def ask(harness: CoordinatorHarness, case: schemathesis.Case) -> None:
     signers = [SIGNERS[tag] for tag in case.operation.tags or () if tag in SIGNERS]
     if isinstance(case.body, dict) and case.path.endswith("/claim"):
         shorten(case.body)
-    response = case.call(auth=Signing(harness, signers[0]) if signers else None, timeout=10)
+    response = case.call(auth=Signing(harness, signers[0]) if signers else None, timeout=60)
     assert response.status_code != 500, response.text
     case.validate_response(response, checks=CHECKS)
 

@@ -16,6 +16,8 @@ import pytest
 from coordinator.queue.celery_app import BEAT_SECONDS, Kicker, build_celery
 
 pytestmark = pytest.mark.integration
+HANG_S = 240
+"""Deadline against hanging, in seconds, of the start and of the end of a process."""
 BROKERS = {"folder": "", "redis": "redis://127.0.0.1:6379/13", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 PROGRAM = """
 import sys
@@ -45,7 +47,7 @@ def require(url: str) -> None:
     if url:
         port = int(url.rsplit(":", maxsplit=1)[-1].split("/", maxsplit=1)[0])
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
         except OSError:
             pytest.skip(f"no broker answers on port {port}")
 
@@ -65,7 +67,7 @@ def run_process(url: str, home: Path, queue: str, *, beats: bool) -> Iterator[su
 
 
 def wait_until(is_so: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not is_so():
         assert time.monotonic() < deadline, what()
         time.sleep(0.02)
@@ -98,7 +100,7 @@ def test_kicks__doubled_failing_and_after__all_have_their_effect_and_the_process
                 kicker.kick(job)
             wait_until(lambda: "tally" in read_done(tmp_path), (tmp_path / "log").read_text)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=HANG_S) == 0
         assert sorted(read_done(tmp_path)) == ["assign_tasks", "expire_leases", "settle_epoch", "tally"]
         assert "a defect" in (tmp_path / "log").read_text(), "a job that breaks is seen"
     finally:
@@ -112,4 +114,4 @@ def test_beat__without_any_kick__runs_every_job(tmp_path: Path):
     with run_process("", tmp_path, "covey-test", beats=True) as process:
         wait_until(lambda: set(read_done(tmp_path)) == set(BEAT_SECONDS), (tmp_path / "log").read_text)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=HANG_S) == 0

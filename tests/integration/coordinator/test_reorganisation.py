@@ -13,6 +13,8 @@ from tests.integration.chain.conftest import open_chain
 from tests.integration.coordinator.handing import FILE, decide, hand_in
 
 pytestmark = pytest.mark.integration
+HANG_S = 300
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
 
 
 @pytest.fixture(params=[pytest.param("latest", marks=pytest.mark.full), "safe"])
@@ -37,7 +39,7 @@ async def settle_until(harness: CoordinatorHarness, epochs: int) -> None:
     """Run jobs and loop while blocks are mined, until that number of epochs is on chain and the coordinator has seen
     them.
     """
-    pool, deadline = PoolId(harness.ctx.config.pool), time.monotonic() + 30
+    pool, deadline = PoolId(harness.ctx.config.pool), time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         harness.run_job("settle_epoch")
         await harness.follow()
