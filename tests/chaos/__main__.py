@@ -32,7 +32,7 @@ from tests.fakes.pool import make_hash, make_params
 from tests.fakes.private_servers import PrivateServer, open_private_postgres, open_private_redis
 from tests.integration.chain.conftest import open_chain
 
-START_S, WORK_S, DRAIN_S = 60.0, 20.0, 180.0
+START_S, WORK_S, DRAIN_S = 300.0, 20.0, 900.0
 """Maximum number of seconds until the first promise, seconds with faults, and maximum number until all is settled."""
 NODES = ("node", *(f"node-{number}" for number in range(2, 9)))
 BLOCKS_BEFORE = 80

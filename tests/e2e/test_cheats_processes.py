@@ -37,7 +37,7 @@ CHEATS = {
 }
 ROWS = (7, 8, 9, 10, 12, 13)
 STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.REJECTED}
-WATCH_SECONDS = 300.0
+WATCH_SECONDS = 1200.0
 
 
 class Masked(DemoNetwork):

@@ -36,7 +36,7 @@ def folder():
         yield Path(name) / "net"
 
 
-async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: float = 300) -> StatusView:
+async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: float = 1200) -> StatusView:
     """Look until the condition holds, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -61,12 +61,12 @@ class Gate:
     async def _pass(self, request: Request) -> Response:
         body = await request.body()
         if request.url.path == "/v1/uploads":
-            await asyncio.to_thread(self.opened.wait, 60)
+            await asyncio.to_thread(self.opened.wait, 600)
         if request.url.path == "/v1/submissions":
             self.receipts.append(body)
         headers = {k: v for k, v in request.headers.items() if k not in ("host", "content-length")}
         url = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        async with httpx.AsyncClient(base_url=self._upstream, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=self._upstream, timeout=600) as http:
             answer = await http.request(request.method, url, content=body, headers=headers)
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
@@ -102,7 +102,7 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         network.start_all()
 
         outgoing = folder / "worker-1" / "outgoing"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not list(outgoing.glob("*-*.json")):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)

@@ -77,7 +77,7 @@ class Server:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @dataclass(kw_only=True)
@@ -127,7 +127,7 @@ class Walk:
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 
-    async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 90) -> None:
+    async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 600) -> None:
         """Repeat `steps` until the condition holds, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -187,7 +187,7 @@ async def open_walk(
         stop = asyncio.Event()
 
         async def enter(config):
-            for _ in range(200):
+            for _ in range(3000):
                 try:
                     joined = await join(config)
                 except TransientError:

@@ -55,7 +55,7 @@ class Chain:
         store = SqliteOutbox(":memory:")
         try:
             sender = Sender(self.client, self.wallets[name], store, chain_id=self.deployment.chain_id)
-            return sender.send_and_wait("test", call, timeout_s=10)
+            return sender.send_and_wait("test", call, timeout_s=60)
         finally:
             store.close()
 

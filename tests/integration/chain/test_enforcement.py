@@ -67,7 +67,7 @@ class Enforcer:
         """Process the case once, including all transactions on a chain that mines at once."""
         enforcement.enforce(self, case)
         self.sender.pump()
-        for _ in range(500):  # Even a node that mines at once responds shortly before it has mined.
+        for _ in range(6000):  # Even a node that mines at once responds shortly before it has mined.
             if not any(entry.state is IntentState.SIGNED for entry in self.outbox.list_pending()):
                 break
             time.sleep(0.01)
