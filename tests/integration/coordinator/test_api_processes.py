@@ -34,7 +34,7 @@ HANG_S = 300
 """Deadline against hanging, in seconds, of the start and of the end of several processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Coordinator:
     """`covey coordinator serve` with two API processes."""
 
@@ -73,7 +73,7 @@ class Coordinator:
 
 
 @pytest.fixture(scope="module")
-def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     try:
         Redis.from_url(REDIS, socket_connect_timeout=10).ping()
     except RedisError as error:
@@ -89,11 +89,19 @@ def coordinator(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Ite
             config=CoordinatorConfig.load(processes.settings),
         )
         try:
-            asyncio.run(await_ready(found))
             yield found
         finally:
             found.parent.terminate()
             found.parent.wait(HANG_S)
+
+
+@pytest.fixture
+async def coordinator(standing: Coordinator) -> Coordinator:
+    """The coordinator, which is started again if a test has killed it."""
+    if standing.parent.poll() is not None:
+        standing.parent = standing.processes.start("serve")
+    await await_ready(standing)
+    return standing
 
 
 async def await_ready(coordinator: Coordinator) -> None:

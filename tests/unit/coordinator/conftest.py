@@ -1,7 +1,8 @@
 """Every test of rows runs on a real file of SQLite, and again on PostgreSQL where one answers.
 
 Tests of the rules in `domain` take one of both in a slice, by their names, and both in the full run. Those of queries
-always take both. A database is shared by all tests, each of which finds it empty: its engine then compiles each query only once.
+always take both. A database is shared by all tests, each of which finds it empty: its engine then compiles each query
+only once.
 """
 
 import zlib

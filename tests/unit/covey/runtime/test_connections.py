@@ -21,7 +21,8 @@ pytestmark = pytest.mark.integration
 
 HALF_HEADERS = b"GET / HTTP/1.1\r\nhost: x\r\nx-more: "
 HALF_BODY = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nhalf"
-BIG = 8_000_000
+BIG, WHOLE = 8_000_000, 600_000
+"""Sizes in bytes of the responses at /big and /whole. Both are larger than the buffers of two sockets."""
 SHORT = ConnectionLimits(headers_s=1, progress_s=1, progress_bytes=1000, idle_s=1)
 LONG = ConnectionLimits(headers_s=600, progress_s=600, progress_bytes=1000, idle_s=600)
 """Limits that no peer of a test reaches, however slow the machine is."""
@@ -32,7 +33,7 @@ HANG_S = 60
 
 
 class Application:
-    """Reads a body at /body, answers with many bytes at /big and /whole, and at /poll not before `release` is set."""
+    """Reads a body at /body, answers in parts at /big, at once at /whole, and at /poll only after `release` is set."""
 
     def __init__(self):
         self.polls, self.release = 0, asyncio.Event()
@@ -47,7 +48,7 @@ class Application:
         if path == "/poll":
             self.polls += 1
             await self.release.wait()
-        size = BIG if path in ("/big", "/whole") else 5
+        size = {"/big": BIG, "/whole": WHOLE}.get(path, 5)
         length = (b"content-length", str(size).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
         piece = 50_000 if path == "/big" else size
