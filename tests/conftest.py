@@ -26,24 +26,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start long tests first, so that all processes end at about the same time.
+    """Skip full versions unless all run, and start long tests first, so that all processes end at about the same time.
 
-    Otherwise the order is random, of files and of the tests in each (pytest-randomly). Tests of a file share fixtures,
-    so they stay in one process. Walks share nothing and take long, so they are distributed one by one. Networks of many
-    processes run one after another, because two at once take longer.
+    Otherwise the order is random, of files and of the tests in each (pytest-randomly).
     """
-    if not IS_FULL:
-        for item in items:
-            if item.get_closest_marker("full") is not None:
-                item.add_marker(pytest.mark.skip(reason="this is the full version, which make nightly runs"))
-    for number, item in enumerate(items):
-        if item.get_closest_marker("xdist_group") is None:
-            is_walk = item.get_closest_marker("e2e") is not None
-            is_network = is_walk and item.get_closest_marker("slow") is not None
-            group = "networks" if is_network else f"walk {number}" if is_walk else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(group))
     weights = {}
     for item in items:
+        if item.get_closest_marker("full") is not None and not IS_FULL:
+            item.add_marker(pytest.mark.skip(reason="this is the full version, which make nightly runs"))
         marks = [place for place, name in enumerate(HEAVY) if item.get_closest_marker(name)]
         weights[item.path] = min(weights.get(item.path, len(HEAVY)), *marks, len(HEAVY))
     items.sort(key=lambda item: weights[item.path])

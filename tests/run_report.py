@@ -74,19 +74,15 @@ class RunReport:
 
     def add(self, report: pytest.TestReport) -> None:
         """Add what is known of a test after its set-up, its call or its tear-down."""
-        nodeid = strip_group(report.nodeid)
-        self.seconds[nodeid.partition("::")[0]] += report.duration
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
         if report.passed and report.when == "call":
             self.outcomes["passed"] += 1
-        self._add_trouble(nodeid, report)
+        self.add_trouble(report)
 
-    def add_file(self, report: pytest.CollectReport) -> None:
-        """Add a file that was skipped, or could not be imported."""
-        self._add_trouble(report.nodeid, report)
-
-    def _add_trouble(self, nodeid: str, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if report.failed and nodeid not in self.failed:
-            self.failed[nodeid] = None
+    def add_trouble(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Add a test or a file if it failed or was skipped."""
+        if report.failed and report.nodeid not in self.failed:
+            self.failed[report.nodeid] = None
             self.outcomes["failed"] += 1
         elif report.skipped:
             self.outcomes["skipped"] += 1
@@ -95,11 +91,6 @@ class RunReport:
     def list_unexpected(self) -> list[str]:
         """Return the reasons for which no test may be skipped in CI."""
         return [reason for reason in self.reasons if not any(s.in_ci for s in SKIPS if re.search(s.pattern, reason))]
-
-
-def strip_group(nodeid: str) -> str:
-    """Return the id of a test without the group that xdist appends to it after an "@"."""
-    return nodeid[: nodeid.rfind("@")] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
 
 
 def read_reason(longrepr: object) -> str:
@@ -158,8 +149,7 @@ class RunReporter:
         self.report.add(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.skipped or report.failed:
-            self.report.add_file(report)
+        self.report.add_trouble(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -5,25 +5,25 @@
 # The limit is a cgroup: of version 2 or 1 as root, or one that systemd makes for a user. Without any of them the command
 # is skipped. (The program cpulimit is not used, because it stops processes by signals, and so do the tests.)
 set -eu
-name=covey-slow-machine-$$
-v2=/sys/fs/cgroup/$name
-v1=/sys/fs/cgroup/cpu/$name
+root=/sys/fs/cgroup
+group=covey-slow-machine-$$
 
-clean() { rmdir "$v2" "$v1" 2> /dev/null || true; }
-trap clean EXIT
+# enter FOLDER FILE LIMIT: make a group below FOLDER, write LIMIT into its FILE and move this process there.
+enter() {
+  mkdir "$1/$group" 2> /dev/null || return 1
+  if [ -f "$1/$group/$2" ] && { echo "$3" > "$1/$group/$2"; } 2> /dev/null; then
+    trap 'echo $$ > "'"$1"'/cgroup.procs"; rmdir "'"$1/$group"'"' EXIT
+    echo $$ > "$1/$group/cgroup.procs"
+  else
+    rmdir "$1/$group"
+    return 1
+  fi
+}
 
-if mkdir "$v2" 2> /dev/null && echo "50000 100000" 2> /dev/null > "$v2/cpu.max"; then
-  echo $$ > "$v2/cgroup.procs"
-elif mkdir "$v1" 2> /dev/null && echo 100000 2> /dev/null > "$v1/cpu.cfs_period_us" \
-  && echo 50000 2> /dev/null > "$v1/cpu.cfs_quota_us"; then
-  echo $$ > "$v1/cgroup.procs"
+if enter "$root" cpu.max "50000 100000" || enter "$root/cpu" cpu.cfs_quota_us 50000; then
+  "$@"
 elif command -v systemd-run > /dev/null && systemd-run --user --scope --quiet -p CPUQuota=50% true 2> /dev/null; then
   exec systemd-run --user --scope --quiet -p CPUQuota=50% "$@"
 else
-  echo "skipped: no cgroup with a limit of CPU time can be made here (run as root, or with systemd)"
-  exit 0
+  echo "skipped: no cgroup that limits CPU time can be made here; run it as root or on a system with systemd"
 fi
-code=0
-"$@" || code=$?
-echo $$ 2> /dev/null > "$(dirname "$v2")/cgroup.procs" || echo $$ 2> /dev/null > "$(dirname "$v1")/cgroup.procs" || true
-exit $code

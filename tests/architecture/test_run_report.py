@@ -14,7 +14,6 @@ from tests.run_report import (
     describe_repetition,
     list_skips,
     list_slow_files,
-    strip_group,
 )
 
 pytestmark = pytest.mark.unit
@@ -29,7 +28,7 @@ def build_report(nodeid: str, outcome: str, *, when: str = "call", seconds: floa
 def test_add__reports_of_all_kinds__are_counted_once():
     report = RunReport()
     for when in ("setup", "call", "teardown"):
-        report.add(build_report("tests/a.py::test_x@/tree/tests/a.py", "passed", when=when))
+        report.add(build_report("tests/a.py::test_x", "passed", when=when))
     report.add(build_report("tests/a.py::test_y[a@b]", "failed"))
     report.add(build_report("tests/a.py::test_y[a@b]", "failed", when="teardown"))
     report.add(build_report("tests/b.py::test_z", "skipped", when="setup", reason="no CUDA device"))
@@ -37,19 +36,6 @@ def test_add__reports_of_all_kinds__are_counted_once():
     assert report.seconds == {"tests/a.py": 5.0, "tests/b.py": 1.0}
     assert list(report.failed) == ["tests/a.py::test_y[a@b]"]
     assert report.reasons == {"no CUDA device": 1}
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "expected"),
-    [
-        ("tests/a.py::test_x@/tree/tests/a.py", "tests/a.py::test_x"),
-        ("tests/a.py::test_x[p@q]@walk 3", "tests/a.py::test_x[p@q]"),
-        ("tests/a.py::test_x[p@q]", "tests/a.py::test_x[p@q]"),
-        ("tests/a.py::test_x", "tests/a.py::test_x"),
-    ],
-)
-def test_strip_group__ids_with_and_without_a_group(nodeid: str, expected: str):
-    assert strip_group(nodeid) == expected
 
 
 def test_list_slow_files__many_files__shows_the_slowest_first_and_few_show_nothing():

@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos.__main__ import run_seed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_chaos__one_seed__every_promise_is_kept(capsys: pytest.CaptureFixture[str]):

@@ -20,7 +20,7 @@ from covey.chain.json_rpc import ChainClient
 from covey.local.keeper import stop_keeper
 from tests.e2e.fences import LANGUAGES, Fence, read_fences
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("readme")]  # it waits more than it computes
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = (
     "run-a-pool.md",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +70,16 @@ def assert_equal(first: Sequence[Completion], second: Sequence[Completion]) -> N
 
 def get_margins(replays: Sequence[Replay]) -> np.ndarray:
     return np.concatenate([each.margins for each in replays])
+
+
+@pytest.fixture(autouse=True)
+def first_policy(request: pytest.FixtureRequest, policies: Policies) -> Iterator[None]:
+    """Load the first policy again after a test that has loaded another one."""
+    pair: Pair | None = request.getfixturevalue("pair") if "pair" in request.fixturenames else None
+    yield
+    for engine in (pair.vllm, pair.hf) if pair else ():
+        if engine.policy_version != 0:
+            engine.load_policy(policies[pair.kind, 11], 0)
 
 
 @pytest.fixture(scope="module")
@@ -346,10 +356,7 @@ def find_group(process: int) -> set[int]:
 def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_its_death(
     pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies, rules: VerificationParams
 ) -> None:
-    """Runs last on its engine.
-
-    The engine is killed during a call, the call raises an error, and the next call restarts it.
-    """
+    """The engine is killed during a call, the call raises an error, and the next call restarts it."""
     engine, process = pair.vllm, pair.vllm.process_id
     engine.load_policy(policies[pair.kind, 12], 1)
     reloaded = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
