@@ -1,6 +1,6 @@
 """The tiny model's engine, an in-memory coordinator, and `start`, which rebuilds the worker as after a crash."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,15 @@ def engine() -> HuggingFaceEngine:
     engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
     return engine
+
+
+@pytest.fixture(autouse=True)
+def first_policy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Load the tiny policy again after a test that has loaded another one into the engine of all tests."""
+    engine = request.getfixturevalue("engine") if "engine" in request.fixturenames else None
+    yield
+    if engine is not None and engine.policy_version != 0:
+        engine.load_policy(tiny_folder(), 0)
 
 
 @pytest.fixture
