@@ -11,6 +11,8 @@ NODE    = PATH="$(WHEEL)/bin:$$PATH" HARDHAT_DISABLE_TELEMETRY_PROMPT=true
 NPM     = $(NODE) node $(WHEEL)/lib/node_modules/npm/bin/npm-cli.js
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests and demo start hundreds of Python processes, each of which would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call stage,name,command): run a command and print how long it took
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code

@@ -57,9 +57,9 @@ def test_command__port_is_taken__is_reported(tmp_path, start):
         wait_until_healthy(client, f"http://127.0.0.1:{port}")
     command = [sys.executable, "-m", "covey", "origin", "run", "--root", str(tmp_path), "--port", str(port)]
     second = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=HANG_S, check=False)
-    assert second.returncode == 1
-    message = f"covey: address_in_use: cannot listen on 127.0.0.1:{port}"
-    assert any(line.startswith(message) for line in second.stderr.decode().splitlines())
+    printed = second.stderr.decode()
+    assert second.returncode == 1, printed
+    assert f"\ncovey: address_in_use: cannot listen on 127.0.0.1:{port}" in f"\n{printed}", printed
 
 
 def test_origin_and_relay__serve_and_end_on_a_signal(tmp_path, start):

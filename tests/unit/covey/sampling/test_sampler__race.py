@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from covey.sampling import noise_kernels, sampler
+from covey.sampling import noise_kernels, sampler, torch_sampler
 from covey.sampling.noise import gumbel
 from covey.sampling.sampler import sample, score
 
@@ -148,9 +148,10 @@ def test_sample__rows_of_another_layout__equal_contiguous_ones() -> None:
     assert torch.equal(sample(logits, seeds, positions, 1.0), plain)
 
 
-def test_compute_scores__tensors__have_the_winner_of_the_race() -> None:
+def test_compute_scores__tensors__have_the_winner_of_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
     # The code for GPUs runs on the CPU here. 34 rows of this vocabulary are computed in two batches.
-    n, vocabulary = 34, 256_000
+    n, vocabulary = 34, 32_000
+    monkeypatch.setattr(torch_sampler, "_TOGETHER", 1 << 20)
     logits = torch.randn(n, vocabulary, generator=torch.Generator().manual_seed(4)) * 3
     seeds, positions = np.arange(n, dtype=np.uint64) * 2**40, np.arange(n, dtype=np.uint32)
     scores = sampler._compute_scores(logits, seeds, positions, 0.8)
