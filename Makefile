@@ -64,7 +64,10 @@ test: setup ## Run all tests, those in Solidity and in Python concurrently
 	@mkdir -p build && rm -f build/tests-in-python.txt
 	@$(MAKE) --no-print-directory test-contracts > build/test-contracts.log 2>&1 & contracts=$$!; \
 		$(MAKE) --no-print-directory test-python; python=$$?; wait $$contracts; code=$$?; \
-		cat build/test-contracts.log; cat build/tests-in-python.txt 2> /dev/null; exit $$((python | code))
+		[ $$code = 0 ] || cat build/test-contracts.log; grep "^==" build/test-contracts.log; \
+		sed -n -e 's/^ *\([0-9]*\) passing.*/tests in Solidity: \1 passed/p' \
+			-e 's/^ *\([0-9]*\) failing.*/tests in Solidity: \1 failed. Run them again: make test-contracts/p' build/test-contracts.log; \
+		cat build/tests-in-python.txt 2> /dev/null; exit $$((python | code))
 
 test-python: setup
 	$(call stage,kernels,$(BIN)/python -m covey.demo.kernel_compilation)

@@ -39,7 +39,7 @@ def run_files(files: Iterable[Path]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    files = [Path(each) for each in sys.argv[1:]] or sorted(Path("tests/unit").rglob("test_*.py"))
+    files = [Path(each) for each in sys.argv[1:]] or sorted((Path(__file__).parent / "unit").rglob("test_*.py"))
     failed = run_files(files)
     print(f"{len(files) - len(failed)} files passed alone, {len(failed)} failed", *failed, sep="\n  ")
-    sys.exit(bool(failed))
+    sys.exit(bool(failed) or not files)

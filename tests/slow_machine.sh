@@ -8,11 +8,19 @@ set -eu
 root=/sys/fs/cgroup
 group=covey-slow-machine-$$
 
+# leave FOLDER: move this process back. Subprocesses that were left running keep the group.
+leave() {
+  echo $$ > "$1/cgroup.procs" || true
+  rmdir "$1/$group" 2> /dev/null || echo "slow_machine.sh: $1/$group is still in use" >&2
+}
+
 # enter FOLDER FILE LIMIT: make a group below FOLDER, write LIMIT into its FILE and move this process there.
 enter() {
   mkdir "$1/$group" 2> /dev/null || return 1
   if [ -f "$1/$group/$2" ] && { echo "$3" > "$1/$group/$2"; } 2> /dev/null; then
-    trap 'echo $$ > "'"$1"'/cgroup.procs"; rmdir "'"$1/$group"'"' EXIT
+    trap 'code=$?; leave "'"$1"'"; exit $code' EXIT
+    trap 'exit 143' TERM
+    trap 'exit 130' INT
     echo $$ > "$1/$group/cgroup.procs"
   else
     rmdir "$1/$group"

@@ -114,7 +114,7 @@ class Offering:
             return
         base, address = self._read_record(anchor.record), _get_anchor_address(anchor)
         folder = self.store.find_objects(address)
-        is_sound = folder is not None and self.store.is_sound(address, WEIGHTS)
+        is_sound = folder is not None and self.store.is_sound(address)
         if base is not None and folder is not None and is_sound and base.has_same_layout(record):
             self._add_delta(export, base, folder / WEIGHTS)
 
@@ -126,7 +126,7 @@ class Offering:
         """
         if step - last.step >= self._anchor_every:
             return True
-        if self.store.is_sound(_get_anchor_address(last), WEIGHTS):
+        if self.store.is_sound(_get_anchor_address(last)):
             return False
         get_logger().warning("the last anchor is damaged, so the next policy is an anchor", anchor=last.step, step=step)
         return True
@@ -134,7 +134,7 @@ class Offering:
     def _add_anchor(self, export: Export) -> None:
         manifest = build_anchor(export.folder, export.record).sign(self._domain, self._signer)
         files = {each.name: export.folder / each.name for each in manifest.objects[1:]}
-        known = (WEIGHTS,) if self.checks.is_known(export.folder) else ()
+        known = [*files, *([WEIGHTS] if self.checks.is_known(export.folder) else [])]
         self.store.add_manifest(manifest, {WEIGHTS: export.folder / WEIGHTS_FILE, **files}, known=known)
         self._add_to_head(export, manifest)
 

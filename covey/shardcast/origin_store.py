@@ -97,14 +97,17 @@ class OriginStore:
         folder = self._objects / address
         return folder if folder.is_dir() else None
 
-    def is_sound(self, address: Hash, name: str) -> bool:
-        """Return whether an object of a manifest here has all its pieces. Hashes it unless that is known."""
-        data, path = self.find_manifest(address), self._objects / address / name
-        if data is None or not path.exists():
-            return False
-        if self._sound.get(path) == get_stamp(path):
-            return True
-        return any(each.name == name and self._hash_object(path, each) for each in read_contents(data, address))
+    def is_sound(self, address: Hash) -> bool:
+        """Return whether all objects of a manifest here have all their pieces. Hashes those that have changed, and
+        each one once in a process.
+        """
+        data, folder = self.find_manifest(address), self._objects / address
+        return data is not None and all(
+            self._is_object_sound(folder / each.name, each) for each in read_contents(data, address)
+        )
+
+    def _is_object_sound(self, path: Path, contents: ObjectContents) -> bool:
+        return path.exists() and (self._sound.get(path) == get_stamp(path) or self._hash_object(path, contents))
 
     def write_head(self, pool: int, head: Head) -> None:
         """Replace the head of a pool."""

@@ -7,6 +7,7 @@ only once.
 
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +19,14 @@ from tests.fakes.transaction_watch import calls_while_writing
 __all__ = ["calls_while_writing"]
 
 
+DOMAIN = Path(__file__).parent / "domain"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not is_postgres_there():
         return
     for item in items:
-        if isinstance(item, pytest.Function) and "domain" in item.path.parts and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and item.path.parent == DOMAIN and hasattr(item, "callspec"):
             chosen = ("sqlite", "postgres")[zlib.crc32(f"{item.path.name} {item.originalname}".encode()) % 2]
             if item.callspec.params.get("database", chosen) != chosen:
                 item.add_marker(pytest.mark.full)

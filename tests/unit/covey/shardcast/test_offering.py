@@ -184,7 +184,7 @@ def test_exports_of_an_earlier_process__are_hashed_once__and_so_are_their_anchor
     policies.offering = build_offering(policies.root / "origin", pool=1)
     for _ in range(3):
         policies.offer(jump=True, is_recorded=True)
-    assert hashed == ["export-1", "weights"]
+    assert hashed == ["export-1", "weights", "config.json"]
     assert list_ways(policies)[4] == [3, 0]
 
 
@@ -195,12 +195,14 @@ def test_export_that_changed_after_it_was_written__is_found_damaged(policies):
     assert list_ways(policies)[1] == [-1]
 
 
-def test_anchor_that_changed_after_it_was_linked__has_no_jump_and_another_anchor_follows(policies, tmp_path):
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_anchor_that_changed_after_it_was_linked__has_no_jump_and_another_anchor_follows(policies, tmp_path, name):
     """The anchor and the trainer's export are one file, so that the disk damages both at once."""
     for _ in range(5):
         policies.offer(is_recorded=True)
-    path = find_object(policies, 3, WEIGHTS)
-    assert path.samefile(policies.exports[3].folder / WEIGHTS_FILE)
+    manifest = next(way.manifest for way in policies.head().policies[1].ways if way.base == ZERO_HASH)
+    path = policies.store.find_objects(manifest) / name
+    assert path.samefile(policies.exports[3].folder / (WEIGHTS_FILE if name == WEIGHTS else name))
     flip(path)
     policies.offering.add_jump(policies.exports[4])
     assert list_ways(policies)[4] == [3]
