@@ -59,9 +59,11 @@ def open_servers(folder: Path, *, is_wanted: bool) -> Iterator[Servers | None]:
 class Chaos:
     """One run. Example: `await Chaos(chain, pool, folder, seed=3).run()`."""
 
-    def __init__(self, chain: Any, pool: PoolId, folder: Path, *, seed: int, servers: Servers | None = None) -> None:
-        """Without `servers`, the coordinator uses SQLite and a folder."""
-        self.chain, self.pool, self.folder, self._servers = chain, pool, folder, servers
+    def __init__(
+        self, chain: Any, pool: PoolId, folder: Path, *, seed: int, work_s: float, servers: Servers | None = None
+    ) -> None:
+        """Faults happen for `work_s` seconds. Without `servers`, the coordinator uses SQLite and a folder."""
+        self.chain, self.pool, self.folder, self._work_s, self._servers = chain, pool, folder, work_s, servers
         self.database_url = servers.postgres.url if servers else f"sqlite:///{folder / 'home' / 'coordinator.sqlite3'}"
         self.random = random.Random(seed)
         self.faults: list[str] = []
@@ -125,7 +127,7 @@ class Chaos:
             ]
         async with asyncio.timeout(START_S):
             await self.record.has_begun.wait()
-        end = time.monotonic() + WORK_S
+        end = time.monotonic() + self._work_s
         while time.monotonic() < end:
             fault = self.random.choice(faults)
             await asyncio.to_thread(fault)
@@ -198,8 +200,11 @@ def _register_others(chain: Any, pool: PoolId) -> None:
         register(chain, pool, name)
 
 
-def run_seed(seed: int) -> list[str]:
-    """Run one seed on a chain of its own. Returns what was broken, after the faults that led to it."""
+def run_seed(seed: int, *, work_s: float = WORK_S) -> list[str]:
+    """Run one seed on a chain of its own. Returns what was broken, after the faults that led to it.
+
+    `work_s` is the number of seconds in which faults happen.
+    """
     params = make_params(
         max_submission_bytes=24_576,
         max_staleness=1,
@@ -220,7 +225,7 @@ def run_seed(seed: int) -> list[str]:
         _register_others(chain, pool)
         chain.client.request("anvil_mine", hex(BLOCKS_BEFORE))
         chain.client.request("evm_setIntervalMining", 1)
-        chaos = Chaos(chain, pool, Path(name), seed=seed, servers=servers)
+        chaos = Chaos(chain, pool, Path(name), seed=seed, work_s=work_s, servers=servers)
         broken = asyncio.run(chaos.run())
         count = len(chaos.record.promises)
         print(
