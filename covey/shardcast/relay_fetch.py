@@ -67,23 +67,23 @@ class RelayFetcher:
 
     def fetch_manifest(self, address: Hash) -> bytes:
         """Return the bytes of a manifest."""
-        path, buffer = get_manifest_path(address), memoryview(bytearray(MAX_MANIFEST_BYTES))
-        data = bytes(self._fetch(path, buffer, lambda data: read_contents(bytes(data), address)))
+        path = get_manifest_path(address)
+        data = bytes(self._fetch(path, MAX_MANIFEST_BYTES, lambda data: read_contents(bytes(data), address)))
         self._store(lambda: self.cache.add_manifest(address, data))
         self.cache.list_pieces(address)  # From now on they count as listed.
         return data
 
     def fetch_record(self, record: Hash) -> bytes:
         """Return the bytes of a policy record."""
-        path, buffer = get_record_path(record), memoryview(bytearray(MAX_RECORD_BYTES))
-        data = bytes(self._fetch(path, buffer, lambda data: PolicyRecord.from_bytes(bytes(data), record)))
+        path = get_record_path(record)
+        data = bytes(self._fetch(path, MAX_RECORD_BYTES, lambda data: PolicyRecord.from_bytes(bytes(data), record)))
         self._store(lambda: self.cache.add_record(record, data))
         return data
 
     def fetch_head(self, upstream: Upstream, pool: int, known: FetchedHead | None) -> FetchedHead:
         """Return the pool's head at one upstream. It is `known` if that has not changed."""
         path, etag = get_head_path(pool), None if known is None else known.etag
-        reply = upstream.request(path, memoryview(bytearray(MAX_HEAD_BYTES)), etag=etag)
+        reply = upstream.request(path, MAX_HEAD_BYTES, etag=etag)
         if reply.status == 304 and known is not None:
             return known
         if reply.status == 404:
@@ -110,8 +110,8 @@ class RelayFetcher:
             fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
             get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)
 
-    def _fetch(self, path: str, buffer: memoryview, verify: Callable[[memoryview], object]) -> memoryview:
-        """Return verified bytes from the first upstream that sends them, as a part of the buffer.
+    def _fetch(self, path: str, target: memoryview | int, verify: Callable[[memoryview], object]) -> memoryview:
+        """Return verified bytes from the first upstream that sends them, into `target` as in `Upstream.request`.
 
         Wrong bytes are requested once more.
         """
@@ -119,7 +119,7 @@ class RelayFetcher:
         for upstream in self._order():
             for query in ("", "?verify=1"):
                 try:
-                    reply = upstream.request(path + query, buffer)
+                    reply = upstream.request(path + query, target)
                     if reply.status == 404:
                         break
                     verify(reply.body)

@@ -74,9 +74,12 @@ class Connection:
         self._socket: socket.socket | None = None
         """Last socket. `HTTPConnection` forgets it when a server says that it will close, although a body follows."""
 
-    def get(self, path: str, limit: int) -> memoryview:
-        """Return the body of a resource of at most `limit` bytes. Raises DeliveryError otherwise."""
-        with self._request(path) as response:
+    def get(self, path: str, limit: int, *, etag: str | None = None) -> memoryview:
+        """Return the body of a resource of at most `limit` bytes, which takes as much memory as has arrived.
+
+        Raises UnchangedError if the resource still has the ETag, and DeliveryError if it is not delivered.
+        """
+        with self._request(path, etag) as response:
             if (response.length or 0) > limit:
                 raise DeliveryError(f"offers {response.length} bytes, and at most {limit} are allowed")
             data, buffer = bytearray(), memoryview(bytearray(min(_CHUNK, limit + 1)))

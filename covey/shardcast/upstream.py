@@ -77,16 +77,18 @@ class Upstream:
         self._unreachable, self._unreachable_at = 0, float("-inf")
         """Number of consecutive requests without an answer, and the time of the last one."""
 
-    def request(self, path: str, buffer: memoryview, *, etag: str | None = None) -> UpstreamReply:
-        """Return the answer to a GET request. The body is a part of `buffer`, whose size is the maximum.
+    def request(self, path: str, target: memoryview | int, *, etag: str | None = None) -> UpstreamReply:
+        """Return the answer to a GET request. `target` is a buffer for the body, or the maximum size of a body that
+        gets a buffer of its own.
 
         With an ETag, status 304 means that the document has not changed.
         Raises TransientError("upstream_unreachable") if there is no answer, or one that is late or incomplete.
         Raises TransientError("upstream_failed") if the answer is too large or has another status.
         """
-        connection, begun = self._take(len(buffer)), self._clock()
+        limit = target if isinstance(target, int) else len(target)
+        connection, begun = self._take(limit), self._clock()
         try:
-            reply = self._exchange(connection, path, buffer, etag)
+            reply = self._exchange(connection, path, target, etag)
         except SilentError as error:
             self._unreachable, self._unreachable_at = self._unreachable + 1, self._clock()
             self.fail()
@@ -157,13 +159,19 @@ class Upstream:
             else:
                 self._idle.append(connection)
 
-    def _exchange(self, connection: Connection, path: str, buffer: memoryview, etag: str | None) -> UpstreamReply:
+    def _exchange(
+        self, connection: Connection, path: str, target: memoryview | int, etag: str | None
+    ) -> UpstreamReply:
         try:
-            return UpstreamReply(200, connection.get_within(path, buffer, etag=etag), connection.etag)
+            if isinstance(target, int):
+                body = connection.get(path, target, etag=etag)
+            else:
+                body = connection.get_within(path, target, etag=etag)
+            return UpstreamReply(200, body, connection.etag)
         except UnchangedError:
-            return UpstreamReply(304, buffer[:0], connection.etag)
+            return UpstreamReply(304, memoryview(b""), connection.etag)
         except LackingError:
-            return UpstreamReply(404, buffer[:0], connection.etag)
+            return UpstreamReply(404, memoryview(b""), connection.etag)
 
     def _learn(self, size: int, seconds: float) -> None:
         if size >= _MEASURED_BYTES:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -54,11 +55,12 @@ def test_url_that_is_none__is_refused(url):
     assert caught.value.code == "bad_upstream"
 
 
-def test_answers__share_a_connection_whatever_their_status(connect):
+@pytest.mark.parametrize("target", [100, memoryview(bytearray(100))], ids=["its own buffer", "a buffer"])
+def test_answers__share_a_connection_whatever_their_status(connect, target):
     tagged = b'HTTP/1.1 200 X\r\netag: "5f"\r\ncontent-length: 3\r\n\r\nabc'
     answers = [tagged, b'HTTP/1.1 304 X\r\netag: "5f"\r\n\r\n', respond(b"no", 404), respond(b"no", 500), tagged]
     upstream, server = connect(lambda _, send: send(answers.pop(0)) or True)
-    replies = [request(upstream, etag=etag) for etag in (None, '"5f"', None)]
+    replies = [upstream.request("/x", target, etag=etag) for etag in (None, '"5f"', None)]
     assert [(reply.status, bytes(reply.body), reply.etag) for reply in replies] == [
         (200, b"abc", '"5f"'),
         (304, b"", '"5f"'),
@@ -70,6 +72,19 @@ def test_answers__share_a_connection_whatever_their_status(connect):
     assert (upstream.received_bytes, upstream.failed_requests) == (3, 1)
     assert request(upstream).status == 200
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_answer_without_a_buffer__takes_as_much_memory_as_has_arrived(connect, status):
+    """A hostile head names documents by the thousand, of which each may have 32 MiB."""
+    upstream, _ = connect(respond(b"abc", status))
+    tracemalloc.start()
+    try:
+        reply = upstream.request("/x", 32 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert bytes(reply.body) == (b"abc" if status == 200 else b"")
 
 
 def test_failures__are_cleared_by_right_bytes_or_after_a_minute_and_not_by_an_answer(connect, clock):
