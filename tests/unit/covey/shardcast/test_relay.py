@@ -41,7 +41,7 @@ class FakeUpstream:
         self.received_bytes, self.failed_requests = 0, 0
         self.alter = lambda path, body: body
 
-    def request(self, path, buffer, *, etag=None):
+    def request(self, path, target, *, etag=None):
         self.requests[path] += 1
         _, kind, name = path.partition("?")[0].split("/")
         if kind == "heads":
@@ -57,6 +57,7 @@ class FakeUpstream:
         tag = compute_etag(body)
         if etag == tag:
             return UpstreamReply(304, memoryview(b""), tag)
+        buffer = memoryview(bytearray(len(body))) if isinstance(target, int) else target
         buffer[: len(body)] = body
         self.received_bytes += len(body)
         return UpstreamReply(200, buffer[: len(body)], tag)
