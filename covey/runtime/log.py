@@ -37,9 +37,12 @@ def log_to_stderr() -> None:
     structlog.configure(logger_factory=_open_logger)
 
 
-def _open_logger(*_: object) -> structlog.PrintLogger:
-    """Return a logger on what is standard error now. A test or a demo may have redirected it."""
-    return structlog.PrintLogger(sys.stderr)
+def _open_logger(*_: object) -> structlog.WriteLogger:
+    """Return a logger on what is standard error now. A test or a demo may have redirected it.
+
+    It writes a line and its end in one call. Otherwise a line that another thread writes could come in between.
+    """
+    return structlog.WriteLogger(sys.stderr)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:

@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 
 import pytest
 import structlog
@@ -23,6 +25,21 @@ def test_log__json__one_object_per_line_with_role_and_named_values(capsys):
     assert (first["event"], first["task"], first["level"], first["role"]) == ("task claimed", 7, "info", "worker")
     assert first["timestamp"].endswith("Z")
     assert second["event"] == "two\nlines"
+
+
+def test_log__line_and_its_end__are_one_write(monkeypatch):
+    """A command that fails prints its error while another thread may log."""
+
+    class Recorded(io.StringIO):
+        def write(self, text):
+            writes.append(text)
+            return super().write(text)
+
+    writes = []
+    monkeypatch.setattr(sys, "stderr", Recorded())
+    configure("origin", json=True)
+    get_logger().info("x")
+    assert [text[-1:] for text in writes] == ["\n"]
 
 
 def test_log__not_a_terminal__defaults_to_json(capsys):
