@@ -374,7 +374,6 @@ def test_stop__ends_all_requests_at_once__and_is_no_fault_of_the_source(serve, s
     with pytest.raises(TransientError) as caught:
         bodies.run(server, stop=stop, on_look=lambda: len(server.paths) == 4 and stop.set())
     assert caught.value.code == "stopped"
-    assert bodies.seconds < 4
     assert bodies.sources.all[0].success == 1.0
 
 
@@ -394,7 +393,6 @@ def test_on_look__may_end_the_download(serve, stall, bodies):
     with pytest.raises(TransientError) as caught:
         bodies.run(serve(stall), on_look=look)
     assert caught.value.code == "obsolete"
-    assert bodies.seconds < 4
 
 
 def test_keep_fails__ends_all(serve):
