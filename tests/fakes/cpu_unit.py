@@ -4,7 +4,7 @@ import time
 
 
 def measure_cpu_unit() -> float:
-    """Return the CPU seconds that a fixed piece of pure Python takes now: about 10 ms on a machine of 2024.
+    """Return the CPU seconds that a fixed piece of pure Python takes now.
 
     It is the largest of three measurements, because a bound has to be generous.
     """

@@ -1,11 +1,13 @@
 """Limits of a call, at every isolation level that this machine supports."""
 
+import math
 import signal
 import time
 
 import pytest
 
 from covey.sandbox import CallLimits, Sandbox
+from tests.fakes.cpu_unit import measure_cpu_unit
 from tests.integration.sandbox.conftest import LIMITS, Build, die, list_tree
 
 pytestmark = pytest.mark.integration
@@ -23,14 +25,23 @@ def require_quiet(sandbox: Sandbox, *, attempts: int = 1) -> None:
     assert list_tree(zygote) == []
 
 
-@pytest.mark.parametrize("word", [b"spin", b"spin_unbound", b"spin_in_children"])
-def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, word: bytes):
+@pytest.mark.parametrize(("word", "processes"), [(b"spin", 1), (b"spin_unbound", 1), (b"spin_in_children", 3)])
+def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, word: bytes, processes: int):
+    """The kernel ends each process after two whole seconds, even if the sandbox's own limit fails.
+
+    A busy machine can delay the process that watches, so only one of several calls has to end well before that.
+    """
     sandbox = build(isolation=isolation.level, limits=narrow(cpu_seconds=0.5))
-    outcome = sandbox.run(word)
-    assert getattr(outcome.error, "code", None) == "sandbox_cpu"
-    assert outcome.error.is_limit
-    # Whatever the watching process misses, the kernel ends each of the three loops after two whole seconds.
-    assert 0.4 < outcome.cpu_seconds < 3 * 2 + 1
+    least = math.inf
+    for _ in range(10):
+        outcome = sandbox.run(word)
+        assert getattr(outcome.error, "code", None) == "sandbox_cpu"
+        assert outcome.error.is_limit
+        assert 0.4 < outcome.cpu_seconds < 2 * processes + 1.1
+        least = min(least, outcome.cpu_seconds)
+        if least < 1.5:
+            break
+    assert least < 1.5, "only the kernel's limit has ended it"
     require_quiet(sandbox)
 
 
@@ -42,7 +53,7 @@ def test_cpu__signal_that_the_call_sends_itself__is_no_limit(build: Build, isola
 
 def test_cpu__honest_call__is_measured(sandbox: Sandbox):
     echo, sleeper = sandbox.run(b"echo x").cpu_seconds, sandbox.run(b"sleep 0.5").cpu_seconds
-    assert 0 < echo < LIMITS.cpu_seconds
+    assert 0 < echo < 100 * measure_cpu_unit()
     assert sleeper < echo + 0.4, "time that a call sleeps is no CPU time"
 
 
