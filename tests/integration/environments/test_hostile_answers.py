@@ -127,7 +127,17 @@ def test_grade__500_strings_of_junk__are_no_programs(pool):
     check_junk(pool, 1)
 
 
-def test_grade__right_answers_after_all_of_these__earn_one(pool, patient_pool):
+BEFORE = {
+    "code": ["hangs and ignores signals", "memory bomb", "kills everything", "leaves a daemon"],
+    "math": ["factorials", "deeply nested fractions"],
+    "short_answer": ["combining marks"],
+    "reasoning_gym": ["surrogate"],
+}
+
+
+def test_grade__right_answers_after_hostile_ones__earn_one(pool, patient_pool, hostile):
+    attacks = [mark(kind, hostile[kind, name].reply) for kind, names in BEFORE.items() for name in names]
+    assert {grade.reward for grade in pool(attacks)} == {0.0}
     cases = {kind: list_cases(kind, 6) for kind in ("math", "code", "short_answer", "reasoning_gym")}
     replies = [mark(kind, case.reply) for kind, listed in cases.items() for case in listed]
     rights = [float(case.is_right) for listed in cases.values() for case in listed]

@@ -35,8 +35,9 @@ def check(
     assert len(work) == honest
     for count, is_slow in ((slow, True), (attacks - slow, False)):
         chosen = [each for each in hostile.values() if (each.kind == "code" and each.name in SLOW) == is_slow]
-        for number in range(count):
-            each = chosen[number % len(chosen)]
+        attacking = [chosen[number * len(chosen) // count] for number in range(count)]
+        assert is_slow or {each.kind for each in attacking} == set(KINDS)
+        for number, each in enumerate(attacking):
             # Each reply is unique, because equal replies of a batch are graded once.
             text = each.reply.text.replace("```python\n", f"```python\n# {number}\n")
             reply = mark(each.kind, replace(each.reply, text=text, tokens=number))
