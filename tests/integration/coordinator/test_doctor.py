@@ -6,10 +6,11 @@ import pytest
 
 from covey import cli
 from covey.chain.wallet import save_key
+from covey.cli.doctor import gathering
 from covey.devnet import deploy
 from covey.runtime.http import find_free_ports
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
-from tests.fakes.raw_server import RawServer
+from tests.fakes.raw_server import HANG_S, RawServer
 
 pytestmark = pytest.mark.integration
 
@@ -96,9 +97,15 @@ def test_doctor__for_people__amounts_are_in_tokens_unless_raw(harness: Coordinat
         assert f"has a free stake of {stake}, but the pool" in capsys.readouterr().out
 
 
-def test_doctor__silent_node_of_the_chain__ends_in_time(harness: CoordinatorHarness, write, capsys):
-    """The node accepts connections and ends them without an answer. One request is enough to see that."""
-    with RawServer(lambda path, send: False) as node:
+@pytest.mark.parametrize("is_silent", [False, True], ids=["closes", "silent"])
+def test_doctor__node_of_the_chain_without_answers__is_asked_once(
+    harness: CoordinatorHarness, write, capsys, monkeypatch, is_silent: bool
+):
+    """The node accepts connections. It ends them, or it is silent until the test ends and only a timeout remains."""
+    if is_silent:
+        monkeypatch.setattr(gathering, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(gathering, "CHAIN_SECONDS", HANG_S)  # The shorter timeout, that of one request, has to work.
+    with RawServer(lambda path, send: is_silent and node.is_closed.wait(2 * HANG_S) and False) as node:
         code, rows = examine(capsys, write("worker", "node"), "--set", f"rpc_url={node.url}")
         assert (code, rows["chain"]["status"], rows["pool"]["status"]) == (1, "fail", "skip")
         assert node.url in rows["chain"]["detail"]

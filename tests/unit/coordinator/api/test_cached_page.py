@@ -100,7 +100,7 @@ async def test_read__cheap_page_after_each_commit__is_not_computed_all_the_time(
     assert pauses == pytest.approx([0.05] * 9), "one takes 0.01 s, and the next one begins 0.04 s later"
 
 
-async def test_read__dear_page__shows_the_last_one_and_computes_the_next_behind_it(database, clock):
+async def test_read__dear_page__shows_the_last_one_and_computes_the_next_meanwhile(database, clock):
     builder = Builder(clock, seconds=0.1)
     page = CachedPage(database, builder)
     await page.prepare()
