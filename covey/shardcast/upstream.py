@@ -159,9 +159,7 @@ class Upstream:
             else:
                 self._idle.append(connection)
 
-    def _exchange(
-        self, connection: Connection, path: str, target: memoryview | int, etag: str | None
-    ) -> UpstreamReply:
+    def _exchange(self, connection: Connection, path: str, target: memoryview | int, etag: str | None) -> UpstreamReply:
         try:
             if isinstance(target, int):
                 body = connection.get(path, target, etag=etag)
