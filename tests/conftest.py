@@ -16,6 +16,8 @@ settings.register_profile("covey", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("covey")
 
 HEAVY = ("slow", "e2e", "integration")
+IS_FULL = os.environ.get("COVEY_FULL") == "1"
+"""Whether all versions run, as in `make nightly`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,9 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Otherwise the order is random, of files and of the tests in each (pytest-randomly).
     """
-    weights, is_full = {}, os.environ.get("COVEY_FULL") == "1"
+    weights = {}
     for item in items:
-        if item.get_closest_marker("full") is not None and not is_full:
+        if item.get_closest_marker("full") is not None and not IS_FULL:
             item.add_marker(pytest.mark.skip(reason="this is the full version, which make nightly runs"))
         marks = [place for place, name in enumerate(HEAVY) if item.get_closest_marker(name)]
         weights[item.path] = min(weights.get(item.path, len(HEAVY)), *marks, len(HEAVY))
