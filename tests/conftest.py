@@ -2,9 +2,12 @@
 its end, and no deadlines for hypothesis.
 """
 
+import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import structlog
@@ -42,6 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze what the collection imported, so that the garbage collector does not scan it after every few tests."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def return_memory() -> Iterator[None]:
+    """Return freed memory to the system after each file, because glibc and Arrow keep it for their next use."""
+    yield
+    gc.collect()
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # Another C library does not have this function.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)
