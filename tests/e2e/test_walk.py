@@ -108,11 +108,9 @@ async def test_walk__honest__fifteen_stops(tmp_path):
 
         walk.network.command("pool", "end", key="operator")  # 14
         await walk.follow()
-        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
-        await walk.follow()
-        walk.run_jobs()
+        settled = {SubmissionState.SETTLED}
+        await walk.until(lambda: {r.state for r in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
         rows = list_submissions(walk)
-        assert {r.state for r in rows} == {SubmissionState.SETTLED}
         units = sum(r.units for r in rows)
         assert walk.network.contracts.ledger.get_settlement(POOL).posted == units * PRICE
         walk.network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
