@@ -306,6 +306,9 @@ class Environment(Protocol):
         Raises GradeLimit if an executed answer reaches a limit. No completion may cause any other exception.
         """
 
+    def has_answer(self, reply: Reply) -> bool:
+        """Return whether an answer can be extracted from the text of a completion. It is not graded."""
+
     def warm_up(self) -> None:
         """Load what grading needs, before the first grade."""
 

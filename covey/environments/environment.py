@@ -132,6 +132,10 @@ class TaskEnvironment:
         """
         return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)
 
+    def has_answer(self, reply: Reply) -> bool:
+        """Return whether the extraction finds an answer in a completion."""
+        return self._extract(reply) is not None
+
     def warm_up(self) -> None:
         """Load what the kind needs for grading."""
         self._source.warm_up()
@@ -161,11 +165,14 @@ class TaskEnvironment:
         )
 
     def _grade_task(self, reply: Reply) -> float:
+        answer = self._extract(reply)
+        return 0.0 if answer is None else self._source.grade(reply.verification, answer)
+
+    def _extract(self, reply: Reply) -> str | None:
         options = self._options
-        answer = answer_extraction.extract_answer(
+        return answer_extraction.extract_answer(
             reply.text, self._extraction, tags=options.thinking_tags, required=options.thinking_required
         )
-        return 0.0 if answer is None else self._source.grade(reply.verification, answer)
 
     def _build_grade(self, reply: Reply, earned: float) -> Grade:
         cost = self._compute_cost(reply.target, reply.tokens)

@@ -118,6 +118,11 @@ class MixtureEnvironment:
         part, inner = self._find_part(reply)
         return part.grade(inner)
 
+    def has_answer(self, reply: Reply) -> bool:
+        """Return whether the part that the prompt comes from finds an answer in the completion."""
+        part, inner = self._find_part(reply)
+        return part.has_answer(inner)
+
     def warm_up(self) -> None:
         """Load what the parts need for grading."""
         for part in self._parts:

@@ -179,3 +179,19 @@ def test_build__invalid_options__are_refused(options, message: str) -> None:
         build(**options)
     assert caught.value.code == "bad_environment"
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "has_answer"),
+    [
+        (r"It is \boxed{14}.", True),
+        (r"It is \boxed{wrong}.", True),
+        ("It is 14.", False),
+        (r"<think>\boxed{14}", False),
+        (r"<think>so</think>\boxed{14}", True),
+        ("", False),
+    ],
+)
+def test_has_answer__any_text__is_what_the_extraction_finds(text: str, has_answer: bool) -> None:
+    environment = build(extraction="last_boxed")
+    assert environment.has_answer(environment.prompt(7).build_reply(text, finished=True, tokens=5)) == has_answer

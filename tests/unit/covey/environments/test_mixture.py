@@ -100,3 +100,12 @@ def test_mixture__invalid_options__are_refused(parts, message: str) -> None:
     with pytest.raises(OperatorError, match=message) as caught:
         build(*parts)
     assert caught.value.code == "bad_environment"
+
+
+def test_has_answer__part_of_the_prompt__has_its_own_extraction() -> None:
+    prompts = [MIXED.prompt(draw) for draw in range(400)]
+    found = {
+        (bool(prompt.system), MIXED.has_answer(prompt.build_reply("ten", finished=True, tokens=2)))
+        for prompt in prompts
+    }
+    assert found == {(True, True), (False, False)}
