@@ -41,6 +41,14 @@ class AlarmSettings(BaseModel):
     """Relative drop of the median entropy from its highest value, from 0 to 1, after which a rise raises an alarm."""
     entropy_rise: float = Field(default=0.2, gt=0)
     """Relative rise of the median entropy from its lowest value that raises an alarm after the drop `entropy_fall`."""
+    steps: int = Field(default=5, ge=1, le=1000)
+    """Number of newest steps over which the signs that a run cannot learn are averaged. Their alarms start after that
+    number of steps.
+    """
+    truncated_most: float = Field(default=0.5, ge=0, le=1)
+    """Mean share of completions cut at the token limit above which an alarm is raised."""
+    unanswered_most: float = Field(default=0.5, ge=0, le=1)
+    """Mean share of finished completions without an extractable answer above which an alarm is raised."""
 
 
 class TrainerConfig(RoleSettings):
@@ -173,7 +181,12 @@ class TrainerConfig(RoleSettings):
     evaluation_batch: int = Field(default=128, ge=1)
     """Maximum number of completions that the evaluation generates in one batch."""
     alarms: AlarmSettings = AlarmSettings()
-    """Thresholds of the alarms that report early signs of collapse."""
+    """Thresholds of the alarms that report early signs of collapse, and signs that the run cannot learn."""
+    stop_when_dead: int = Field(default=20, ge=0)
+    """Number of consecutive dead steps after which new tasks are paused, so that the escrow is not spent on a run that
+    cannot learn. A step is dead if no group was live or the gradient was exactly zero. The operator resumes with
+    covey pool resume. 0: tasks are never paused.
+    """
     tensorboard: bool = False
     """Whether metrics are also written to `home`/tensorboard. It requires the extra `tensorboard`."""
     peak_flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)

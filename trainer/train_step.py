@@ -24,7 +24,8 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
     """
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
-    kept = [work for work in works if work is not None and is_computable(ctx, work)]
+    works = [work if work is not None and is_computable(ctx, work) else None for work in works]
+    kept = [work for work in works if work is not None]
     samples = batches.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
     taught = batches.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
     split = batches.split_updates(
@@ -44,8 +45,7 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
     families = [family for batch in consumed for family in ctx.learner.find_families(batch)]
     predictions = sum(len(sample.tokens) for batch in consumed for sample in batch.samples)
     updated = ctx.timer()
-    left_out, regraded = len(works) - len(kept), sum(work.regraded for work in kept)
-    report = build_report(samples, updates, step=step, left_out=left_out, regraded=regraded)
+    report = build_report(samples, updates, step=step, works=works)
     report |= split_rewards(samples, ctx.environment, ctx.tokenizer, format=PromptFormat.of(params.model))
     report |= {
         "time/wait_for_batch": waited,

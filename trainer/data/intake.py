@@ -93,7 +93,9 @@ def read(ctx: Context, item: BatchItem, file: bytes) -> AcceptedWork | None:
     """
     params, vocabulary = ctx.network.params, ctx.learner.vocabulary
     work = read_work(item, file, params, vocabulary=vocabulary, decode=ctx.decode)
-    return work if work is None or item.replayed else ctx.regrader.regrade(item, work)
+    if work is not None and not item.replayed:
+        work = ctx.regrader.regrade(item, work)
+    return None if work is None else ctx.regrader.count_answers(item, work)
 
 
 async def fetch(ctx: Context, order: BatchOrder) -> list[AcceptedWork | None]:

@@ -2,6 +2,7 @@
 
 A single validator has accepted such work, and it might collude with the worker
 (docs/decisions/034-rewards-are-recomputed.md). A file is regraded while others are still being downloaded.
+Answers are looked up in all work, in a sample, because a run without answers cannot learn.
 """
 
 import threading
@@ -14,7 +15,7 @@ from covey.environments.grader import is_explained_by_limit
 from covey.model.prompts import PromptFormat
 from covey.model.text import Tokenizer
 from covey.protocol.api.trainer import BatchItem
-from covey.protocol.ids import PoolId
+from covey.protocol.ids import GroupId, PoolId
 from covey.protocol.params import GradingParams
 from covey.protocol.seeding import SlotDomain
 from covey.runtime.log import get_logger
@@ -50,24 +51,9 @@ class Regrader:
         Returns None, with a log line, if a row's prompt or seed is not its slot's, or if its end is not allowed. Also
         returns None if a grading limit may explain a reward that differs.
         """
-        domain = SlotDomain(
-            beacon=item.record_hash,
-            pool=self.pool,
-            policy_version=item.policy_version,
-            node=item.node,
-            task=item.task,
-        )
-        rows = work.rollouts
-        groups = len({row.group for row in rows})
+        domain, rows = self._build_domain(item), work.rollouts
         with self._turn:
-            prompts = slots.draw_prompts(
-                domain,
-                groups,
-                environment=self.environment,
-                tokenizer=self.tokenizer,
-                format=self.format,
-                longest=self.longest_prompt,
-            )
+            prompts = self._draw_prompts(domain, len({row.group for row in rows}))
             rejection = slots.find_wrong_slot(rows, domain, prompts) or slots.find_false_end(
                 rows, ends=self.ends, limit=self.limit, vocabulary=self.vocabulary
             )
@@ -90,3 +76,36 @@ class Regrader:
             )
         graded = tuple(replace(row, reward=reward) for row, reward in zip(rows, rewards, strict=True))
         return replace(work, rollouts=graded, regraded=wrong)
+
+    def count_answers(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork:
+        """Return `work` with the number of finished completions of its first group, and of those without an answer.
+
+        One group is enough for a share, and takes at most milliseconds: one prompt is drawn, and nothing is graded.
+        """
+        rows = [row for row in work.rollouts if row.group == 0 and row.finished]
+        if not rows:
+            return work
+        with self._turn:
+            prompts = self._draw_prompts(self._build_domain(item), 1)
+            replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer, ends=self.ends)
+            unanswered = sum(not self.environment.has_answer(reply) for reply in replies)
+        return replace(work, looked_up=len(rows), unanswered=unanswered)
+
+    def _build_domain(self, item: BatchItem) -> SlotDomain:
+        return SlotDomain(
+            beacon=item.record_hash,
+            pool=self.pool,
+            policy_version=item.policy_version,
+            node=item.node,
+            task=item.task,
+        )
+
+    def _draw_prompts(self, domain: SlotDomain, groups: int) -> dict[GroupId, slots.DrawnPrompt]:
+        return slots.draw_prompts(
+            domain,
+            groups,
+            environment=self.environment,
+            tokenizer=self.tokenizer,
+            format=self.format,
+            longest=self.longest_prompt,
+        )

@@ -17,6 +17,10 @@ class AcceptedWork:
     rollouts: tuple[Rollout, ...]
     regraded: int = 0
     """Number of rollouts whose claimed reward the trainer replaced by its own."""
+    looked_up: int = 0
+    """Number of finished completions in which the trainer has looked for an answer."""
+    unanswered: int = 0
+    """Number of these that contain no extractable answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,8 @@ Sink = Callable[[str, int, Values], None]
 
 SHOWN = (
     ("reward", "reward/mean", ".3f"),
+    ("live", "batch/live_share", ".0%"),
+    ("truncated", "batch/truncated_share", ".0%"),
     ("entropy", "policy/entropy", ".3f"),
     ("outside", "policy/outside_clip", ".4f"),
     ("norm", "optim/grad_norm", ".3g"),
@@ -47,7 +49,7 @@ def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
         def show(event: str, step: int, values: Values) -> None:
             if event == "policy":
                 progress.update(bar, completed=step, description=f"policy {step} published")
-            elif event != "alarm":  # alarms are in the log
+            elif event in ("update", "evaluation"):  # alarms and pauses are in the log
                 console.print(format_line(event, step, values), highlight=False, markup=False)
 
         yield show

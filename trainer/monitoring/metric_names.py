@@ -7,6 +7,8 @@ from collections.abc import Mapping
 METRICS: Mapping[str, Mapping[str, str]] = {
     "update": {
         "reward/mean": "Mean reward of the batch's rollouts.",
+        "reward/task_std": "Standard deviation of the task component of the reward over the batch's rollouts. 0 if all "
+        "earn the same.",
         "reward/task": "Mean of the task component of the reward, before the length penalty.",
         "reward/length_penalty": "Mean length penalty that was subtracted from the reward.",
         "policy/loss": "Mean loss of the updates.",
@@ -32,6 +34,8 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "groups are not included.",
         "batch/completion_tokens": "Mean length of a completion, in tokens.",
         "batch/truncated_share": "Share of completions that were cut at the token limit.",
+        "batch/unanswered_share": "Share of the finished completions that contain no extractable answer, in a sample: "
+        "the first group of each submission.",
         "batch/live_share": "Share of rollouts with a nonzero advantage.",
         "batch/left_out": "Number of submissions that were skipped because they could not be trained on.",
         "batch/regraded": "Number of rollouts without a replay whose claimed reward differs from the trainer's "
@@ -63,8 +67,14 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "n": "Number of completions that the mean reward is computed from.",
     },
     "alarm": {
-        "sign": "Name of the metric of kind `update` that raised the alarm.",
-        "value": "Newest median of this metric.",
-        "limit": "Threshold that the median has crossed.",
+        "sign": "Name of the metric of kind `update` that raised the alarm of a collapse, or sign that the run cannot "
+        "learn: `truncated`, `no_answer`, `constant_reward`, `no_live_group` or `zero_gradient`.",
+        "value": "Newest median of this metric or, for a sign that the run cannot learn, its mean over the newest "
+        "steps.",
+        "limit": "Threshold that the value has crossed.",
+        "advice": "What to change, with the name of the setting. Absent if the alarm is that of a collapse.",
+    },
+    "pause": {
+        "dead_steps": "Number of consecutive dead steps after which the trainer had new tasks paused.",
     },
 }

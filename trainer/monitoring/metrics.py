@@ -6,37 +6,71 @@ TensorBoard) receive each new line after it is written. The file is authoritativ
 
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from covey.errors import OperatorError
+from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append, read_lines
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import get_logger
 from trainer.config import AlarmSettings
 from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, find_new_alarms
+from trainer.monitoring.learning import Update, count_dead, find_new_signs, find_signs
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
 """Function that receives event, step and values of a line after it is written."""
 
-LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
+LOGGED = (
+    "reward/mean",
+    "batch/live_share",
+    "batch/truncated_share",
+    "policy/entropy",
+    "policy/outside_clip",
+    "optim/grad_norm",
+    "trainer/idle_ratio",
+)
 """Metrics of an update that `log_line` logs."""
 
 
 class TrainingMetrics:
     """The metrics file and its sinks. Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
 
-    def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        alarms: AlarmSettings | None = None,
+        stop_when_dead: int = 0,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        """Open the file. After `stop_when_dead` dead steps in a row a pause is due. 0 means never."""
         self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
+        self._stop_when_dead = stop_when_dead
         self._recording = threading.Lock()  # updates and publications are recorded concurrently
         path.touch()
         lines = [json.loads(line) for line in read_lines(path)]
         self._seen = {(line["event"], line["step"], line.get("sign")) for line in lines}
         self._series: dict[str, list[float]] = {sign: [] for sign in SIGNS}
+        self._updates: deque[Update] = deque(maxlen=self._alarms.steps + 1)
+        self._dead: deque[Update] = deque(maxlen=stop_when_dead)
+        """Newest updates since the last pause."""
         for line in lines:
             self._extend_series(line["event"], line)
+            self._extend_updates(line["event"], line)
+
+    @property
+    def signs(self) -> tuple[LearningSign, ...]:
+        """Signs that the run cannot learn, at the newest step."""
+        return tuple(LearningSign(alarm.sign) for alarm in find_signs(list(self._updates), self._alarms))
+
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether the newest `stop_when_dead` steps are dead, and tasks were not paused since the first of them."""
+        return 0 < self._stop_when_dead == count_dead(self._dead)
 
     def has(self, event: str, step: int) -> bool:
         """Return whether the file has a line for this event and step. It may come from an earlier process."""
@@ -46,27 +80,42 @@ class TrainingMetrics:
         """Append a line, unless the file has one for this event and step. Work repeated after a crash therefore counts
         once.
 
-        An update is compared with earlier ones. Each new sign of collapse adds an "alarm" line before the update's
-        line.
+        An update is compared with earlier ones. Each new sign of collapse, and each new sign that the run cannot learn,
+        adds an "alarm" line before the update's line.
         """
         with self._recording:
             if not self.has(event, step):
                 self._write(event, step, values)
 
     def _write(self, event: str, step: int, values: Values) -> None:
-        lines = [(event, values)]
+        alarms: list[tuple[str, Values]] = []
         if self._extend_series(event, values):
-            lines[:0] = [("alarm", asdict(alarm)) for alarm in find_new_alarms(self._series, self._alarms)]
-        new = [line for line in lines if (line[0], step, line[1].get("sign")) not in self._seen]
-        texts = [json.dumps({"event": name, "step": step, **each}, allow_nan=False) + "\n" for name, each in new]
+            found = find_new_alarms(self._series, self._alarms)
+            alarms += [("early sign of collapse", asdict(alarm)) for alarm in found]
+        if self._extend_updates(event, values):
+            for alarm in find_new_signs(list(self._updates), self._alarms):
+                sign = LearningSign(alarm.sign)
+                alarms.append((sign.sentence, {**asdict(alarm), "sign": sign.value, "advice": sign.advice}))
+        new = [(text, each) for text, each in alarms if ("alarm", step, each["sign"]) not in self._seen]
+        lines = [*(("alarm", each) for _, each in new), (event, values)]
+        texts = [json.dumps({"event": name, "step": step, **each}, allow_nan=False) + "\n" for name, each in lines]
         with ExplainFullDisk(self._path.parent, self._path.name):
             append(self._path, "".join(texts).encode())
-        for name, each in new:
+        for text, each in new:
+            get_logger().warning(text, step=step, **each)
+        for name, each in lines:
             self._seen.add((name, step, each.get("sign")))
-            if name == "alarm":
-                get_logger().warning("early sign of collapse", step=step, **each)
             for sink in self._sinks:
                 sink(name, step, each)
+
+    def _extend_updates(self, event: str, values: Values) -> bool:
+        """Add an update to the newest ones, or forget those before a pause. Return whether it is an update."""
+        if event == "pause":
+            self._dead.clear()
+        elif event == "update":
+            self._updates.append(values)
+            self._dead.append(values)
+        return event == "update"
 
     def _extend_series(self, event: str, values: Values) -> bool:
         """Add the values of an event to the series. Return whether they count.

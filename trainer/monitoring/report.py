@@ -1,23 +1,29 @@
 """The metrics of one step, with the names in `metric_names`."""
 
 from collections.abc import Sequence
+from statistics import pstdev
 
 from covey.environments.base import Environment
 from covey.model.prompts import PromptFormat, decode_question
 from covey.model.text import Tokenizer
 from covey.protocol.ids import Step
 from trainer.algorithm.learner import UpdateMetrics
-from trainer.data.samples import Sample
+from trainer.data.samples import AcceptedWork, Sample
+
+DIGITS = 9
+"""Number of decimal places to which a reward's task component is rounded before rewards are compared."""
 
 
 def build_report(
-    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int, regraded: int
+    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, works: Sequence[AcceptedWork | None]
 ) -> dict[str, float]:
     """Return the metrics of a step, with the names in `METRICS`.
 
     They are means over its samples, or over its updates that have samples. The gradient norm, and any metric that is
-    called a maximum, is the maximum over the updates.
+    called a maximum, is the maximum over the updates. `works` is the batch, with None for each skipped submission.
     """
+    kept = [work for work in works if work is not None]
+    looked_up = sum(work.looked_up for work in kept)
     taught = [update for update in updates if update.trained_tokens]
     count, rounds = max(1, len(samples)), max(1, len(taught))
     staleness = [step - sample.policy_version for sample in samples]
@@ -42,10 +48,11 @@ def build_report(
         "batch/tokens": sum(u.tokens for u in updates),
         "batch/samples": len(samples),
         "batch/truncated_share": sum(not s.finished for s in samples) / count,
+        "batch/unanswered_share": sum(work.unanswered for work in kept) / max(1, looked_up),
         "batch/live_share": sum(s.advantage != 0 for s in samples) / count,
         "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
-        "batch/left_out": left_out,
-        "batch/regraded": regraded,
+        "batch/left_out": len(works) - len(kept),
+        "batch/regraded": sum(work.regraded for work in kept),
     }
 
 
@@ -58,8 +65,10 @@ def split_rewards(
     """
     texts = {s.prompt: decode_question(tokenizer, s.prompt, format=format) for s in samples}
     costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
+    earned = [round(s.reward + cost, DIGITS) for s, cost in zip(samples, costs, strict=True)]
     count = max(1, len(samples))
     return {
-        "reward/task": sum(s.reward + cost for s, cost in zip(samples, costs, strict=True)) / count,
+        "reward/task": sum(earned) / count,
+        "reward/task_std": pstdev(earned) if earned else 0.0,
         "reward/length_penalty": sum(costs) / count,
     }

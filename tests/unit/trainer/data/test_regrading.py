@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from covey.environments.base import Grade, Reply
+from covey.environments.base import EnvironmentSpec, Grade, Reply
 from covey.environments.registry import DEMO, load
+from covey.protocol.ids import Step
 from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import open_grading
@@ -121,6 +122,39 @@ def test_regrade__sandboxed_grader__is_called_once_per_task(build_harness: Build
     assert regraded.rollouts == tuple(rows)
     assert regraded.regraded == sum(one.reward != other.reward for one, other in zip(rows, claimed, strict=True)) > 0
     assert asked == [len(rows)]
+
+
+def test_count_answers__first_group__finished_completions_without_an_answer(build_harness: Build) -> None:
+    """No completion of the shipped model has a box, and none that is finished is blank."""
+    harness = build_harness(steps=0)
+    harness.run()
+    order = asyncio.run(harness.coordinator.claim_batch(0, wait_seconds=0))
+    rows = decode(harness.coordinator.files[order.items[0].work_key], harness.params.build_budget())
+    rows = [replace(row, finished=row.finished and row.sibling > 0) for row in rows]
+    finished = sum(row.finished for row in rows if row.group == 0)
+    work = AcceptedWork(task=order.items[0].task, policy_version=Step(0), replayed=True, rollouts=tuple(rows))
+    boxed = EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "extraction": "last_boxed"})
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        regrader = harness.build(thread, asyncio.Event()).regrader
+        counted = regrader.count_answers(order.items[0], work)
+        unboxed = replace(regrader, environment=load(boxed)).count_answers(order.items[0], work)
+    assert (counted.looked_up, counted.unanswered) == (finished, 0)
+    assert (unboxed.looked_up, unboxed.unanswered) == (finished, finished)
+    assert finished > 3
+    assert counted.rollouts == unboxed.rollouts == work.rollouts
+
+
+def test_count_answers__nothing_finished__draws_no_prompt(build_harness: Build) -> None:
+    harness = build_harness(steps=0)
+    harness.run()
+    order = asyncio.run(harness.coordinator.claim_batch(0, wait_seconds=0))
+    rows = decode(harness.coordinator.files[order.items[0].work_key], harness.params.build_budget())
+    cut = tuple(replace(row, finished=False) for row in rows)
+    work = AcceptedWork(task=order.items[0].task, policy_version=Step(0), replayed=True, rollouts=cut)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        regrader = harness.build(thread, asyncio.Event()).regrader
+        unused: Any = None
+        assert replace(regrader, environment=unused).count_answers(order.items[0], work) == work
 
 
 def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_harness: Build) -> None:

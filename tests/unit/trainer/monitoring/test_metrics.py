@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from covey.errors import OperatorError
+from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append
 from trainer.config import AlarmSettings
 from trainer.monitoring.metrics import TrainingMetrics, log_line, open_tensorboard
@@ -179,3 +180,59 @@ def test_open_tensorboard__not_installed__names_the_extra(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
     with pytest.raises(OperatorError, match=r"no_tensorboard: .*Install covey\[tensorboard\]"):
         open_tensorboard(tmp_path)
+
+
+def build_step(live: float = 0.5, norm: float = 0.1, cut: float = 0.0) -> dict[str, float]:
+    return {"batch/live_share": live, "optim/grad_norm": norm, "batch/truncated_share": cut}
+
+
+DEAD, ALIVE = build_step(live=0.0, norm=0.0), build_step()
+FEW = AlarmSettings(steps=2)
+
+
+def test_record__run_that_cannot_learn__is_one_line_per_sign_with_advice_and_one_warning(tmp_path: Path) -> None:
+    metrics = TrainingMetrics(tmp_path / "metrics.jsonl", alarms=FEW)
+    with capture_logs() as logs:
+        for step in range(4):
+            metrics.record("update", step, build_step(live=0.0, cut=0.75))
+    lines = [line for line in read(tmp_path / "metrics.jsonl") if line["event"] == "alarm"]
+    assert [(line["step"], line["sign"], line["value"], line["limit"]) for line in lines] == [
+        (1, "truncated", 0.75, 0.5), (1, "no_live_group", 0.0, 0.0),
+    ]  # fmt: skip
+    assert "max_completion_tokens" in lines[0]["advice"]
+    assert [(log["event"], log["sign"]) for log in logs] == [
+        ("most completions are cut at the token limit", "truncated"),
+        ("no group has rewards that differ", "no_live_group"),
+    ]
+    assert metrics.signs == (LearningSign.TRUNCATED, LearningSign.NO_LIVE_GROUP)
+
+
+@pytest.mark.parametrize("restart", range(8))
+def test_record__pause_after_dead_steps__is_due_again_only_after_as_many_others(tmp_path: Path, restart: int) -> None:
+    """Steps 2 to 4 are dead, so a pause is due after step 4. It is recorded, and due again after step 7."""
+    path, due = tmp_path / "metrics.jsonl", []
+    metrics = TrainingMetrics(path, alarms=FEW, stop_when_dead=3)
+    for step, update in enumerate([DEAD, ALIVE, *[DEAD] * 6]):
+        if step == restart:
+            metrics = TrainingMetrics(path, alarms=FEW, stop_when_dead=3)
+        metrics.record("update", step, update)
+        if metrics.is_pause_due:
+            due.append(step)
+            metrics.record("pause", step, {"dead_steps": 3})
+        assert not metrics.is_pause_due
+    assert due == [4, 7]
+
+
+def test_is_pause_due__no_bound__never(tmp_path: Path) -> None:
+    metrics = TrainingMetrics(tmp_path / "metrics.jsonl", stop_when_dead=0)
+    for step in range(30):
+        metrics.record("update", step, DEAD)
+        assert not metrics.is_pause_due
+
+
+def test_is_pause_due__pause_was_not_recorded__stays_due_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = TrainingMetrics(path, stop_when_dead=2)
+    for step in range(2):
+        metrics.record("update", step, DEAD)
+    assert TrainingMetrics(path, stop_when_dead=2).is_pause_due
