@@ -9,7 +9,7 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import epoch_closing, judging, retention, settlement, tasks
+from coordinator.domain import epoch_closing, judging, pausing, retention, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.json_rpc import Block
 from covey.chain.outbox import IntentState
@@ -40,11 +40,12 @@ def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
 
 
 def assign_tasks(ctx: Context) -> None:
-    """Lease pending tasks to waiting nodes, until there are no more of either."""
+    """Lease pending tasks to waiting nodes, until there are no more of either. None is leased during a pause."""
     count = tasks.MOST_AT_ONCE
     while count == tasks.MOST_AT_ONCE:
         with ctx.database.read() as repository:
-            if not repository.has_waiting(ctx.clock()) or not repository.has_pending():
+            is_idle = not repository.has_waiting(ctx.clock()) or not repository.has_pending()
+            if is_idle or pausing.is_paused(repository):
                 return
         with ctx.database.write() as repository:
             count = tasks.assign_tasks(repository, ctx.params, now=ctx.clock())

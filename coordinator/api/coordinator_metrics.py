@@ -9,6 +9,8 @@ from prometheus_client.core import Metric
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
+from coordinator.domain import pausing
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.verdict import Reason
 from covey.runtime.prometheus import ReadOnRequest, build_counter, build_gauge, build_registry, render
 
@@ -74,3 +76,9 @@ def _read_work(ctx: Context, rows: Repository) -> Iterator[Metric]:
     latest = rows.get_latest_step()
     step = -1 if latest is None else latest.number
     yield build_gauge("covey_step", "Newest policy on chain. -1 before the first.", step)
+    signs = pausing.list_signs(rows)
+    alarms = {sign.value: float(sign in signs) for sign in LearningSign}
+    yield build_gauge(
+        "covey_alarm", "1 while the trainer reports this sign that it cannot learn.", alarms, label="sign"
+    )
+    yield build_gauge("covey_paused", "1 while no new tasks are assigned.", float(pausing.is_paused(rows)))

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from coordinator.context import Context
 from coordinator.db.models import EpochRow, StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, epoch_closing, scheduling
+from coordinator.domain import canary_scores, epoch_closing, pausing, scheduling
 from coordinator.domain.scheduling import Groups
 from coordinator.domain.steps import get_oldest_version
-from covey.protocol.api.public import EpochView, NodeView, StatusView, StepView
+from covey.protocol.api.public import EpochView, NodeView, PauseView, StatusView, StepView
 from covey.protocol.ids import Address, Hash, Step
 from covey.protocol.status import StepState
 from covey.protocol.verdict import Reason
@@ -29,6 +29,7 @@ def build_status(ctx: Context, repository: Repository) -> StatusView:
     """Return what `/v1/status` shows."""
     steps, latest = repository.list_steps(), repository.get_latest_step()
     blocks, epochs = repository.list_blocks(), repository.list_epochs()
+    pause = pausing.find_pause(repository)
     return StatusView(
         pool=ctx.ledger.pool,
         time=int(ctx.clock()),
@@ -48,6 +49,8 @@ def build_status(ctx: Context, repository: Repository) -> StatusView:
         },
         validators=dict(canary_scores.count_scores(repository)),
         epochs=tuple(_describe_epoch(epoch) for epoch in epochs if not epoch_closing.is_closing(epoch)),
+        signs=pausing.list_signs(repository),
+        pause=None if pause is None else PauseView(since=pause.since, reason=pause.reason),
     )
 
 

@@ -1,4 +1,4 @@
-"""The route of the trainer: the batch of a step."""
+"""Routes of the trainer: the batch of a step, and the report whether the run can learn."""
 
 from fastapi import APIRouter
 
@@ -8,10 +8,11 @@ from coordinator.api.long_poll import wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
 from coordinator.db.repository import Repository
-from coordinator.domain import steps
-from covey.protocol.api.trainer import BatchItem, BatchOrder, BatchRequest
+from coordinator.domain import pausing, steps
+from covey.protocol.api.trainer import BatchItem, BatchOrder, BatchRequest, LearningReport
 from covey.protocol.ids import Address, Hash, Step, TaskId
 from covey.protocol.status import StepState
+from covey.runtime.log import get_logger
 
 router = APIRouter(prefix="/v1", tags=["trainer"], responses=SIGNED)
 
@@ -27,6 +28,17 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
         return await ctx.database.look(lambda rows: find_batch(ctx, rows, body.step))
 
     return await wait_for(state.changes.signal, body.wait_seconds, open_and_find)
+
+
+@router.post("/learning", status_code=204)
+async def report_learning(state: State, _: Trainer, body: LearningReport) -> None:
+    """Note the signs that the run cannot learn, and pause new tasks if the trainer asks for it."""
+    ctx = state.ctx
+    is_new = await ctx.database.run(
+        lambda rows: pausing.record_report(rows, steps=body.steps, signs=body.signs, pause=body.pause, now=ctx.clock())
+    )
+    if is_new:
+        get_logger().error("new tasks are paused, because the run cannot learn", steps=body.steps, signs=body.signs)
 
 
 def find_batch(ctx: Context, repository: Repository, step: int) -> BatchOrder | None:

@@ -9,7 +9,7 @@ from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.long_poll import call_when_gone
 from coordinator.context import Context
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, stakes, tasks
+from coordinator.domain import nodes, pausing, stakes, tasks
 from coordinator.domain.presence import Sign
 from coordinator.domain.stakes import Stake
 from coordinator.domain.tasks import Ask
@@ -54,7 +54,8 @@ async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
 async def claim_task(request: Request, state: State, node: Node, body: ClaimRequest) -> TaskOrder | None:
     """Long-poll for a lease. The answer is null if there is none.
 
-    Raises ProtocolError "suspended", "stake_too_low" or "another_instance" if the node is not served.
+    Raises ProtocolError "suspended", "stake_too_low" or "another_instance" if the node is not served, and "pool_paused"
+    at the end of the poll while no new tasks are assigned.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait_seconds
@@ -75,6 +76,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
                 get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
                 return order
             has_lease = False
+    await state.ctx.database.look(pausing.require_running)
     return None
 
 

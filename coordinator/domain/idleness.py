@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coordinator.db.models import NodeRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes
+from coordinator.domain import nodes, pausing
 from coordinator.domain.stakes import get_stake, require_stake
 from coordinator.domain.steps import get_oldest_version
 from covey.chain.structs import PoolTerms
@@ -78,6 +78,9 @@ def _explain_pool(repository: Repository) -> Idleness | None:
         return Idleness("ended", f"The pool ended in block {repository.get_fact('ended')}.")
     if repository.get_latest_step() is None:
         return Idleness("no_policy", "The trainer has not published the first policy yet.")
+    pause = pausing.find_pause(repository)
+    if pause is not None:
+        return Idleness("paused", f"The pool is paused: {pause.reason}.")
     return None
 
 

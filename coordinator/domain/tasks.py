@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, presence, scheduling
+from coordinator.domain import nodes, pausing, presence, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Address, LeaseId, TaskId
@@ -28,9 +28,9 @@ COLLECT_SECONDS = 5.0
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
     """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
 
-    Returns how many, at most `limit`. Called by Celery only.
+    Returns how many, at most `limit`, and 0 while new tasks are paused. Called by Celery only.
     """
-    latest = repository.get_latest_step()
+    latest = None if pausing.is_paused(repository) else repository.get_latest_step()
     waiting = [] if latest is None else repository.list_candidates(now, limit=limit)
     if latest is None or not waiting:
         return 0

@@ -17,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
+from covey.protocol.api.operator import PauseRequest
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
-from covey.protocol.api.trainer import BatchOrder, BatchRequest
+from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (
     CommitRequest,
     HardCase,
@@ -42,6 +43,7 @@ from covey.protocol.api.worker import (
 )
 from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.messages import Receipt
 from covey.protocol.status import SubmissionState
 from covey.runtime.urls import hide_secrets
@@ -228,6 +230,16 @@ class CoordinatorClient:
         """Wait at most `wait_seconds` for the batch of a step. Returns None if it is not ready."""
         body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
         return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
+
+    async def report_learning(self, *, steps: int, signs: Sequence[LearningSign], pause: bool) -> None:
+        """Report the signs that the run cannot learn after `steps` steps, and whether new tasks are to be paused."""
+        await self._post("/v1/learning", _dump(LearningReport(steps=steps, signs=tuple(signs), pause=pause)))
+
+    # -- the operator
+
+    async def set_paused(self, is_paused: bool) -> None:
+        """Pause new tasks, or assign them again. Raises ProtocolError("not_the_operator")."""
+        await self._post("/v1/pause", _dump(PauseRequest(is_paused=is_paused)))
 
     # -- objects by link
 

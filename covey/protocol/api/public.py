@@ -8,6 +8,7 @@ from pydantic import Field
 
 from covey.protocol.api.common import AddressText, Body, HashText, ReceiptBody, SignatureText, UInt64, VerdictBody, Word
 from covey.protocol.ids import PoolId, Step, TaskId
+from covey.protocol.learning_signs import LearningSign
 
 
 class Requirements(Body):
@@ -200,6 +201,15 @@ class ReadinessView(Body):
     """Sentences that say what keeps it from serving."""
 
 
+class PauseView(Body):
+    """Why no new tasks are assigned. Example: since=1760000000, reason="the trainer has paused it: ..."."""
+
+    since: UInt64
+    """Unix seconds at which the pause began."""
+    reason: str = Field(max_length=1000)
+    """Part of a sentence that follows "the pool is paused"."""
+
+
 class StatusView(Body):
     """Summary of a pool's state."""
 
@@ -221,3 +231,7 @@ class StatusView(Body):
     validators: dict[str, ValidatorView]
     """All validators that the coordinator has seen, by address."""
     epochs: tuple[EpochView, ...]
+    signs: tuple[LearningSign, ...] = ()
+    """Signs that the run cannot learn, as the trainer reported them after the newest step."""
+    pause: PauseView | None = None
+    """None if tasks are assigned."""

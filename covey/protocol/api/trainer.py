@@ -1,7 +1,10 @@
-"""Bodies of the routes that the trainer calls, which serve the batch of a step."""
+"""Bodies of the routes that the trainer calls: the batch of a step, and whether the run can learn."""
+
+from pydantic import Field
 
 from covey.protocol.api.common import AddressText, Body, HashText, UInt64, WaitRequest
 from covey.protocol.ids import Step, TaskId
+from covey.protocol.learning_signs import LearningSign
 
 
 class BatchRequest(WaitRequest):
@@ -33,3 +36,14 @@ class BatchOrder(Body):
 
     step: Step
     items: tuple[BatchItem, ...]
+
+
+class LearningReport(Body):
+    """Whether the run can learn, after each step. Example: steps=24, signs=("no_live_group",), pause=False."""
+
+    steps: UInt64
+    """Number of steps that are trained."""
+    signs: tuple[LearningSign, ...] = Field(max_length=len(LearningSign))
+    """Signs that the run cannot learn, at the newest step."""
+    pause: bool
+    """Whether new tasks are to be paused. A report that is repeated after the operator has resumed pauses nothing."""

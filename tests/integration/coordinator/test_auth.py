@@ -11,6 +11,7 @@ from covey.chain import abi_codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.secp256k1 import hash_personal
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address
@@ -227,6 +228,27 @@ async def test_batches__who_is_not_the_trainer__is_refused(harness: CoordinatorH
     assert (caught.value.code, caught.value.status) == ("not_the_trainer", 403)
 
 
+@pytest.mark.parametrize("who", ["node", "validator-0", "operator", "stranger"])
+async def test_learning__who_is_not_the_trainer__is_refused(harness: CoordinatorHarness, who: str):
+    async with harness.client(who) as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.report_learning(steps=20, signs=[LearningSign.NO_LIVE_GROUP], pause=True)
+        assert (await client.get_status()).pause is None
+    assert (caught.value.code, caught.value.status) == ("not_the_trainer", 403)
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+@pytest.mark.parametrize("who", ["node", "validator-0", "trainer", "stranger"])
+async def test_pause__who_is_not_the_operator__is_refused(harness: CoordinatorHarness, who: str, is_paused: bool):
+    async with harness.client("operator") as operator:
+        await operator.set_paused(not is_paused)
+    async with harness.client(who) as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.set_paused(is_paused)
+        assert ((await client.get_status()).pause is None) == is_paused
+    assert (caught.value.code, caught.value.status) == ("not_the_operator", 403)
+
+
 # -- what is no request at all
 
 
@@ -251,6 +273,22 @@ async def test_body__of_another_schema__is_refused(harness: CoordinatorHarness, 
     async with harness.client("node") as client:
         await client.register()
     assert await code_of(harness, path, body, harness.sign("node", body, path=path)) == (422, "bad_body")
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "body"),
+    [
+        ("trainer", "/v1/learning", b'{"steps":20,"signs":["<b>rich</b>"],"pause":true}'),
+        ("trainer", "/v1/learning", b'{"steps":20,"signs":[%s],"pause":true}' % b",".join([b'"truncated"'] * 6)),
+        ("trainer", "/v1/learning", b'{"steps":9223372036854775808,"signs":[],"pause":true}'),
+        ("operator", "/v1/pause", b'{"is_paused":true,"reason":"x"}'),
+        ("operator", "/v1/pause", b"{}"),
+    ],
+)
+async def test_body__of_trainer_or_operator_with_another_schema__is_refused(
+    harness: CoordinatorHarness, who: str, path: str, body: bytes
+):
+    assert await code_of(harness, path, body, harness.sign(who, body, path=path)) == (422, "bad_body")
 
 
 async def test_body__declared_too_large__is_refused_unread(harness: CoordinatorHarness):

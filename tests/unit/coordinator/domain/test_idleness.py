@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.domain import idleness, nodes, tasks
+from coordinator.domain import idleness, nodes, pausing, tasks
 from coordinator.domain.idleness import Health
+from coordinator.domain.pausing import PausedBy
 from covey.protocol.ids import PoolId
 from covey.protocol.status import TaskState
 from tests.fakes.pool import POOL, FakePool, make_address, make_terms
@@ -42,12 +43,18 @@ def take_all(pool: FakePool) -> None:
     pool.wait("a")
 
 
+def pause(pool: FakePool) -> None:
+    with pool.database.write() as rows:
+        pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=True, now=pool.now)
+
+
 REASONS: list[tuple[str, Callable[[FakePool], None], str]] = [
     ("next", lambda pool: None, "It gets the next task."),
     ("suspended", change(suspended="rejected"), "It is suspended: rejected."),
     ("removed", change(removed=True), "Its contributor has removed it."),
     ("stake_too_low", lower_stake, "has staked 1, of which cases lock 0"),
     ("ended", end, "The pool ended in block 9."),
+    ("paused", pause, "The pool is paused: its operator has paused it."),
     ("cooldown", change(cooldown_until=1023.0), "It pauses for 23 s"),
     ("not_asking", change(waiting_until=0.0, seen_at=993.0), "was last heard 7 s ago"),
     ("full", change(free_slots=0), "It holds 0 leases and has room for 0."),

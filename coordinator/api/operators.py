@@ -1,0 +1,23 @@
+"""The route of the operator: pause new tasks, and assign them again."""
+
+from fastapi import APIRouter
+
+from coordinator.api.auth import Ctx, Operator
+from coordinator.api.documented_answers import SIGNED
+from coordinator.domain import pausing
+from coordinator.domain.pausing import PausedBy
+from covey.protocol.api.operator import PauseRequest
+from covey.runtime.log import get_logger
+
+router = APIRouter(prefix="/v1", tags=["operator"], responses=SIGNED)
+
+
+@router.post("/pause", status_code=204)
+async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
+    """Pause new tasks, or assign them again. Work that is leased, submitted or accepted goes on in any case."""
+    is_new = await ctx.database.run(
+        lambda rows: pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=body.is_paused, now=ctx.clock())
+    )
+    if is_new:
+        get_logger().warning("new tasks are paused" if body.is_paused else "new tasks go on", operator=operator)
+        ctx.kicker.kick("assign_tasks")
