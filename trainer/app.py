@@ -83,7 +83,9 @@ def build(
         config, network, learner, tokenizer, checkpoints=checkpoints, exports=exports, source=Path(source)
     )
     step = resumed.step
-    metrics = TrainingMetrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
+    metrics = TrainingMetrics(
+        config.home / "metrics.jsonl", alarms=config.alarms, stop_when_dead=config.stop_when_dead, sinks=sinks
+    )
     evaluator = build_evaluator(config, network, grade=grade)
     if config.evaluation_every:
         with explain_evaluation():

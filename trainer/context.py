@@ -61,6 +61,8 @@ class TrainingProgress:
     """Work of the next batch by task. None marks a skipped submission."""
     fruitless: int = 0
     """Number of consecutive requests for the next batch that brought no new file."""
+    reported: Step | None = None
+    """Step of the newest report to the coordinator whether the run can learn. None: this process has sent none."""
     unreadable: set[Step] = field(default_factory=set)
     """Steps of kept policies that are damaged. Their work is skipped unless it was replayed."""
 

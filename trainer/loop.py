@@ -49,6 +49,7 @@ async def cycle(ctx: Context) -> CycleResult:
     evaluate(ctx)
     if is_finished(progress.step, ctx.config.steps):
         return await finish(ctx)
+    await report_learning(ctx)
     if is_ahead(progress.step, progress.unpublished, max_staleness=ctx.network.params.max_staleness):
         return CycleResult.IDLE
     order = await or_stop(ctx.stop, claim(ctx))
@@ -58,6 +59,33 @@ async def cycle(ctx: Context) -> CycleResult:
     waited = ctx.timer() - progress.waiting_since
     await asyncio.to_thread(learn, ctx, works, waited)
     return CycleResult.DONE
+
+
+async def report_learning(ctx: Context) -> None:
+    """Report after each step whether the run can learn. Ask for a pause of new tasks if it has been dead for long.
+
+    The pause is recorded once the coordinator has it. A repeated request, after a crash in between, pauses nothing that
+    the operator has resumed.
+    """
+    progress, metrics = ctx.progress, ctx.metrics
+    if progress.reported == progress.step:
+        return
+    is_due, signs = metrics.is_pause_due, metrics.signs
+    try:
+        await ctx.network.coordinator.report_learning(steps=progress.step, signs=signs, pause=is_due)
+    except ProtocolError as error:  # training does not depend on it
+        get_logger().warning("alarms are not reported", code=error.code, message=error.message)
+        is_due = False
+    progress.reported = progress.step
+    if is_due:
+        dead_steps = ctx.config.stop_when_dead
+        metrics.record("pause", progress.step - 1, {"dead_steps": dead_steps})
+        get_logger().error(
+            "new tasks are paused, because the run cannot learn",
+            dead_steps=dead_steps,
+            advice=[sign.advice for sign in signs],
+            resume="covey pool resume FOLDER",
+        )
 
 
 async def publish(ctx: Context) -> CycleResult:

@@ -6,7 +6,7 @@ builds a trainer on its disk and runs it to the end; a second `run` continues fr
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from covey.network.entry import Network, get_spec, load_environment
 from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.submission_file import codec
@@ -122,6 +123,8 @@ class Coordinator:
     forge: Callable[[Rollout], Rollout] = lambda row: row
     files: dict[str, bytes] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
+    reports: list[tuple[int, tuple[LearningSign, ...], bool]] = field(default_factory=list)
+    """Arguments of each `report_learning`: steps, signs, pause."""
     made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
     """Rollouts that exist already, also from other harnesses, because they depend only on policy and task."""
 
@@ -145,6 +148,9 @@ class Coordinator:
                 )
             )  # fmt: skip
         return BatchOrder(step=step, items=tuple(items))
+
+    async def report_learning(self, *, steps: int, signs: Sequence[LearningSign], pause: bool) -> None:
+        self.reports.append((steps, tuple(signs), pause))
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return self.files[url]

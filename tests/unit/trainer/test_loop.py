@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from structlog.testing import capture_logs
 
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.errors import OperatorError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash, Step
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
@@ -77,6 +80,8 @@ def test_cycle__update_event__describes_the_batch(build_harness: Build) -> None:
     assert update["trainer/idle_ratio"] == pytest.approx(parts[0] / sum(parts))
     assert update["reward/task"] == update["reward/mean"]
     assert update["reward/length_penalty"] == 0
+    assert update["reward/task_std"] == pytest.approx(statistics.pstdev(row.reward for row in rows))
+    assert update["batch/unanswered_share"] == 0
     assert update["perf/mfu"] == pytest.approx(update["perf/flops"] / (parts[1] * 1e12))
     assert 0 < update["perf/mfu"] < 1
 
@@ -94,11 +99,46 @@ def test_cycle__work_of_the_previous_policy__shows_in_the_mismatch_but_not_in_th
 
 
 def test_cycle__lines_of_all_events__have_the_metrics_that_the_page_lists(build_harness: Build) -> None:
-    harness = build_harness(steps=1, peak_flops=1e12)
+    harness = build_harness(steps=2, peak_flops=1e12, stop_when_dead=1, alarms={"steps": 1})
+    harness.coordinator.forge = earn_nothing
     harness.run()
     emitted = {line["event"]: set(line) - {"event", "step"} for line in harness.read_metrics()}
-    emitted["alarm"] = {field.name for field in fields(Alarm)}
+    assert emitted["alarm"] > {field.name for field in fields(Alarm)}
     assert emitted == {event: set(meanings) for event, meanings in METRICS.items()}
+
+
+def earn_nothing(row: Rollout) -> Rollout:
+    return replace(row, reward=0.0)
+
+
+def test_cycle__dead_steps__are_reported_with_their_signs_and_ask_once_for_a_pause(build_harness: Build) -> None:
+    """Two steps of three are enough for the signs and for the pause. The last step ends the run and reports nothing."""
+    harness = build_harness(steps=3, stop_when_dead=2, alarms={"steps": 2})
+    harness.coordinator.forge = earn_nothing
+    with capture_logs() as logs:
+        harness.run()
+    signs = (LearningSign.CONSTANT_REWARD, LearningSign.NO_LIVE_GROUP, LearningSign.ZERO_GRADIENT)
+    assert harness.coordinator.reports == [(0, (), False), (1, (), False), (2, signs, True)]
+    pauses = [line for line in harness.read_metrics() if line["event"] == "pause"]
+    assert pauses == [{"event": "pause", "step": 1, "dead_steps": 2}]
+    (paused,) = [log for log in logs if log["event"].startswith("new tasks are paused")]
+    assert paused["resume"] == "covey pool resume FOLDER"
+    assert paused["advice"] == [sign.advice for sign in signs]
+
+
+def test_cycle__coordinator_refuses_the_report__learning_continues_and_no_pause_is_recorded(
+    build_harness: Build,
+) -> None:
+    harness = build_harness(steps=2, stop_when_dead=1)
+    harness.coordinator.forge = earn_nothing
+
+    async def refuse(**_: Any) -> None:
+        raise ProtocolError("not_found", "no such route", status=404)
+
+    harness.coordinator.report_learning = refuse
+    harness.run()
+    events = [line["event"] for line in harness.read_metrics()]
+    assert (events.count("update"), events.count("pause")) == (2, 0)
 
 
 def test_cycle__sinks__receive_the_lines_of_the_file(build_harness: Build) -> None:
