@@ -24,6 +24,7 @@ from covey.cli import (
     policy_commands,
     pool,
     pool_open,
+    pool_pause,
     registry_commands,
     rewards,
     stake,
@@ -71,6 +72,8 @@ app.add_typer(wallet_commands.wallet, name="wallet")
 app.add_typer(model_commands.model, name="model")
 app.add_typer(pool.pool, name="pool")
 pool.pool.command("open")(pool_open.pool_open)
+pool.pool.command("pause")(pool_pause.pool_pause)
+pool.pool.command("resume")(pool_pause.pool_resume)
 app.add_typer(filter_command.tasks, name="tasks")
 filter_command.tasks.command("import")(dataset_commands.tasks_import)
 filter_command.tasks.command("check")(dataset_commands.tasks_check)

@@ -20,6 +20,10 @@ class Record:
 
     rewards: dict[int, float] = field(default_factory=dict)
     """Mean reward on held-out prompts at temperature 1, by step."""
+    live: dict[int, float] = field(default_factory=dict)
+    """Share of the rollouts of a step's batch that are in live groups, by step."""
+    truncated: dict[int, float] = field(default_factory=dict)
+    """Share of the completions of a step's batch that were cut at the token limit, by step."""
     slashed: dict[str, str] = field(default_factory=dict)
     """Hash of the first transaction that slashed each node, by the node's address."""
     claimed: Counter[str] = field(default_factory=Counter)
@@ -54,6 +58,8 @@ def build_summary(
         "steps": max(record.rewards, default=0),
         "seconds": round(seconds, 1),
         "reward": [record.rewards[step] for step in sorted(record.rewards)],
+        "live_share": [record.live[step] for step in sorted(record.live)],
+        "truncated_share": [record.truncated[step] for step in sorted(record.truncated)],
         "accepted": sum(1 for s in submissions if is_accepted(s)),
         "rejected": dict(status.reasons),
         "slashed": dict(record.slashed),
@@ -86,6 +92,7 @@ def list_failures(
         (not unslashed, f"cheats that were not slashed: {', '.join(unslashed)}"),
         (summary["honest_slashed"] == 0, "an honest worker was slashed"),
         (not lost, f"{len(lost)} submissions of honest workers were rejected"),
+        (status.pause is None, f"the pool is paused: {status.pause.reason if status.pause else ''}"),
         (status.settled, "some work was not settled"),
         (summary["claimed"] == summary["cumulative"], "the claimed amount differs from what the ledger owes"),
         (

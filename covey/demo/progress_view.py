@@ -35,6 +35,20 @@ def find_stage(status: StatusView, *, published: int) -> str:
     return "accepted groups are being packed into a batch"
 
 
+def describe_learning(summary: Mapping[str, Any]) -> str:
+    """Describe the rewards, the live rollouts and the truncated completions in one line.
+
+    Example: "reward 0.137 at first, 0.795 at the end; of the last batch 69% in live groups, 0% truncated".
+    """
+    reward, live, truncated = summary["reward"], summary["live_share"], summary["truncated_share"]
+    if not reward or not live:
+        return "no step was trained"
+    return (
+        f"reward {reward[0]:.3f} at first, {reward[-1]:.3f} at the end; "
+        f"of the last batch {live[-1]:.0%} in live groups, {truncated[-1]:.0%} truncated"
+    )
+
+
 def describe_success(summary: Mapping[str, Any]) -> str:
     """Return a sentence about what succeeded, without claiming what did not happen.
 
@@ -102,6 +116,7 @@ class DemoScreen:
         console.rule("published policies on chain")
         for step, record_hash in summary["policies"].items():
             console.print(f"{step:>4}  {record_hash}")
+        console.print(describe_learning(summary))
         console.print(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {summary['processes']} processes")
         for failure in failures:
             console.print(f"[red]FAILED[/red] {failure}")

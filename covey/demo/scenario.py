@@ -107,9 +107,12 @@ class Demo:
         self.network.open()
 
     async def watch(self) -> None:
-        """Poll until the trainer has published and evaluated its last policy."""
+        """Poll until the trainer has published and evaluated its last policy, or has paused the pool."""
         while not self.network.processes.has_ended("trainer"):
-            await self.look()
+            status = await self.look()
+            if status is not None and status.pause is not None:
+                self.screen.say(f"[red]the pool is paused[/red]: {status.pause.reason}")
+                return
             await asyncio.sleep(LOOK_SECONDS)
         await self.look()
 
@@ -126,9 +129,7 @@ class Demo:
         except (TransientError, ProtocolError):
             return None
         for line in self._read_metrics():
-            if line["event"] == "evaluation":
-                self.record.rewards[line["step"]] = line["reward"]
-                self.screen.show_step(line["step"], line["reward"], status)
+            self._note_metrics(line, status)
         for node, row in status.nodes.items():
             if row.suspended:
                 name = self.network.participants.get_name(node)
@@ -136,6 +137,22 @@ class Demo:
         if not status.ended:
             self.screen.show_stage(find_stage(status, published=published), status.step)
         return status
+
+    def _note_metrics(self, line: dict[str, Any], status: StatusView) -> None:
+        """Record a line of the trainer's metrics, and print it if it is an evaluation or an alarm."""
+        step = line["step"]
+        match line["event"]:
+            case "evaluation":
+                self.record.rewards[step] = line["reward"]
+                self.screen.show_step(step, line["reward"], status)
+            case "update":
+                self.record.live[step] = line["batch/live_share"]
+                self.record.truncated[step] = line["batch/truncated_share"]
+            case "alarm":
+                advice = f". {line['advice']}" if "advice" in line else ""
+                self.screen.say(f"[red]alarm[/red] at step {step}: {line['sign']} is {line['value']:.3g}{advice}")
+            case _:
+                pass
 
     def _read_metrics(self) -> list[dict[str, Any]]:
         """Return the complete lines that the trainer has added to its metrics file since the last call."""

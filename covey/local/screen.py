@@ -18,9 +18,11 @@ from covey.local.keeper import KeptProcess
 from covey.local.logs import read_last
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import StatusView
+from covey.protocol.learning_signs import LearningSign
 from covey.protocol.status import SubmissionState
 
 STATUS_SECONDS = 2.0
+PAUSED = "the pool is paused: "
 LAST_LINE = 70
 """Number of characters of a process's last log line that fit into the table."""
 
@@ -33,6 +35,8 @@ class Screen:
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._asked_at = 0.0
         self._step = -1
+        self._alarms: tuple[str, ...] = ()
+        """Lines about alarms and a pause that were printed last."""
         self.status: StatusView | None = None
         """Last status from the coordinator. None before the first one."""
 
@@ -59,12 +63,28 @@ class Screen:
             if self._live is None and self.status is not None and self.status.step > self._step:
                 self._step = self.status.step
                 self.say(describe_status(self.status))
+            self._say_alarms()
         if self._live is not None:
             self._live.update(self._build_table(kept), refresh=True)
 
+    def _say_alarms(self) -> None:
+        """Print alarms and a pause when they begin, and once more when a pause has ended."""
+        if self.status is None:
+            return
+        alarms = describe_alarms(self.status, self._folder)
+        for line in alarms:
+            if line not in self._alarms:
+                self.say(line)
+        if any(line.startswith(PAUSED) for line in self._alarms) and self.status.pause is None:
+            self.say("new tasks go on")
+        self._alarms = alarms
+
     def _build_table(self, kept: Sequence[KeptProcess]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
-        table = Table("process", "state", "pid", "last log line", title=escape(quote(title)), expand=True)
+        caption = escape("\n".join(map(quote, self._alarms))) or None
+        table = Table(
+            "process", "state", "pid", "last log line", title=escape(quote(title)), caption=caption, expand=True
+        )
         for process in kept:
             running = process.running
             pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])
@@ -84,6 +104,18 @@ def describe_status(status: StatusView) -> str:
         f"pool {status.pool}, step {status.step}, submissions: {accepted} accepted, {rejected} rejected, "
         f"{waiting} being judged; nodes: {len(status.nodes)}"
     )
+
+
+def describe_alarms(status: StatusView, folder: Path) -> tuple[str, ...]:
+    """Describe each sign that the run cannot learn on a line with its advice, and a pause on the last line.
+
+    Example: ("the run cannot learn: no group has rewards that differ. Select tasks that ...",
+    "the pool is paused: its operator has paused it. Resume with covey pool resume mypool").
+    """
+    lines = [f"the run cannot learn: {sign.sentence}. {sign.advice}" for sign in LearningSign if sign in status.signs]
+    if status.pause is not None:
+        lines.append(f"{PAUSED}{status.pause.reason}. Resume with covey pool resume {folder}")
+    return tuple(lines)
 
 
 async def _ask(url: str) -> StatusView | None:

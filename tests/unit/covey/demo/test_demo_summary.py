@@ -7,8 +7,8 @@ from covey.chain.amounts import TokenUnit
 from covey.demo.demo_summary import Record, build_summary, describe_worker, is_accepted, list_failures
 from covey.demo.participants import DemoOptions, Participants
 from covey.demo.presets import DEFAULT
-from covey.demo.progress_view import DemoScreen, find_stage
-from covey.protocol.api.public import StatusView, StepView, SubmissionView
+from covey.demo.progress_view import DemoScreen, describe_learning, find_stage
+from covey.protocol.api.public import PauseView, StatusView, StepView, SubmissionView
 
 pytestmark = pytest.mark.unit
 
@@ -104,6 +104,21 @@ def test_list_failures__eight_steps__a_quarter_is_required(tmp_path, good):
     assert found == ["the reward rose by 0.200, but 0.250 is required"]
 
 
+def test_list_failures__paused_by_the_trainer__says_why(participants, good):
+    summary, _, submissions = good
+    status = make_status(pause=PauseView(since=1, reason="its trainer has paused it"))
+    found = list_failures(summary, participants, status=status, submissions=submissions)
+    assert found == ["the pool is paused: its trainer has paused it"]
+
+
+def test_describe_learning__some_steps__rewards_and_the_shares_of_the_last_batch():
+    summary = {"reward": [0.125, 0.3, 0.75], "live_share": [0.25, 0.5], "truncated_share": [0.5, 0.03125]}
+    assert describe_learning(summary) == (
+        "reward 0.125 at first, 0.750 at the end; of the last batch 50% in live groups, 3% truncated"
+    )
+    assert describe_learning(summary | {"live_share": []}) == "no step was trained"
+
+
 def test_list_failures__unsettled_or_lost_work__named(participants, good):
     summary, _, submissions = good
     assert list_failures(summary, participants, status=make_status(settled=False), submissions=submissions) == [
@@ -126,7 +141,7 @@ def test_list_failures__nothing_happened__no_crash(participants):
 
 def test_build_summary__by_hand(participants):
     honest, cheat = participants.workers
-    record = Record(rewards={1: 0.5, 0: 0.1}, slashed={cheat.node: HASH})
+    record = Record(rewards={1: 0.5, 0: 0.1}, slashed={cheat.node: HASH}, live={0: 0.75}, truncated={0: 0.25})
     record.claimed[participants.get_address(honest.contributor)] = 4
     contracts = SimpleNamespace(
         ledger=SimpleNamespace(get_settlement=lambda pool: SimpleNamespace(posted=10)),
@@ -147,6 +162,8 @@ def test_build_summary__by_hand(participants):
         "steps": 1,
         "seconds": 1.3,
         "reward": [0.1, 0.5],
+        "live_share": [0.75],
+        "truncated_share": [0.25],
         "accepted": 1,
         "rejected": {"proof": 1},
         "slashed": {cheat.node: HASH},
@@ -225,6 +242,8 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
     screen.show_step(1, 0.5, make_status(submissions={"ACCEPTED": 3, "SUBMITTED": 2}))
     summary = {
         "reward": [0.1, 0.9],
+        "live_share": [0.5],
+        "truncated_share": [0.25],
         "accepted": 5,
         "rejected": {"proof": 2},
         "claimed": 7,
@@ -246,6 +265,7 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
         "rejected 2 for proof",
         "claimed 0.7 CVT of 0.8 CVT",
         HASH,
+        "reward 0.100 at first, 0.900 at the end; of the last batch 50% in live groups, 25% truncated",
         "FAILED it did not learn",
     ):
         assert word in out

@@ -12,7 +12,8 @@ from trainer.monitoring.live_view import format_line, show_training
 pytestmark = pytest.mark.unit
 
 UPDATE = {
-    "reward/mean": 0.53125, "batch/live_share": 0.5, "batch/truncated_share": 0.03125, "policy/entropy": 0.4118, "policy/outside_clip": 0.00096, "optim/grad_norm": 0.08123,
+    "reward/mean": 0.53125, "batch/live_share": 0.5, "batch/truncated_share": 0.03125,
+    "policy/entropy": 0.4118, "policy/outside_clip": 0.00096, "optim/grad_norm": 0.08123,
     "staleness_mean": 0.5, "perf/tokens_per_second": 12345.6, "trainer/idle_ratio": 0.314, "batch/tokens": 7,
 }  # fmt: skip
 LINE = (
