@@ -53,14 +53,11 @@ class Members:
         if self.is_known(role, address):
             return
         if role is Role.VALIDATOR:
-            message = f"{address} is not a validator of pool {self._pool}"
-            raise ProtocolError("not_a_validator", message, status=403)
+            raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {self._pool}", status=403)
         if role is Role.TRAINER:
-            message = f"{address} is not the trainer of pool {self._pool}"
-            raise ProtocolError("not_the_trainer", message, status=403)
+            raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {self._pool}", status=403)
         if role is Role.OPERATOR:
-            message = f"{address} does not operate pool {self._pool}"
-            raise ProtocolError("not_the_operator", message, status=403)
+            raise ProtocolError("not_the_operator", f"{address} does not operate pool {self._pool}", status=403)
         if not await self._database.look(lambda rows: rows.has_node(address)):
             raise ProtocolError("unknown_node", f"{address} is not registered here; register it first", status=403)
         self._nodes.add(address.lower())

@@ -21,6 +21,8 @@ KEYS = {
     "steps",
     "seconds",
     "reward",
+    "live_share",
+    "truncated_share",
     "accepted",
     "rejected",
     "slashed",

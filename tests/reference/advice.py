@@ -54,6 +54,7 @@ ADVICE = {
     "not_your_judgement": _CLAIM_ORDER,
     "not_your_task": _CLAIM_TASK,
     "policy_mismatch": "The policy cannot be loaded; the message says why.",
+    "pool_paused": "Claim again later. The operator continues with `covey pool resume`.",
     "replayed_nonce": "Use a new nonce for every request.",
     "reverted": "The message quotes the contract.",
     "stake_too_low": "Run `covey stake add`.",

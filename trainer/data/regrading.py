@@ -80,7 +80,7 @@ class Regrader:
     def count_answers(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork:
         """Return `work` with the number of finished completions of its first group, and of those without an answer.
 
-        One group is enough for a share, and takes at most milliseconds: one prompt is drawn, and nothing is graded.
+        One group of each submission is enough for a share. One prompt is drawn for it, and nothing is graded.
         """
         rows = [row for row in work.rollouts if row.group == 0 and row.finished]
         if not rows:
