@@ -57,6 +57,8 @@ def test_commands__are_those_of_the_roles_and_tools():
         "doctor",
         "init pool",
         "pool open",
+        "pool pause",
+        "pool resume",
         "up",
         "down",
         "join",
