@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from reasoning_gym.factory import DATASETS
 
-from covey.environments.base import EnvironmentSpec, Task, refuse_data_sets
+from covey.environments.base import EnvironmentSpec, Reply, Task, refuse_data_sets
+from covey.environments.environment import SharedOptions, TaskEnvironment
 from covey.environments.kinds.reasoning_gym import reasoning_items
-from covey.environments.kinds.reasoning_gym.puzzle_checks import compute, read_number
+from covey.environments.kinds.reasoning_gym.puzzle_checks import read_number
 from covey.environments.kinds.reasoning_gym.reasoning_answers import has_same_content, normalise
 from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
 from covey.environments.kinds.reasoning_gym.reasoning_items import COMPOSITE, REFUSED
@@ -112,8 +113,8 @@ def test_reward__reasoning_gym__tricks_earn_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_reward__reasoning_gym__right_answer_of_a_thinking_model_is_one(name: str) -> None:
-    environment = load(EnvironmentSpec(kind="reasoning_gym", options={"name": name}))
-    environment._source = source = open_source(name)
+    source = open_source(name)
+    environment = TaskEnvironment(source, SharedOptions())
     answered = [(task, right) for task, right in list_answered(source, name) if right]
     assert answered or name == "polynomial_equations"
     for task, right in answered:
@@ -134,14 +135,13 @@ def test_reward__our_kinds__tricks_earn_nothing(kind: str) -> None:
     assert paid == []
 
 
-def test_compute__expressions__have_their_exact_value_or_none() -> None:
-    assert compute("2*(3 - 4)/3 + +5 - -1") == (6 - 2 / 3, [2, 3, 4, 3, 5, 1]) or compute("1/3") == (
-        read_number("1/3"),
-        [1, 3],
-    )
-    assert compute("1/3 + 1/3 + 1/3") == (1, [1, 3, 1, 3, 1, 3])
-    for text in ("", "1/0", "2**3", "7//2", "1 2", "(1", "1.5", "1e3", "0x1", "1_0", "x", "(" * 200 + "1" + ")" * 200):
-        assert compute(text) is None, text
+@pytest.mark.parametrize("kind", [*ROWS, "code"])
+def test_reward__our_kinds__tricks_as_whole_replies_earn_nothing(kind: str) -> None:
+    verification, right, other = ROWS.get(kind, ({"inputs": ["2"], "outputs": ["4"]}, "print(4)", "print(5)"))
+    environment = load(EnvironmentSpec(kind=kind, options={"dataset": "0x" + "00" * 32}))
+    texts = list_tricks("Which one is it?", right, other).values()
+    replies = [Reply(verification=verification, target=None, text=text, finished=True, tokens=9) for text in texts]
+    assert [reply.text[:99] for reply in replies if environment.grade(reply).reward != 0] == []
 
 
 def test_constants__are_many() -> None:
