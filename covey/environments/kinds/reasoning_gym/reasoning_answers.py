@@ -53,7 +53,7 @@ FORMS = {
         "knight_swap": rf"[Nn][Oo]|\[\s*{_KNIGHT}(?:\s*,\s*{_KNIGHT})*\s*\]",
         "n_queens": r"[Q_\s]+",
         "palindrome_generation": r"[A-Za-z]+",
-        "quantum_lock": r"[A-Ca-c](?:\s*(?:\u2192|->|,|\s)\s*[A-Ca-c])*",
+        "quantum_lock": r"[A-Ca-c](?:(?:\s*(?:\u2192|->|,)\s*|\s+)[A-Ca-c])*",
         "rubiks_cube": r"[A-Za-z]{1,2}'?[0-9]?(?:\s+[A-Za-z]{1,2}'?[0-9]?)*",
         "shortest_path": r"infeasible|(?:up|down|left|right)(?:\s+(?:up|down|left|right))*",
         "sokoban": r"[UDLR]+",
