@@ -7,9 +7,12 @@ Listing several answers never helps: either only the last one counts, or answers
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-ANSWERS_VERSION = "1"
+from covey.environments.final_number import find_final_number
+
+ANSWERS_VERSION = "2"
 """Version of this module's behaviour. A pool's parameters pin it, so every change of behaviour must raise it."""
 THINK_TAGS = ("<think>", "</think>")
 """The opening and the closing tag that most chat templates put around the thinking part."""
@@ -25,12 +28,14 @@ _PREFIX = re.compile(
 )
 _EMPHASIS = ("***", "___", "**", "__", "*", "_", "`")
 _LIST_MARK = re.compile(r"(?:#{1,6}|>|[-*+])\s+")
-_DIGITS = re.compile(r"[0-9][0-9.,]*(?:(?<=[0-9])[eE][+\-]?[0-9]+)?")
-_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
-_SIGNS = "+-\u2212"
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^\n]*)")
-_PYTHON = re.compile(r"(?:(?:python|py)[0-9.]*)?")
+_MARKERS = re.compile(r"(?:[ \t]*(?:>|[-*+](?=[ \t])|[0-9]{1,9}[.)](?=[ \t])))*[ \t]*")
+"""What may precede an opening fence on its line: marks of block quotes and of list items, and indentation."""
+_QUOTE = re.compile(r"[ \t]*>")
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*([^\n]*)")
+_LANGUAGE = re.compile(r"[{.]*([^\s,:;{}]*)")
+_PYTHON = re.compile(r"(?:python|py)[0-9.]*")
+_TAB = 4
+"""Columns to which a tab extends, as in CommonMark."""
 
 
 def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False) -> str | None:
@@ -126,52 +131,37 @@ def find_last_line(text: str) -> str | None:
     return _strip_emphasis(_strip_stop(_strip_emphasis(line))) or None
 
 
-def find_final_number(text: str) -> str | None:
-    """Return the last number of a text in plain form, for example "-1234.5", "1e-5" or "3/4".
-
-    Digits that follow a letter or an underscore ("x2", "B12") are not numbers. Commas between groups of three digits
-    are removed; other commas separate numbers. A percent sign, a dollar sign and a unit are dropped. A sign counts if
-    it is directly before the number and does not follow another number, a letter or a bracket, so "2-3" ends in "3".
-    Two integers around a slash are one fraction. A number with two points or two slashes, such as a date, gives None.
-    """
-    runs = [match for match in _DIGITS.finditer(text) if not _follows_word(text, match.start())]
-    if not runs:
-        return None
-    start, number = _read_number(text, runs[-1])
-    if number is not None and start > 0 and text[start - 1] == "/" and len(runs) > 1 and runs[-2].end() == start - 1:
-        start, numerator = _read_number(text, runs[-2])
-        is_fraction = (numerator or "").isdigit() and number.isdigit() and text[start - 1 : start] != "/"
-        number = f"{numerator}/{number}" if is_fraction else None
-    return None if number is None else _read_sign(text, start) + number
-
-
 def find_last_code_block(text: str) -> str | None:
-    """Return the content of the last fenced block of Python, or None. A block that names no language counts as Python.
+    """Return the content of the last fenced block that is marked as Python, or None.
 
-    Fences are three or more of ` or ~, as in CommonMark. The closing fence has the same character and at least the same
-    length, so a block fenced with four backticks may contain three. An unclosed fence gives None.
+    If no block is marked as Python, the last block that names no language is the program. Blocks of other languages,
+    such as an output, never are. Fences are three or more of ` or ~, as in CommonMark. The closing fence has the same
+    character, at least the same length, and at most three columns more indentation than the opening one. A fence may be
+    in a list item or a block quote. The marks of block quotes and the indentation of the first line are removed from
+    all lines. An unclosed fence gives None.
     """
-    block: list[str] = []
-    fence, language, code = "", "", None
+    blocks: dict[bool, str] = {}
+    lines: list[str] = []
+    opening: _Opening | None = None
     for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        marks, rest = (match.group(1), match.group(2).strip()) if match else ("", "")
-        if not fence:
-            # Backticks later on the line of an opening fence make it an inline code span.
-            if marks and not (marks[0] == "`" and "`" in rest):
-                fence, language, block = marks, rest.partition(" ")[0].lower(), []
-        elif marks and marks[0] == fence[0] and len(marks) >= len(fence) and not rest:
-            fence = ""
-            if _PYTHON.fullmatch(language):
-                code = "".join(block)
+        if opening is None:
+            opening, lines = _read_opening(line), []
+        elif opening.is_closed_by(line):
+            if opening.language in ("", "python"):
+                blocks[opening.language == "python"] = _strip_indentation(lines)
+            opening = None
         else:
-            block.append(line)
-    return None if fence or code is None or not code.strip() else code
+            lines.append(_strip_quotes(line, opening.quotes))
+    program = blocks.get(True, blocks.get(False, ""))
+    return program if opening is None and program.strip() else None
 
 
 def find_whole(text: str) -> str | None:
-    """Return the text unchanged, or None if it is blank."""
-    return text if text.strip() else None
+    """Return the text without the whitespace around it, or None if it is blank.
+
+    If the text has several lines, the indentation of its first line is kept, because it may be part of a grid.
+    """
+    return _strip_blank(text) or None
 
 
 EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
@@ -197,7 +187,15 @@ def _agreed(candidates: list[str | None]) -> str | None:
     plain = {"".join((candidate or "").split()) for candidate in candidates}
     if len(plain) != 1 or plain == {""}:
         return None
-    return (candidates[-1] or "").strip()
+    return _strip_blank(candidates[-1] or "")
+
+
+def _strip_blank(text: str) -> str:
+    """Remove blank lines around a text and whitespace after it. A single line loses its indentation, too."""
+    text = text.rstrip()
+    start = len(text) - len(text.lstrip())
+    text = text[max(text.rfind(end, 0, start) for end in "\n\r") + 1 :]
+    return text if "\n" in text or "\r" in text else text.strip()
 
 
 def _match_braces(text: str) -> dict[int, int]:
@@ -242,37 +240,67 @@ def _strip_stop(line: str) -> str:
     return line[:-1].rstrip() if line.endswith(".") and not line.endswith("..") else line
 
 
-def _follows_word(text: str, position: int) -> bool:
-    return position > 0 and (text[position - 1].isalnum() or text[position - 1] == "_")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opening:
+    """An opening fence."""
+
+    marks: str
+    """Characters of the fence, for example three backticks."""
+    language: str
+    """Language of the block in lower case, "python" for all its names and versions, or "" if none is named."""
+    quotes: int
+    """Number of block quotes around the block."""
+    columns: int
+    """Columns before the fence, within the innermost block quote."""
+
+    def is_closed_by(self, line: str) -> bool:
+        """Return whether a line is the closing fence."""
+        line = _strip_quotes(line, self.quotes)
+        fence = line.strip()
+        is_fence = len(fence) >= len(self.marks) and set(fence) == {self.marks[0]}
+        return is_fence and _count_columns(line[: len(line) - len(line.lstrip())]) <= self.columns + 3
 
 
-def _read_number(text: str, run: re.Match[str]) -> tuple[int, str | None]:
-    """Return the start and the text of the last number in a run of digits, points and commas.
+def _read_opening(line: str) -> _Opening | None:
+    """Return the opening fence of a line, or None if there is none."""
+    markers = (_MARKERS.match(line) or line)[0]
+    fence = _FENCE.match(line, len(markers))
+    # Backticks later on the line of an opening fence make it an inline code span.
+    if not fence or (fence.group(1)[0] == "`" and "`" in fence.group(2)):
+        return None
+    name = (_LANGUAGE.match(fence.group(2)) or ("", ""))[1].lower()
+    outer, quote, inner = markers.rpartition(">")
+    return _Opening(
+        marks=fence.group(1),
+        language="python" if _PYTHON.fullmatch(name) else name,
+        quotes=(outer + quote).count(">"),
+        columns=_count_columns(inner.removeprefix(" ") if quote else inner),
+    )
 
-    The text is None if that part of the run is not a number.
-    """
-    digits = run.group().rstrip(".,")
-    if _GROUPED.fullmatch(digits):
-        return run.start(), digits.replace(",", "")
-    number = digits.rpartition(",")[2]
-    start = run.start() + len(digits) - len(number)
-    if not _PLAIN.fullmatch(number):
-        return start, None
-    if start == run.start() and text[start - 1 : start] == "." and not _follows_word(text, start - 1):
-        return start - 1, f"0.{number}" if number.isdigit() else None
-    return start, number
+
+def _strip_quotes(line: str, count: int) -> str:
+    """Remove up to `count` marks of block quotes from the start of a line, each with one space after it."""
+    for _ in range(count):
+        quote = _QUOTE.match(line)
+        if not quote:
+            break
+        line = line[quote.end() :].removeprefix(" ")
+    return line
 
 
-def _read_sign(text: str, start: int) -> str:
-    """Return the minus sign of the number at `start`, or an empty string."""
-    position = start - 1 if text[start - 1 : start] == "$" else start
-    if position == 0 or text[position - 1] not in _SIGNS:
-        return ""
-    before = position - 1
-    while before > 0 and text[before - 1] in " \t":
-        before -= 1
-    is_operator = before > 0 and (text[before - 1].isalnum() or text[before - 1] in ")]}")
-    # In "is -3" a word before the space does not make the sign an operator.
-    if before < position - 1 and text[before - 1].isalpha():
-        is_operator = False
-    return "-" if text[position - 1] != "+" and not is_operator else ""
+def _count_columns(indentation: str) -> int:
+    return len(indentation.expandtabs(_TAB))
+
+
+def _strip_indentation(lines: list[str]) -> str:
+    """Join lines without the indentation of the first one that is not blank, because a program begins without one."""
+    first = next((line for line in lines if line.strip()), "")
+    columns = _count_columns(first[: len(first) - len(first.lstrip())])
+    return "".join(_remove_columns(line, columns) for line in lines)
+
+
+def _remove_columns(line: str, columns: int) -> str:
+    start = 0
+    while line[start : start + 1] in (" ", "\t") and _count_columns(line[:start]) < columns:
+        start += 1
+    return line[start:]

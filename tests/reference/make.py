@@ -1,11 +1,13 @@
 """Pages of docs/reference, generated from the code. `make reference` writes them, and a test compares them.
 
-settings.md and commands.md come from the docstrings of settings classes and commands, errors.md from `codes`, and
-metrics.md from `METRICS`.
+settings.md and commands.md come from the docstrings of settings classes and commands, errors.md from `codes`,
+metrics.md from `METRICS`, and environments.md from the kinds of `registry.KINDS` and their options.
 """
 
 import dataclasses
+import inspect
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,6 +22,15 @@ from covey import cli
 from covey.chain.structs import PoolTerms
 from covey.cli.config import Role, get_settings_class
 from covey.console.docstrings import read_attribute_docstrings
+from covey.environments.answer_extraction import EXTRACTIONS
+from covey.environments.base import TaskSource
+from covey.environments.environment import SharedOptions
+from covey.environments.kinds.dataset_rows import RowSource
+from covey.environments.kinds.reasoning_gym.puzzle_checks import CHECKS
+from covey.environments.kinds.reasoning_gym.reasoning_answers import FORMS, INTEGRATION
+from covey.environments.kinds.reasoning_gym.reasoning_items import REFUSED
+from covey.environments.mixture import MixtureOptions, MixturePart
+from covey.environments.registry import KINDS, find_source
 from covey.protocol.params import PoolParams
 from tests.reference.advice import ADVICE
 from tests.reference.codes import Raise, find_raises
@@ -44,6 +55,7 @@ def build_pages() -> dict[str, str]:
         "commands.md": build_commands(),
         "errors.md": build_errors(),
         "metrics.md": build_metrics(),
+        "environments.md": build_environments(),
     }
 
 
@@ -121,7 +133,10 @@ def _describe_type(kind: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_describe_type(each) for each in arguments if each is not NoneType)
     if origin is tuple:
-        return f"list of {_describe_type(arguments[0])}" if arguments[-1] is ... else f"{len(arguments)} numbers"
+        names = {str: "texts"}.get(arguments[0], "numbers")
+        return f"list of {_describe_type(arguments[0])}" if arguments[-1] is ... else f"{len(arguments)} {names}"
+    if origin is list:
+        return f"list of {_describe_type(arguments[0])}"
     if origin is not None and hasattr(kind, "__metadata__"):
         return _describe_type(kind.__origin__)
     if origin is dict:
@@ -249,6 +264,77 @@ def build_metrics() -> str:
         rows = ((f"`{name}`", meaning) for name, meaning in meanings.items())
         parts += [f"## {event}", _table(("name", "meaning"), rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+# Environments
+
+
+def build_environments() -> str:
+    heads = ("name", "type", "default", "what it is")
+    parts = [
+        NOTE,
+        "# Environment options",
+        "The environment of a pool sets the questions and grades the answers. A pool's file names it under\n"
+        "`environment` in `[params]`: a kind and its options. They are fixed at creation. Unknown options are refused.",
+        '```toml\n[params.environment]\nkind = "reasoning_gym"\n\n[params.environment.options]\n'
+        'name = "gcd"\nextraction = "answer_tag"\ninstruction = "Put the answer between <answer> and </answer>."\n```',
+        "## Options of every kind",
+        _table(heads, _list_fields(SharedOptions)),
+        "## Extractions",
+        "The option `extraction` names the rule that takes the answer from what follows the thinking part. A\n"
+        "completion without an answer earns nothing.",
+        _table(
+            ("name", "what the answer is"), ((f"`{name}`", _read_prose(rule)) for name, rule in EXTRACTIONS.items())
+        ),
+    ]
+    for kind in sorted(KINDS):
+        source = find_source(kind)
+        default = f"The default of `extraction` is `{source.extraction}`."
+        parts += [f"## {kind}", f"{_read_summary(source)} {default}"]
+        if issubclass(source, RowSource):
+            parts.append("[Bring a data set to a pool](../guides/bring-a-data-set.md) shows what its rows contain.")
+        parts.append(_table(heads, _list_fields(_find_options(source))))
+        parts += _describe_generators() if kind == "reasoning_gym" else []
+    parts += [
+        "## mixture",
+        f"{_read_summary(MixtureOptions)} The options of every kind belong to its parts.",
+        _table(heads, _list_fields(MixtureOptions)),
+        "Each part has these options.",
+        _table(heads, _list_fields(MixturePart)),
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _describe_generators() -> list[str]:
+    many = ", ".join(f"`{name}`" for name in sorted({*FORMS, *INTEGRATION}))
+    own = ", ".join(f"`{name}`" for name in sorted(CHECKS))
+    refused = "\n".join(f"- `{name}` {reason}." for name, reason in sorted(REFUSED.items()))
+    return [
+        "An answer is right if it agrees with the item's own answer, or if the generator accepts it and it consists\n"
+        "of the same numbers and words. These generators accept other answers of the form that the question asks for:\n"
+        f"{many}. Covey decides itself for {own}.",
+        f"These generators are refused:\n\n{refused}",
+    ]
+
+
+def _find_options(source: type[TaskSource]) -> type[BaseModel]:
+    """Return the class of a kind's own options, which the module of its source or of a base of it names."""
+    for base in source.__mro__:
+        names = vars(sys.modules[base.__module__])
+        for name, value in names.items():
+            if name.endswith("Options") and value is not SharedOptions and issubclass(value, BaseModel):
+                return value
+    raise LookupError(f"{source.__name__} has no class of options")
+
+
+def _read_summary(subject: Any) -> str:
+    return " ".join((inspect.getdoc(subject) or "").partition("\n\n")[0].split())
+
+
+def _read_prose(subject: Any) -> str:
+    """Return what a function returns by its docstring, on one line and without markup of Markdown."""
+    text = " ".join((inspect.getdoc(subject) or "").split()).removeprefix("Return ")
+    return (text[:1].upper() + text[1:]).replace("<", "&lt;").replace("*", "\\*")
 
 
 if __name__ == "__main__":

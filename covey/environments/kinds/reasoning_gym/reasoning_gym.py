@@ -7,19 +7,19 @@ it.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
+from importlib import metadata
 from typing import ClassVar, cast
 
 from pydantic import ValidationError
 
 from covey.environments.base import DataSets, JsonObject, Task, TaskSource
 from covey.environments.environment import build_refusal
-from covey.environments.kinds.reasoning_gym.reasoning_answers import is_harmless, uses_given_numbers
+from covey.environments.kinds.reasoning_gym.reasoning_answers import is_right
 from covey.environments.kinds.reasoning_gym.reasoning_items import (
-    COMPOSITE,
     HASHED,
     UNGRADABLE,
     ReasoningGymOptions,
+    find_generator,
     list_generators,
     open_items,
 )
@@ -47,6 +47,7 @@ class ReasoningGymSource(TaskSource):
     """Task source for one generator or a composite of generators."""
 
     extraction: ClassVar[str] = "whole"
+    version: ClassVar[str] = "2"
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
         """Open the generator. Raises OperatorError("bad_environment") if the generator or its config is rejected."""
@@ -99,20 +100,17 @@ class ReasoningGymSource(TaskSource):
         return list(tasks.values())
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """Return 1 if the generator scores the answer as exactly 1, else 0.
-
-        An answer that is unsafe to evaluate earns 0.
-        """
+        """Return 1 if the answer is right (`reasoning_answers.is_right`), else 0."""
         entry = self._dataset[cast(int, verification["item"])]
-        name, metadata = self._options.name, entry.get("metadata", {})
-        if name == COMPOSITE:
-            name = metadata.get("source_dataset", name)
-        if not is_harmless(name, answer) or not uses_given_numbers(name, answer, metadata):
-            return 0.0
-        try:
-            return float(self._dataset.score_answer(answer, entry) == 1.0)
-        except UNGRADABLE:
-            return 0.0
+        generator = find_generator(self._options.name, entry)
+
+        def score(text: str) -> float:
+            try:
+                return float(self._dataset.score_answer(text, entry))
+            except UNGRADABLE:
+                return 0.0
+
+        return float(is_right(answer, entry, generator=generator, score=score))
 
     def warm_up(self) -> None:
         """Create one item and score one answer, which loads what the generator needs.
@@ -126,7 +124,7 @@ class ReasoningGymSource(TaskSource):
 
     def list_versions(self) -> Mapping[str, str]:
         """Return the versions of reasoning-gym and of sympy, which some generators use to grade."""
-        return {name: version(name) for name in ("reasoning-gym", "sympy")}
+        return {name: metadata.version(name) for name in ("reasoning-gym", "sympy")}
 
     def find_answer(self, task: Task) -> str:
         """Return the generator's own answer to a task, for supervised examples."""

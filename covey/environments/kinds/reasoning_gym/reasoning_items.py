@@ -3,7 +3,7 @@
 For most generators `open_items` creates items in this process. Items of the generators in `HASHED` depend on
 the order of sets of strings, and so on the interpreter's hash seed. They are created in a sandbox process,
 where that seed is 0 and no earlier item has changed any state. `REFUSED` lists the generators whose items
-cannot be reproduced at all.
+cannot be reproduced, or whose answers cannot be graded.
 """
 
 import json
@@ -30,8 +30,11 @@ HASHED = frozenset(
     }
 )
 """Generators whose items depend on the interpreter's hash seed."""
-REFUSED: Mapping[str, str] = {"codeio": "it runs programs that use random numbers without a seed"}
-"""Generators that are rejected because their items differ between runs, with the reason for each."""
+REFUSED: Mapping[str, str] = {
+    "codeio": "creates different tasks in each run, because it runs programs that use random numbers without a seed",
+    "propositional_logic": "accepts every statement that follows from its premises, such as a copy of the first one",
+}
+"""Generators that are refused, with the reason for each."""
 # Exceptions that graders raise when they parse free text. Any other exception is a defect and must stay visible.
 UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 _FACTORY = "covey.environments.kinds.reasoning_gym.reasoning_items:build_items"
@@ -87,8 +90,8 @@ def list_generators(options: ReasoningGymOptions) -> set[str]:
 class SandboxedItems:
     """Items that are created in a sandbox process, each in its own fork.
 
-    The process starts when the first item is requested and ends with this object. An item contains its index
-    instead of its metadata, because not every generator's metadata can be written as JSON.
+    The process starts when the first item is requested and ends with this object. Of an item's metadata it contains
+    only the name of the generator, because not every generator's metadata can be written as JSON.
     """
 
     def __init__(self, options: ReasoningGymOptions, count: int) -> None:
@@ -136,9 +139,15 @@ def build_items(setup: bytes) -> Callable[[bytes], bytes]:
                 return b"0"
         answer = entry["answer"]
         item = {"item": order["item"], "question": str(entry["question"])}
-        return json.dumps(item | {"answer": None if answer is None else str(answer)}).encode()
+        metadata = {"source_dataset": find_generator(settings["options"]["name"], entry)}
+        return json.dumps(item | {"answer": None if answer is None else str(answer), "metadata": metadata}).encode()
 
     return serve
+
+
+def find_generator(name: str, entry: Entry) -> str:
+    """Return the name of the generator of an item, where `name` is the configured one, which may be a composite."""
+    return str(entry["metadata"]["source_dataset"]) if name == COMPOSITE else name
 
 
 def _create(options: ReasoningGymOptions, count: int) -> Items:
@@ -148,7 +157,7 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
     if options.name not in DATASETS:
         raise build_refusal(f"reasoning-gym has no generator called {options.name!r}")
     for name in sorted(list_generators(options) & REFUSED.keys()):
-        raise build_refusal(f"the reasoning-gym generator {name} creates different tasks in each run: {REFUSED[name]}")
+        raise build_refusal(f"the reasoning-gym generator {name} {REFUSED[name]}")
     # Strangers write a pool's parameters, so no generator may open files that they name on this machine.
     if any("/" in text or "\\" in text for text in list_strings(options.config)):
         raise build_refusal(

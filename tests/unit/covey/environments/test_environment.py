@@ -100,7 +100,7 @@ def test_grade_wrong__any_text__is_what_a_wrong_answer_gets() -> None:
         ({"extraction": "last_boxed"}, "16", 0.0),
         ({"extraction": "answer_tag"}, "<answer>16</answer>", 1.0),
         ({"extraction": "whole"}, "16", 1.0),
-        ({"extraction": "whole"}, "16\n", 0.0),
+        ({"extraction": "whole"}, "16\n", 1.0),
         ({"thinking_required": True}, "easy</think>16", 1.0),
         ({"thinking_required": True}, "16", 0.0),
         ({"thinking_tags": ["[THINK]", "[/THINK]"]}, "[THINK]8[/THINK]16", 1.0),

@@ -80,7 +80,8 @@ def test_held_out__more_questions_than_exist__is_refused() -> None:
         (lambda right: right + "x", 0.0),  # the right letters followed by junk score at most 0.9999999999999999
         (lambda right: right[:-1], 0.0),
         (lambda right: right[::-1] + "q", 0.0),
-        (lambda right: " " + right, 0.0),
+        (lambda right: " " + right, 1.0),
+        (lambda right: right[0] + " " + right[1:], 0.0),
         (lambda right: "", 0.0),
         (lambda right: "\x00\ufffd" * 1000, 0.0),
         (lambda right: right + "<pad>", 0.0),

@@ -43,6 +43,13 @@ def test_open_items__inside_a_sandbox__are_made_in_place(monkeypatch: pytest.Mon
     assert not isinstance(open_items(RANSOM, 100), SandboxedItems)
 
 
+def test_open_items__generator_without_one_right_answer__is_refused_with_the_reason():
+    with pytest.raises(
+        OperatorError, match="propositional_logic accepts every statement that follows from its premises"
+    ):
+        open_items(ReasoningGymOptions(name="propositional_logic"), 100)
+
+
 @pytest.mark.parametrize("options", [ReasoningGymOptions(name="codeio"), compose("gcd", "codeio")])
 def test_open_items__generator_that_differs_in_each_run__is_refused_by_name(options: ReasoningGymOptions):
     with pytest.raises(
@@ -66,6 +73,7 @@ def test_build_items__orders__are_answered_with_the_item_or_a_score():
         "item": 7,
         "question": plain["question"],
         "answer": plain["answer"],
+        "metadata": {"source_dataset": "gcd"},
     }
     right = json.dumps({"item": 7, "answer": plain["answer"]}).encode()
     assert json.loads(serve(right)) == 1.0
