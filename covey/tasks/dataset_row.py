@@ -192,7 +192,8 @@ def _read_info(value: object) -> JsonObject:
         raise ValueError("verification_info is missing, so the row cannot be graded")
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
-    return value
+    # Parquet and the package datasets fill the keys that a row lacks with null.
+    return {key: item for key, item in value.items() if item is not None}
 
 
 def _read_problem_id(value: object, prompt: str) -> str:

@@ -53,6 +53,25 @@ def test_build_row__its_own_output__gives_the_same_row():
     assert Reading().build_row(json.loads(row.to_bytes())) == row
 
 
+@pytest.mark.parametrize(
+    ("task_type", "info"),
+    [
+        ("math", {"ground_truth": "5"}),
+        ("short_answer", {"ground_truth": ["Paris"]}),
+        ("multiple_choice", {"choices": ["a", "b"], "right": 1}),
+        ("code", {"inputs": ["1"], "outputs": ["1"]}),
+        ("code", {"test_list": ["assert f(1)"]}),
+    ],
+)
+def test_build_row__null_in_a_field_of_another_row__is_a_missing_field(task_type, info):
+    """Parquet and the package datasets give all rows the fields of all others, with null in those that a row lacks."""
+    others = ("answers", "answer", "language", "test_cases", "test_list", "inputs", "outputs", "fn_name", "note")
+    padded = dict.fromkeys(others) | info
+    assert Reading().build_row(make_row(1, task_type=task_type, verification_info=padded)) == Reading().build_row(
+        make_row(1, task_type=task_type, verification_info=info)
+    )
+
+
 def test_build_row__no_problem_id__derives_one_from_the_prompt():
     """The expected name is the SHA-256 of "What is 4 + 1?"."""
     row = Reading().build_row(make_row(4, problem_id=None))
