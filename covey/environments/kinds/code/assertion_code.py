@@ -53,7 +53,7 @@ class RemoteObject:
 
 
 def _forward(operation: str) -> Callable[..., object]:
-    def ask(self: RemoteObject, *arguments: object, **named: object) -> object:
+    def ask(self: RemoteObject, /, *arguments: object, **named: object) -> object:
         return self._program.ask(operation, self, *arguments, **named)
 
     return ask
@@ -70,7 +70,7 @@ class RemoteProgram:
         self._channel, self._names, self._max_bytes = channel, names, max_bytes
         self._objects: dict[int, RemoteObject] = {}
 
-    def ask(self, operation: str, target: RemoteObject | None, *arguments: object, **named: object) -> object:
+    def ask(self, operation: str, target: RemoteObject | None, /, *arguments: object, **named: object) -> object:
         """Let the program's process run an operation, and return its result.
 
         Raises the builtin exception that the program raised, or ProgramError if that is not a builtin one. Ends this
@@ -199,7 +199,7 @@ def serve_program(module: ModuleType, find: Callable[[str], object], channel: in
 
 
 _OPERATIONS: Mapping[str, Callable[..., object]] = {
-    "call": lambda target, *arguments, **named: target(*arguments, **named),
+    "call": lambda target, /, *arguments, **named: target(*arguments, **named),
     "delitem": lambda target, key: target.__delitem__(key),
     "get": getattr,
     "getitem": lambda target, key: target[key],

@@ -17,6 +17,7 @@ from covey.environments.kinds.code.program_code import USUAL
 SOLUTION = "solution"
 """Module from which tests may import what the program defines."""
 _GIVEN = {*dir(builtins), "__name__", "__file__", "__doc__"}
+_PRELOADED = {*USUAL, *(name for names in USUAL.values() for name in names)}
 _SPREAD = {
     *USUAL,
     "copy",
@@ -55,16 +56,35 @@ def read_assertions(source: str, *, entry_point: str = "", names: Sequence[str] 
     wanted = {*names, *([entry_point] if entry_point else []), *_list_imported(tests)}
     missing = _list_undefined(prelude, source, tests) - wanted
     if not wanted:
-        modules = {name for name in missing if name in USUAL}
-        common = {name for names_of in USUAL.values() for name in names_of}
-        missing -= modules
-        wanted = missing if missing <= common else missing - common
-        missing -= wanted
+        wanted = _choose_names(tests, missing)
+    missing -= wanted | _PRELOADED
     if missing:
         raise ValueError(f"the tests use the name {min(missing)!r:.60}, which nothing defines")
     if not wanted:
         raise ValueError("the tests call nothing that the program defines")
     return {"assertions": source, "names": [*sorted(wanted)], "prelude": prelude}
+
+
+def _choose_names(tests: ast.Module, missing: set[str]) -> set[str]:
+    """Return the names that the program must define, of those that tests use and nothing defines.
+
+    Names that are preloaded, or builtin, are meant to be the program's only if there are no others.
+    """
+    names = missing - set(USUAL)
+    if names:
+        return names if names <= _PRELOADED else names - _PRELOADED
+    calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
+    called = {function.id for function in calls if isinstance(function, ast.Name)}
+    return called if len(called) == 1 and called <= _GIVEN else set()
+
+
+def is_source(text: str) -> bool:
+    """Return whether a string is the source of a Python module."""
+    try:
+        _parse("the string", text)
+    except ValueError:
+        return False
+    return True
 
 
 def _parse(name: str, source: str) -> ast.Module:

@@ -1,5 +1,6 @@
 """Programming tasks: the program in a completion must pass every test of the data set's row."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import ClassVar, cast
 
@@ -22,6 +23,11 @@ class CodeSource(RowSource):
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Convert the tests of a row, in any layout that `layouts.read_tests` knows."""
         return layouts.read_tests(raw)
+
+    @classmethod
+    def read_columns(cls, values: Mapping[str, object]) -> tuple[str, JsonObject]:
+        """Read the question and the tests of a row, in any layout that `layouts.read_columns` knows."""
+        return layouts.read_columns(values)
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return 1 if the program passes all tests, else 0. Raises GradeLimit if the program reaches a limit."""

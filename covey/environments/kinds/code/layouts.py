@@ -10,13 +10,14 @@ import json
 import pickletools
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import cast
 
 from pydantic import JsonValue
 
 from covey.environments.base import JsonObject
-from covey.environments.kinds.code.assertions import read_assertions
+from covey.environments.kinds.code.assertions import is_source, read_assertions
 from covey.environments.kinds.code.program_outputs import MAX_INT_DIGITS, parse_value
 
 MAX_PACKED_BYTES = 32 << 20
@@ -51,6 +52,63 @@ def read_tests(raw: JsonObject) -> JsonObject:
         known = ", ".join("/".join(keys) for keys in _LAYOUTS)
         raise ValueError(f"there are tests in {len(found)} layouts, but there must be one of: {known}")
     return found[0](raw)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Columns of a published data set that has no column `verification_info`."""
+
+    question: str
+    """Column with the question."""
+    tests: tuple[str, ...]
+    """Columns with the tests. A row has this layout if it has the question and the first of these."""
+
+
+PUBLISHED: tuple[Columns, ...] = (
+    Columns(question="query", tests=("test", "entry_point", "prompt")),  # LeetCodeDataset
+    Columns(
+        question="question_content", tests=("public_test_cases", "private_test_cases", "metadata")
+    ),  # LiveCodeBench
+    Columns(question="question", tests=("input_output",)),  # APPS, TACO
+    Columns(question="problem", tests=("tests", "metadata")),  # DeepCoder
+    Columns(question="text", tests=("test_list", "test_setup_code", "challenge_test_list")),  # MBPP
+    Columns(question="prompt", tests=("test_list", "test_imports")),  # MBPP, sanitized
+    Columns(question="prompt", tests=("test", "entry_point", "prompt")),  # HumanEval
+)
+"""Layouts of rows by columns. The first one that a row has is used."""
+
+
+def read_columns(values: Mapping[str, object]) -> tuple[str, JsonObject]:
+    """Read a row in one of the layouts `PUBLISHED`. Return its question, and its tests as `read_tests` takes them.
+
+    The question is followed by the starter code, if the row has some, and by what the program must define. Raises
+    ValueError if no layout fits.
+    """
+    present = {key for key, value in values.items() if value is not None}
+    layout = next((each for each in PUBLISHED if {each.question, each.tests[0]} <= present), None)
+    if layout is None:
+        raise ValueError("verification_info is missing, and the other columns have no layout of tests that is known")
+    raw = cast(JsonObject, {key: values[key] for key in ("language", *layout.tests) if key in present})
+    tests = read_tests(raw)
+    question, starter = values[layout.question], values.get("starter_code")
+    if not isinstance(question, str):
+        raise ValueError(f"the column {layout.question} is not a string")
+    if isinstance(starter, str) and starter.strip() and starter.strip() not in question:
+        question = f"{question}\n\n{starter}"
+    return _name_missing(question, tests), raw
+
+
+def _name_missing(question: str, tests: JsonObject) -> str:
+    """Return the question, with an example or a sentence if it does not contain every name that tests use."""
+    function = tests.get("fn_name")
+    names = cast(list[str], tests.get("names", [] if function is None else [function]))
+    if all(name in question for name in names):
+        return question
+    source = cast(str, tests.get("assertions", ""))
+    example = next((line for line in source.split("\n") if line.startswith("assert ")), None)
+    if example is not None:
+        return f"{question}\n\nYour program must pass this test, among others:\n{example}"
+    return f"{question}\n\nYour program must define {', '.join(names)}."
 
 
 def _read_lists(raw: JsonObject) -> JsonObject:
@@ -98,6 +156,8 @@ def _read_assertion_list(raw: JsonObject) -> JsonObject:
 def _read_test_source(raw: JsonObject) -> JsonObject:
     """Read the source of tests: `check(candidate)` as in HumanEval, test cases of unittest, or functions `test_...`."""
     prelude = "\n".join(_read_strings(raw, "prompt"))
+    if not is_source(prelude):
+        prelude = ""  # the prompt is prose, and not the beginning of the program
     return read_assertions("\n".join(_read_strings(raw, "test")), entry_point=_find_name([raw]) or "", prelude=prelude)
 
 

@@ -47,8 +47,16 @@ def test_read_sources__a_folder__its_files_by_name(tmp_path):
 
 
 def test_read_sources__columns_that_are_not_read__are_not_decoded(tmp_path):
-    pq.write_table(pa.table({"prompt": ["a"], "solve_rate_x": [0.5], "responses": [["long"]]}), tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet") == [{"prompt": "a", "solve_rate_x": 0.5}]
+    row = {"prompt": "a", "verification_info": "{}", "solve_rate_x": 0.5}
+    table = {name: [value] for name, value in row.items()} | {"responses": [["long"]]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [row]
+
+
+def test_read_sources__no_verification_info__reads_all_columns_because_they_may_hold_the_tests(tmp_path):
+    row = {"text": "Add.", "test_list": ["assert add(1, 2) == 3"]}
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [row]
 
 
 def test_read_sources__blank_lines_and_no_final_newline__row_numbers_are_line_numbers(tmp_path):

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from covey.environments.kinds.code import layouts
-from covey.environments.kinds.code.layouts import read_tests, unpack_text
+from covey.environments.kinds.code.layouts import read_columns, read_tests, unpack_text
 
 pytestmark = pytest.mark.unit
 
@@ -214,3 +214,93 @@ def test_unpack_text__bomb__is_refused_at_the_limit(monkeypatch):
         unpack_text(pack("x" * 100_000))
     with pytest.raises(ValueError, match="cut off"):
         unpack_text(base64.b64encode(zlib.compress(pickle.dumps("x" * 50))[:-4]).decode())
+
+
+PROMPT = 'def f(x):\n    """Double x."""\n'
+CHECK = "def check(candidate):\n    assert candidate(2) == 4"
+EXAMPLE = "Your program must pass this test, among others:"
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "raw"),
+    [
+        # HumanEval
+        (
+            {"prompt": PROMPT, "test": CHECK, "entry_point": "f", "task_id": "x"},
+            PROMPT,
+            {"prompt", "test", "entry_point"},
+        ),
+        # MBPP and its sanitized version, which name the function in the tests only
+        (
+            {"text": "Add two.", "code": "x", "test_list": ["assert add(1) == 3"], "test_setup_code": ""},
+            f"Add two.\n\n{EXAMPLE}\nassert add(1) == 3",
+            {"test_list", "test_setup_code"},
+        ),
+        (
+            {"prompt": "Add two.", "test_imports": ["import math"], "test_list": ["assert add(1) == 3"]},
+            f"Add two.\n\n{EXAMPLE}\nassert add(1) == 3",
+            {"test_list", "test_imports"},
+        ),
+        # APPS and TACO
+        (
+            {"question": "Add.", "input_output": json.dumps(ADD), "starter_code": "def add(a, b):\n", "solutions": "x"},
+            "Add.\n\ndef add(a, b):\n",
+            {"input_output"},
+        ),
+        (
+            {"question": "Sum.", "input_output": json.dumps(ADD)},
+            "Sum.\n\nYour program must define add.",
+            {"input_output"},
+        ),
+        # LiveCodeBench
+        (
+            {
+                "question_content": "Sum.",
+                "starter_code": "class Solution:\n    def add(self, a, b):",
+                "public_test_cases": json.dumps(FUNCTIONAL),
+                "private_test_cases": "[]",
+                "metadata": '{"func_name": "add"}',
+            },
+            "Sum.\n\nclass Solution:\n    def add(self, a, b):",
+            {"public_test_cases", "private_test_cases", "metadata"},
+        ),
+        # LeetCodeDataset, whose prompt is the beginning of the program
+        (
+            {
+                "query": "Write f.",
+                "prompt": "import math",
+                "test": CHECK,
+                "entry_point": "Solution().f",
+                "input_output": [],
+            },
+            "Write f.",
+            {"test", "entry_point", "prompt"},
+        ),
+        # DeepCoder
+        (
+            {"problem": "Add.", "tests": json.dumps(LISTED), "starter_code": "", "metadata": "{}"},
+            "Add.",
+            {"tests", "metadata"},
+        ),
+    ],
+)
+def test_read_columns__rows_of_published_data_sets__have_a_question_and_tests(row, question, raw):
+    assert read_columns(row) == (question, {name: row[name] for name in raw})
+    assert read_columns(row | {"language": None, "verification_info": None}) == read_columns(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, "no layout of tests that is known"),
+        ({"prompt": "Add.", "answer": "5"}, "no layout of tests that is known"),
+        ({"description": "Add.", "public_tests": {"input": ["1"], "output": ["1"]}}, "no layout of tests"),
+        ({"question": ["Add."], "input_output": json.dumps(ADD)}, "question is not a string"),
+        ({"question": "Add.", "input_output": json.dumps(ADD), "language": "cpp"}, "only python"),
+        ({"prompt": "Add.", "test": CHECK}, "no entry_point"),
+        ({"question": "Add.", "input_output": "{}"}, "no lists called inputs"),
+    ],
+)
+def test_read_columns__any_other_row__is_refused(row, message):
+    with pytest.raises(ValueError, match=message):
+        read_columns(row)

@@ -206,7 +206,7 @@ NODES = [
         [1, 3, 2, None, None, 4],
     ),
     (
-        "class ListNode:\n    def __init__(self, x): self.val, self.next = x * 2, None\ndef f(head: ListNode): return head",
+        "class ListNode:\n    def __init__(self, x): self.val = x * 2\ndef f(head: ListNode): return head",
         [[1, 2]],
         [2, 4],
     ),
