@@ -1,10 +1,11 @@
 """One row of a data set: parsed from the columns of published data sets into a canonical form, and back.
 
 These columns are `problem_id`, `task_type`, `prompt`, `verification_info` and `solve_rate_*`. All others are ignored.
-`verification_info` is an object or JSON text. The environment kind of the task type checks it. Without that column, the
-kind reads the row in a layout that it knows (`TaskSource.read_columns`).
+`verification_info` is an object, JSON text or a Python literal, and the environment kind checks it. Without that
+column, the kind reads the row in a layout that it knows (`TaskSource.read_columns`).
 """
 
+import ast
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ class Reading:
                 solve_rates=_read_rates(values),
             )
             size = len(row.to_bytes())
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
             raise _refuse(f"a column is invalid: {error}") from error
         if size > MAX_ROW_BYTES:
             raise build_too_long(size)
@@ -202,7 +203,8 @@ def _refuse(message: str) -> BadRowError:
 
 def _read_info(value: object) -> JsonObject:
     if isinstance(value, str):
-        value = parse_json(value)
+        # SYNTHETIC-1 has Python literals in place of JSON.
+        value = ast.literal_eval(value) if value.startswith("{'") else parse_json(value)
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
     # Parquet and the package datasets fill the keys that a row lacks with null.

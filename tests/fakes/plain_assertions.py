@@ -2,8 +2,8 @@
 
 It shares nothing with the grader, and protects nothing, so it is for programs that are known.
 
-Usage: python -m tests.fakes.plain_assertions < CASES, with a JSON list of {"programs": [str, ...], "tests": str}. Prints
-a JSON list with the index of the first program of each case that fails its tests, or null.
+Usage: python -m tests.fakes.plain_assertions < CASES, with a JSON list of {"programs": [str, ...], "tests": str}. It
+prints a JSON list with the index of the first program of each case that fails its tests, or null.
 """
 
 import json

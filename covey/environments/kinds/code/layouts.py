@@ -23,6 +23,8 @@ from covey.environments.kinds.code.program_outputs import MAX_INT_DIGITS, parse_
 MAX_PACKED_BYTES = 32 << 20
 """Maximum size in bytes of packed tests after unpacking."""
 _LANGUAGES = {"python", "python3", "py"}
+_CHECKERS = ("checker", "generated_checker", "special_judge")
+"""Fields that say that a task has more than one right output."""
 _NAME_KEYS = ("fn_name", "func_name", "function_name", "entry_point")
 _KIND_KEYS = ("type", "testtype")
 _CALLS = {"stdin": False, "stdin_stdout": False, "functional": True, "function_call": True}
@@ -47,6 +49,11 @@ def read_tests(raw: JsonObject) -> JsonObject:
     language = raw.get("language", "python")
     if not isinstance(language, str) or language.lower() not in _LANGUAGES:
         raise ValueError(f"language is {language!r:.60}, but only python can be graded")
+    if raw.get("input_mode", "stdio") != "stdio":
+        raise ValueError(f"input_mode is {raw['input_mode']!r:.60}, but only stdio can be graded")
+    for key in _CHECKERS:
+        if raw.get(key):
+            raise ValueError(f"the tests need a program that checks outputs ({key}), which is not run")
     found = [reader for keys, reader in _LAYOUTS.items() if any(key in raw for key in keys)]
     if len(found) != 1:
         known = ", ".join("/".join(keys) for keys in _LAYOUTS)
@@ -88,7 +95,10 @@ def read_columns(values: Mapping[str, object]) -> tuple[str, JsonObject]:
     layout = next((each for each in PUBLISHED if {each.question, each.tests[0]} <= present), None)
     if layout is None:
         raise ValueError("verification_info is missing, and the other columns have no layout of tests that is known")
-    raw = cast(JsonObject, {key: values[key] for key in ("language", *layout.tests) if key in present})
+    raw = cast(
+        JsonObject,
+        {key: values[key] for key in ("language", "input_mode", *_CHECKERS, *layout.tests) if key in present},
+    )
     tests = read_tests(raw)
     question, starter = values[layout.question], values.get("starter_code")
     if not isinstance(question, str):

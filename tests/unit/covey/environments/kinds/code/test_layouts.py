@@ -151,6 +151,8 @@ def test_read_tests__by_assertion__keeps_the_source_and_what_it_calls(raw, info)
         ({"test_cases": []}, "at least one"),
         ({"test_cases": {"input": "1", "output": "1"}}, "unknown field 'input'"),
         ({"test_cases": {**STDIN, "checker": "any order"}}, "unknown field 'checker'"),
+        ({**STDIN, "input_mode": "file"}, "only stdio"),
+        ({**STDIN, "generated_checker": "def check(a, b): ..."}, "a program that checks outputs"),
         ({"inputs": [], "outputs": []}, "0 inputs and 0 outputs"),
         ({"inputs": ["1"], "outputs": ["1", "2"]}, "1 inputs and 2 outputs"),
         ({"inputs": ["1"]}, "no lists called inputs and outputs"),
@@ -298,6 +300,7 @@ def test_read_columns__rows_of_published_data_sets__have_a_question_and_tests(ro
         ({"question": ["Add."], "input_output": json.dumps(ADD)}, "question is not a string"),
         ({"question": "Add.", "input_output": json.dumps(ADD), "language": "cpp"}, "only python"),
         ({"prompt": "Add.", "test": CHECK}, "no entry_point"),
+        ({"question": "Add.", "input_output": json.dumps(ADD), "checker": "x"}, "a program that checks outputs"),
         ({"question": "Add.", "input_output": "{}"}, "no lists called inputs"),
     ],
 )
