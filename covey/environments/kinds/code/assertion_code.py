@@ -22,7 +22,6 @@ from covey.environments.kinds.code.program_values import decode, encode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import NoReturn
 
 
 class ProgramError(Exception):
@@ -76,6 +75,7 @@ class RemoteProgram:
         Raises the builtin exception that the program raised, or ProgramError if that is not a builtin one. Ends this
         process if there is no valid answer.
         """
+        is_answered = False
         try:
             question = {
                 "do": operation,
@@ -91,8 +91,10 @@ class RemoteProgram:
                 error = _build_error(operation, *answer["error"])
             else:
                 result = decode(answer["value"], self._find_object, self._names)
-        except BaseException:
-            _leave()
+            is_answered = True
+        finally:
+            if not is_answered:
+                os._exit(1)  # as tests that have failed
         if error is not None:
             raise error
         return result
@@ -106,11 +108,6 @@ class RemoteProgram:
         if type(number) is not int:
             raise TypeError("the program's object has no number")
         return self._objects.setdefault(number, RemoteObject(self, number))
-
-
-def _leave() -> NoReturn:
-    """End this process as one whose tests have failed."""
-    os._exit(1)
 
 
 def _build_error(operation: str, name: str, message: str) -> Exception:
@@ -181,23 +178,40 @@ def serve_program(module: ModuleType, find: Callable[[str], object], channel: in
 
     while (question := read_frame(channel)) is not None:
         asked = json.loads(question)
-        try:
+        with _Attempt(is_final=asked["do"] == "find") as attempt:
             arguments = [decode(item, kept.__getitem__, vars(module)) for item in asked["with"]]
             named = {name: decode(item, kept.__getitem__, vars(module)) for name, item in asked["named"].items()}
             if asked["do"] == "find":
                 value = find(*arguments)
             else:
                 value = _OPERATIONS[asked["do"]](kept[asked["on"]], *arguments, **named)
-            answer = {"value": encode(value, keep)}
-        except MemoryError:
-            raise
-        except Exception as error:
-            if asked["do"] == "find":
-                raise
-            known = [kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind]
-            answer = {"error": [known[0], str(error)]}
-        data = json.dumps(answer).encode()
+            answer = json.dumps({"value": encode(value, keep)})
+        if attempt.error is not None:
+            answer = json.dumps({"error": _describe(attempt.error)})
+        data = answer.encode()
         write_all(channel, FRAME.pack(len(data)) + data)
+
+
+class _Attempt:
+    """A block whose exception is kept in `error` and not raised, unless the block is final or the memory is used up."""
+
+    def __init__(self, *, is_final: bool) -> None:
+        self._is_final = is_final
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> _Attempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not self._is_final and _is_ordinary(kind):
+            self.error = error
+        return self.error is not None
+
+
+def _describe(error: BaseException) -> list[str]:
+    """Return the name of the nearest builtin class of an exception, and its text."""
+    classes = [kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind]
+    return [classes[0], str(error)]
 
 
 _OPERATIONS: Mapping[str, Callable[..., object]] = {
