@@ -7,8 +7,11 @@ column, the kind reads the row in a layout that it knows (`TaskSource.read_colum
 
 import ast
 import hashlib
+import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
 from typing import cast
 
@@ -33,6 +36,8 @@ ALIASES: Mapping[str, str] = {
 _IDS = ("problem_id", "task_id", "question_id")
 """Columns with the name of a task, in order of preference."""
 _RATE = "solve_rate_"
+_LONG_INTEGER = re.compile(r"[0-9]{4301,}")
+"""An integer with more digits than Python converts (`sys.int_info.default_max_str_digits`)."""
 _INFO = "verification_info"
 _COLUMNS = frozenset({"task_type", "prompt", _INFO, "solve_rates", *_IDS})
 
@@ -188,6 +193,25 @@ def parse_json(data: bytes | str) -> JsonValue:
     return value
 
 
+def parse_source_json(data: bytes | str) -> JsonValue:
+    """Parse JSON of a source as `parse_json` does, but with integers of any length.
+
+    An integer of more digits than Python converts becomes a Decimal. Raises ValueError for anything else.
+    """
+    try:
+        return parse_json(data)
+    except ValueError:
+        text = data if isinstance(data, str) else data.decode()
+        shorter = _LONG_INTEGER.sub("1", text)
+        if shorter == text:
+            raise
+        parse_json(shorter)  # checks the nesting, which `json.loads` does not
+        value: JsonValue = json.loads(
+            text, parse_int=lambda digits: Decimal(digits) if _LONG_INTEGER.search(digits) else int(digits)
+        )
+        return value
+
+
 def build_too_long(size: int) -> BadRowError:
     """Build the error for a row of at least `size` bytes, which exceeds `MAX_ROW_BYTES`."""
     return BadRowError(
@@ -204,7 +228,7 @@ def _refuse(message: str) -> BadRowError:
 def _read_info(value: object) -> JsonObject:
     if isinstance(value, str):
         # SYNTHETIC-1 has Python literals in place of JSON.
-        value = ast.literal_eval(value) if value.startswith("{'") else parse_json(value)
+        value = ast.literal_eval(value) if value.startswith("{'") else parse_source_json(value)
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
     # Parquet and the package datasets fill the keys that a row lacks with null.

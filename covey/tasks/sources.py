@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from covey.errors import OperatorError
-from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, list_columns, parse_json
+from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, list_columns, parse_source_json
 
 BATCH_BYTES = 16 << 20
 """Bytes of Parquet rows to decode together, estimated from the average row size of their row group."""
@@ -126,7 +126,7 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
     if size > MAX_ROW_BYTES + 1:
         return build_too_long(size)
     try:
-        values = parse_json(line)
+        values = parse_source_json(line)
     except ValueError as error:
         return _refuse(f"the row is not valid JSON: {error}")
     return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("the row is not a JSON object")

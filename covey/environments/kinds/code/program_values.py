@@ -64,14 +64,16 @@ def strip_subclass(value: Any) -> Any:
 
 
 def convert_plain(value: Any) -> Any:
-    """Convert a result to JSON types, exactly. Tuples, linked lists and trees become lists.
+    """Convert a result to JSON types. Tuples, linked lists and trees become lists, and fractions become numbers.
 
-    Raises TypeError for any other type.
+    Raises TypeError for any other type, and an ArithmeticError or ValueError for a decimal that is not finite.
     """
     value = strip_subclass(value)
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:
         return value
+    if _TEXTS.get(kind.__name__) == kind.__module__:
+        return int(value) if value == int(value) else float(value)
     if kind.__name__ in _NODES:
         return convert_plain(_NODES[kind.__name__](value))
     if kind is list or kind is tuple:

@@ -82,6 +82,14 @@ def test_build_row__verification_info__may_be_a_python_literal():
     assert row.verification_info == {"inputs": ["1"], "outputs": ["'x'"], "fn_name": None}
 
 
+@pytest.mark.parametrize("digits", ["7" * 5000, "-" + "7" * 5000])
+def test_build_row__integer_of_5000_digits__is_kept_as_text(digits):
+    info = f'{{"inputs": [[{digits}, 5]], "outputs": [{digits}], "fn_name": "f"}}'
+    row = Reading().build_row(make_row(1, task_type="code", verification_info=info))
+    assert row.verification_info == {"inputs": [f"{digits}\n5"], "outputs": [digits], "fn_name": "f"}
+    assert TaskRecord.from_bytes(row.to_bytes()) == row
+
+
 def test_build_row__columns_of_a_published_data_set__are_read_by_the_kind():
     values = {"task_id": 11, "text": "Write add.", "test_list": ["assert add(1, 2) == 3"], "code": "secret"}
     row = Reading(task_type="code").build_row(values)

@@ -1,7 +1,9 @@
 """Conversion of results in a program's process, and the names that it brings into scope."""
 
 import collections
+import decimal
 import enum
+import fractions
 import json
 import typing
 
@@ -91,6 +93,7 @@ def test_convert_plain__plain_values__become_json_values():
         (collections.defaultdict(int, {1: 2}), {"1": 2}),
         (collections.OrderedDict(a=1), {"a": 1}),
         (collections.namedtuple("Pair", "a b")(1, 2), [1, 2]),
+        ([decimal.Decimal("3.0"), fractions.Fraction(1, 4)], [3, 0.25]),
         ([Color.RED, Name.RED], [1, "red"]),
         ({Color.RED: Name.RED}, {"1": "red"}),
         ({Text("x"): Text("x")}, {"x": "x"}),
