@@ -17,7 +17,7 @@ from covey.environments.kinds.code.program_code import USUAL
 SOLUTION = "solution"
 """Module from which tests may import what the program defines."""
 _GIVEN = {*dir(builtins), "__name__", "__file__", "__doc__"}
-_PRELOADED = {*USUAL, *(name for names in USUAL.values() for name in names)}
+_PRELOADED = {name for names in USUAL.values() for name in names}
 _SPREAD = {
     *USUAL,
     "copy",
@@ -55,9 +55,13 @@ def read_assertions(source: str, *, entry_point: str = "", names: Sequence[str] 
     _require_asserting(tests)
     wanted = {*names, *([entry_point] if entry_point else []), *_list_imported(tests)}
     missing = _list_undefined(prelude, source, tests) - wanted
+    modules = _list_modules(tests, missing)
+    if modules:  # some tests rely on the program's imports
+        source = "\n".join([*(f"import {name}" for name in sorted(modules)), source])
+        missing = missing - modules
     if not wanted:
         wanted = _choose_names(tests, missing)
-    missing -= wanted | _PRELOADED
+    missing = missing - wanted - _PRELOADED
     if missing:
         raise ValueError(f"the tests use the name {min(missing)!r:.60}, which nothing defines")
     if not wanted:
@@ -70,12 +74,19 @@ def _choose_names(tests: ast.Module, missing: set[str]) -> set[str]:
 
     Names that are preloaded, or builtin, are meant to be the program's only if there are no others.
     """
-    names = missing - set(USUAL)
-    if names:
-        return names if names <= _PRELOADED else names - _PRELOADED
+    if missing:
+        return missing if missing <= _PRELOADED else missing - _PRELOADED
     calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
     called = {function.id for function in calls if isinstance(function, ast.Name)}
     return called if len(called) == 1 and called <= _GIVEN else set()
+
+
+def _list_modules(tests: ast.Module, missing: set[str]) -> set[str]:
+    """Return those undefined names that tests use as a module of the standard library, such as `sys` in `sys.x`."""
+    names = [node for node in ast.walk(tests) if isinstance(node, ast.Name)]
+    owners = [node.value for node in ast.walk(tests) if isinstance(node, ast.Attribute)]
+    used_alone = {node.id for node in names if node not in owners}
+    return missing.intersection(sys.stdlib_module_names) - used_alone
 
 
 def is_source(text: str) -> bool:
