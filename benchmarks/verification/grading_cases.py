@@ -140,4 +140,4 @@ def _make_code(rng: random.Random) -> Iterator[GradingCase]:
 
 def _build_code(tests: Mapping[str, Any], program: str, is_right: bool) -> GradingCase:
     text = f"Here it is:\n````python\n{program}\n````"
-    return GradingCase(reply=build_reply(CodeSource.read_info({"test_cases": dict(tests)}), text), is_right=is_right)
+    return GradingCase(reply=build_reply(CodeSource.read_info(tests), text), is_right=is_right)

@@ -56,7 +56,8 @@ def tasks_import(
     """Import rows into a data set, and print the digest that selects it in a pool's parameters.
 
     The columns problem_id, task_type, prompt, verification_info and solve_rate_NAME are read; others are ignored. Rows
-    with the same prompt as an earlier row are skipped. The same rows always give the same digest.
+    of type code without verification_info are read in the columns of data sets such as HumanEval and MBPP. Rows with
+    the same prompt as an earlier row are skipped. The same rows always give the same digest.
 
     Example: `covey tasks import rows.jsonl --out tasks`
     """

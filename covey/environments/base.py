@@ -234,6 +234,15 @@ class TaskSource(ABC):
         """
         return raw
 
+    @classmethod
+    def read_columns(cls, values: Mapping[str, object]) -> tuple[str, JsonObject]:
+        """Read a row that has no column `verification_info`, in a layout of published data sets that the kind knows.
+
+        Returns its question and what `read_info` takes. By default no layout is known. Raises ValueError if this row's
+        is not.
+        """
+        raise ValueError("verification_info is missing, so the row cannot be graded")
+
     def identify(self, number: int) -> str:
         """Return a string that identifies the task of a drawn integer. The pool's fingerprint covers it.
 

@@ -1,13 +1,19 @@
 """One row of a data set: parsed from the columns of published data sets into a canonical form, and back.
 
 These columns are `problem_id`, `task_type`, `prompt`, `verification_info` and `solve_rate_*`. All others are ignored.
-`verification_info` is an object or JSON text. The environment kind of the task type checks it.
+`verification_info` is an object, JSON text or a Python literal, and the environment kind checks it. Without that
+column, the kind reads the row in a layout that it knows (`TaskSource.read_columns`).
 """
 
+import ast
 import hashlib
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
+from typing import cast
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -20,10 +26,20 @@ from covey.protocol import canonical
 
 MAX_ROW_BYTES = 32 << 20
 """Maximum size of a row in bytes, as canonical JSON and as one line of a source."""
-ALIASES: Mapping[str, str] = {"verifiable_math": "math", "verifiable_code": "code", "prime_code": "code"}
+ALIASES: Mapping[str, str] = {
+    "verifiable_math": "math",
+    "verifiable_code": "code",
+    "prime_code": "code",
+    "prime_rl_code": "code",
+}
 """Environment kinds by the names that published data sets use for them."""
+_IDS = ("problem_id", "task_id", "question_id")
+"""Columns with the name of a task, in order of preference."""
 _RATE = "solve_rate_"
-_COLUMNS = frozenset({"problem_id", "task_type", "prompt", "verification_info", "solve_rates"})
+_LONG_INTEGER = re.compile(r"[0-9]{4301,}")
+"""An integer with more digits than Python converts (`sys.int_info.default_max_str_digits`)."""
+_INFO = "verification_info"
+_COLUMNS = frozenset({"task_type", "prompt", _INFO, "solve_rates", *_IDS})
 
 
 class BadRowError(CoveyError):
@@ -105,23 +121,26 @@ class Reading:
         Raises BadRowError("bad_row") if a column is missing or wrong, BadRowError("unknown_task_type") if the kind is
         unknown, and BadRowError("row_too_long") if the row exceeds `MAX_ROW_BYTES`.
         """
-        prompt = values.get("prompt")
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise _refuse("the column prompt is missing, blank or not a string")
         task_type = self._read_task_type(values.get("task_type"))
+        source = find_source(task_type)
         try:
-            raw = _read_info(values.get("verification_info"))
-            info = find_source(task_type).read_info(raw)
+            if values.get("verification_info") is None:
+                prompt, raw = source.read_columns(values)
+            else:
+                prompt, raw = cast(str, values.get("prompt")), _read_info(values["verification_info"])
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise ValueError("the column prompt is missing, blank or not a string")
+            info = source.read_info(raw)
             row = TaskRecord(
-                problem_id=_read_problem_id(values.get("problem_id"), prompt),
+                problem_id=_read_problem_id(values, prompt),
                 task_type=task_type,
                 prompt=prompt,
                 verification_info=info,
                 solve_rates=_read_rates(values),
             )
             size = len(row.to_bytes())
-        except (ValueError, TypeError, RecursionError) as error:
-            raise _refuse(f"verification_info or another column is invalid: {error}") from error
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            raise _refuse(f"a column is invalid: {error}") from error
         if size > MAX_ROW_BYTES:
             raise build_too_long(size)
         return row
@@ -145,9 +164,11 @@ class Reading:
         return task_type
 
 
-def is_column(name: str) -> bool:
-    """Return whether Covey reads this column of a source."""
-    return name in _COLUMNS or name.startswith(_RATE)
+def list_columns(names: Collection[str]) -> list[str]:
+    """Return the columns of a source that Covey reads. Without `verification_info`, any of them may hold the tests."""
+    if _INFO not in names:
+        return [*names]
+    return [name for name in names if name in _COLUMNS or name.startswith(_RATE)]
 
 
 @lru_cache(1024)
@@ -172,6 +193,25 @@ def parse_json(data: bytes | str) -> JsonValue:
     return value
 
 
+def parse_source_json(data: bytes | str) -> JsonValue:
+    """Parse JSON of a source as `parse_json` does, but with integers of any length.
+
+    An integer of more digits than Python converts becomes a Decimal. Raises ValueError for anything else.
+    """
+    try:
+        return parse_json(data)
+    except ValueError:
+        text = data if isinstance(data, str) else data.decode()
+        shorter = _LONG_INTEGER.sub("1", text)
+        if shorter == text:
+            raise
+        parse_json(shorter)  # checks the nesting, which `json.loads` does not
+        value: JsonValue = json.loads(
+            text, parse_int=lambda digits: Decimal(digits) if _LONG_INTEGER.search(digits) else int(digits)
+        )
+        return value
+
+
 def build_too_long(size: int) -> BadRowError:
     """Build the error for a row of at least `size` bytes, which exceeds `MAX_ROW_BYTES`."""
     return BadRowError(
@@ -187,19 +227,18 @@ def _refuse(message: str) -> BadRowError:
 
 def _read_info(value: object) -> JsonObject:
     if isinstance(value, str):
-        value = parse_json(value)
-    if value is None:
-        raise ValueError("verification_info is missing, so the row cannot be graded")
+        # SYNTHETIC-1 has Python literals in place of JSON.
+        value = ast.literal_eval(value) if value.startswith("{'") else parse_source_json(value)
     if not isinstance(value, dict):
         raise ValueError("verification_info is not an object")
-    return value
+    # Parquet and the package datasets fill the keys that a row lacks with null.
+    return {key: item for key, item in value.items() if item is not None}
 
 
-def _read_problem_id(value: object, prompt: str) -> str:
+def _read_problem_id(values: Mapping[str, object], prompt: str) -> str:
     """Return the source's id of a task, or one derived from the prompt."""
-    if value is None or value == "":
-        return "prompt-" + hashlib.sha256(prompt.encode()).hexdigest()[:16]
-    return str(value)
+    named = [values[name] for name in _IDS if values.get(name) not in (None, "")]
+    return str(named[0]) if named else "prompt-" + hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
 def _read_rates(values: Mapping[str, object]) -> dict[str, float]:

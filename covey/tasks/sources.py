@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from covey.errors import OperatorError
-from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, is_column, parse_json
+from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, list_columns, parse_source_json
 
 BATCH_BYTES = 16 << 20
 """Bytes of Parquet rows to decode together, estimated from the average row size of their row group."""
@@ -126,7 +126,7 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
     if size > MAX_ROW_BYTES + 1:
         return build_too_long(size)
     try:
-        values = parse_json(line)
+        values = parse_source_json(line)
     except ValueError as error:
         return _refuse(f"the row is not valid JSON: {error}")
     return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("the row is not a JSON object")
@@ -138,7 +138,7 @@ def _refuse(message: str) -> BadRowError:
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
     with pq.ParquetFile(path, memory_map=False, buffer_size=1 << 20, pre_buffer=False) as file:
-        columns = [name for name in file.schema_arrow.names if is_column(name)]
+        columns = list_columns(file.schema_arrow.names)
         number = 0
         for group in range(file.metadata.num_row_groups):
             metadata = file.metadata.row_group(group)
@@ -180,9 +180,7 @@ def _read_splits(name: str, loaded: Any) -> Iterator[SourceRow]:
     for split, rows in parts:
         shown = f"{name}/{split}" if split else name
         for number, row in enumerate(rows, 1):
-            yield SourceRow(
-                place=f"{shown}, row {number}", values={key: value for key, value in row.items() if is_column(key)}
-            )
+            yield SourceRow(place=f"{shown}, row {number}", values={name: row[name] for name in list_columns(row)})
 
 
 def _load_hub(name: str) -> Any:

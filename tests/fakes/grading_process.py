@@ -21,7 +21,7 @@ def grade(source, case, cpu_seconds, memory_bytes):
     resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
     started = time.monotonic()
     try:
-        earned, limit = source.grade(source.read_info({"test_cases": case["tests"]}), case["program"]), ""
+        earned, limit = source.grade(source.read_info(case["tests"]), case["program"]), ""
     except GradeLimit as reached:
         earned, limit = 0.0, reached.code
     return [earned, limit, time.monotonic() - started]

@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 from unittest.mock import ANY
 
 import pytest
@@ -73,19 +75,17 @@ HIDDEN = {"inputs": ["1", "2", "3"], "outputs": ["5", "MARKER-9f3c2a7be4d81065",
 RETURNED = {"inputs": [[1], [2], [3]], "outputs": [5, 20260101, [7, "x"]], "fn_name": "f"}
 CHEATS = [json.loads(line) for line in (FILE.parent / "code_cheats.jsonl").read_text().splitlines()]
 """Programs that try to pass without solving the task.  They may know the first output, and search for the second."""
+NAMES = [cheat["cheat"] for kind in ("prints", "returns", "asserts") for cheat in CHEATS if cheat["kind"] == kind]
 PROGRAMS = {cheat["cheat"]: cheat["program"] for cheat in CHEATS if cheat["kind"] == "prints"}
 FUNCTIONS = {cheat["cheat"]: cheat["program"] for cheat in CHEATS if cheat["kind"] == "returns"}
+ASSERTED = [(cheat["tests"], cheat["program"]) for cheat in CHEATS if cheat["kind"] == "asserts"]
 SEARCHES = {name: program for name, program in PROGRAMS.items() if name.startswith("search")}
 
 
 def test_cheats__none__earns_anything():
     cases = [(HIDDEN, program) for program in PROGRAMS.values()] + [(RETURNED, each) for each in FUNCTIONS.values()]
-    answers = grade(*cases)
-    earned = {
-        name: answer
-        for name, answer in zip((*PROGRAMS, *FUNCTIONS), answers, strict=True)
-        if answer is None or answer[0] != 0
-    }
+    answers = grade(*cases, *ASSERTED)
+    earned = {name: answer for name, answer in zip(NAMES, answers, strict=True) if answer is None or answer[0] != 0}
     assert earned == {}
 
 
@@ -93,6 +93,42 @@ def test_cheats__that_search__find_nothing_for_the_first_test_either():
     tests = {"inputs": HIDDEN["inputs"][:1], "outputs": HIDDEN["outputs"][1:2]}
     answers = grade(*((tests, program) for program in SEARCHES.values()))
     assert [answer[0] for answer in answers] == [0.0] * len(SEARCHES)
+
+
+def search_all(program):
+    """Turn a searching program into a function that returns what it finds in the processes of its grading.
+
+    These are the grading process and all its descendants, among them those that run the assertions.
+    """
+    family = (
+        "parents = {}\n"
+        "for name in filter(str.isdecimal, os.listdir('/proc')):\n"
+        "    with suppress(OSError):\n"
+        "        parents[int(name)] = int(open(f'/proc/{name}/stat').read().rpartition(')')[2].split()[1])\n"
+        "NEAR = [find_grading_process()]\n"
+        "for process in NEAR:\n"
+        "    NEAR += [name for name, parent in parents.items() if parent == process]\n"
+    )
+    program = program.replace("os.write(1, found[0])\n        os._exit(0)", "raise Found(found[0].decode())")
+    program = re.sub("NEAR = .*\n", lambda _: family, program)
+    program = re.sub(r"^read_memory\(.*", "for process in NEAR:\n    read_memory(process)", program, flags=re.MULTILINE)
+    program = program.replace('    with open(f"/proc', '    with suppress(OSError), open(f"/proc')
+    return (
+        "from contextlib import suppress\nclass Found(Exception):\n    pass\ndef f(n):\n    try:\n"
+        f"{indent(program, '        ')}\n    except Found as found:\n        return str(found)\n    return 'nothing'"
+    )
+
+
+def test_cheats__that_search__do_not_find_the_assertions_either():
+    hidden = {"test_list": [f"assert f(1) == '{HIDDEN['outputs'][1]}'"]}
+    none = {"test_list": ["assert f(1) == 'nothing'"]}
+    programs = [search_all(program) for program in SEARCHES.values()]
+    answers = grade(
+        *((tests, program) for tests in (hidden, none) for program in programs), cpu_seconds=LONG_CPU_SECONDS
+    )
+    assert [answer[0] for answer in answers[: len(programs)]] == [0.0] * len(programs)
+    searched = [name for name, answer in zip(SEARCHES, answers[len(programs) :], strict=True) if answer[0] == 1.0]
+    assert len(searched) >= 5  # these have searched to the end
 
 
 def test_search__of_what_the_program_was_given__succeeds():

@@ -39,6 +39,13 @@ CASES = {
     SEARCH: (0.0, ""),
 }
 """Reward and limit of a program; the first is tested on sums alone."""
+ASSERTIONS = {"assertions": "assert add(1, 2) == 3\nassert add('a', 'b') == 'ab'", "names": ["add"], "prelude": ""}
+ADDS = {
+    "def add(a, b):\n    return a + b": (1.0, ""),
+    "def add(a, b):\n    return 3": (0.0, ""),
+    "import os\ndef add(a, b):\n    os.kill(os.getppid(), 9)\n    return a + b": (0.0, "sandbox_died"),
+}
+"""Reward and limit of a program whose tests are assertions."""
 LIMITS = CallLimits(cpu_seconds=2, wall_seconds=120, memory_bytes=512 << 20, processes=16)
 
 
@@ -72,4 +79,5 @@ def test_programs__on_each_level__are_graded_alike(level):
             program: sandbox.run(pack_reply(build_reply(program, sums if i == 0 else TESTS)))
             for i, program in enumerate(CASES)
         }
-    assert {program: read(outcome) for program, outcome in outcomes.items()} == CASES
+        outcomes |= {program: sandbox.run(pack_reply(build_reply(program, ASSERTIONS))) for program in ADDS}
+    assert {program: read(outcome) for program, outcome in outcomes.items()} == CASES | ADDS

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.verification.graders import count_zombies
 from benchmarks.verification.grading_cases import build_reply, list_cases, read_labels
+from covey.environments.kinds.code.code import CodeSource
 from tests.fakes.hostile_answers import MATH, PROGRAMS, SHORT, SPELLING
 from tests.integration.environments.conftest import mark, open_mixture
 
@@ -78,15 +79,26 @@ def grade_code(pool, *cases: tuple[dict[str, object], str]) -> list[float]:
     return [grade.reward for grade in grades]
 
 
+def check_cheats(pool, cheats) -> None:
+    tests = {"prints": HIDDEN, "returns": RETURNED}
+    cases = [
+        (tests.get(cheat["kind"]) or CodeSource.read_info(cheat["tests"]), f"````python\n{cheat['program']}\n````")
+        for cheat in cheats
+    ]
+    earned = grade_code(pool, *cases)
+    assert [cheat["cheat"] for cheat, reward in zip(cheats, earned, strict=True) if reward != 0] == []
+
+
 def test_grade__programs_that_cheat__earn_nothing_through_extraction_and_grading(patient_pool):
     """They use exit statuses, objects equal to everything, searches for the tests, and patches of the comparison."""
     cheats = read_labels("code_cheats.jsonl")
-    assert len(cheats) >= 30
-    cases = [
-        (HIDDEN if cheat["kind"] == "prints" else RETURNED, f"````python\n{cheat['program']}\n````") for cheat in cheats
-    ]
-    earned = grade_code(patient_pool, *cases)
-    assert [cheat["cheat"] for cheat, reward in zip(cheats, earned, strict=True) if reward != 0] == []
+    assert len(cheats) >= 90
+    check_cheats(patient_pool, cheats[::3])
+
+
+@pytest.mark.full
+def test_grade__all_programs_that_cheat__earn_nothing(patient_pool):
+    check_cheats(patient_pool, read_labels("code_cheats.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs a program as a module inside the process of a test: either to its end, or to call one of its functions.
+"""Runs a program, or assertions about one, as a module inside the process of a test.
 
 The program runner imports this module, so it uses only the standard library.
 """
@@ -8,7 +8,13 @@ from __future__ import annotations
 import sys
 from types import CodeType, ModuleType
 
-_USUAL = {
+from covey.environments.kinds.code.program_frames import write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+USUAL = {
     "bisect": ("bisect", "bisect_left", "bisect_right", "insort"),
     "collections": ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"),
     "functools": ("cache", "cmp_to_key", "lru_cache", "reduce"),
@@ -16,6 +22,7 @@ _USUAL = {
     "itertools": ("accumulate", "chain", "combinations", "groupby", "pairwise", "permutations", "product"),
     "math": ("ceil", "comb", "factorial", "floor", "gcd", "inf", "isqrt", "lcm", "log2", "sqrt"),
     "random": ("randint",),
+    "covey.environments.kinds.code.program_values": ("ListNode", "TreeNode"),
     "re": (),
     "string": ("ascii_lowercase", "ascii_uppercase"),
     "typing": (
@@ -39,30 +46,86 @@ test.
 
 
 class Program:
-    """A compiled program that is ready to run."""
+    """A compiled program, or compiled assertions about one, ready to run."""
 
-    def __init__(self, source: str, function: str) -> None:
-        """Compile the source. `function` names the function to call, or is empty for a program that prints.
+    def __init__(self, source: str, how: str) -> None:
+        """Compile the source. `how` says how to run it, by one word:
+
+        - "print": as a program, which reads standard input and prints.
+        - "call NAME": to call one function.
+        - "serve": as a program, whose functions assertions in a different process call.
+        - "assert": as these assertions.
 
         Raises SyntaxError, ValueError, RecursionError or MemoryError if the source does not compile.
         """
-        self.function = function
+        self._how, _, self._function = how.partition(" ")
+        self.prints = self._how == "print"
         self.code: CodeType = compile(source, "<program>", "exec", dont_inherit=True)
         self._usual = find_usual(self.code)
-        if function:
+        if not self.prints:
             import json  # noqa: F401
+
+            from covey.environments.kinds.code import program_values  # noqa: F401
+        if self._how in {"serve", "assert"}:
+            from covey.environments.kinds.code import assertion_code  # noqa: F401
+
+    def run(self, given: bytes, descriptor: int, *, max_bytes: int) -> int:
+        """Run one test with its input. Results and questions go through `descriptor`. Return the exit status.
+
+        `max_bytes` limits one answer to an assertion. Any exception means that the test has failed.
+        """
+        if self.prints:
+            return self.print()
+        if self._how == "call":
+            write_all(descriptor, self.call(given))
+        elif self._how == "serve":
+            self.serve(given, descriptor)
+        else:
+            self.check(given, descriptor, max_bytes=max_bytes)
+        return 0
 
     def call(self, given: bytes) -> bytes:
         """Call the function with arguments given as a JSON list, and return its result as JSON."""
         import json
 
+        from covey.environments.kinds.code.program_values import convert_plain
+
         arguments = json.loads(given)
         module = self._start("solution")
         module.__dict__.update(self._usual)
         exec(self.code, module.__dict__)  # noqa: S102
-        owner = module if hasattr(module, self.function) else module.Solution()
-        result = getattr(owner, self.function)(*arguments)
+        function = find_defined(module, self._function)
+        types = find_node_types(function)
+        result = function(*convert_arguments(arguments, types, vars(module)))
+        if result is None and types.get("return"):
+            result = []  # the empty list or tree
         return json.dumps(convert_plain(result), allow_nan=False).encode()
+
+    def serve(self, prelude: bytes, channel: int) -> None:
+        """Run the program after a prelude, and answer its assertions. Names that the prelude defines are no answer."""
+        from covey.environments.kinds.code.assertion_code import serve_program
+
+        before = ModuleType("prelude")
+        exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), before.__dict__)  # noqa: S102
+        module = self._start("solution")
+        inherited = {name: value for name, value in vars(before).items() if not name.startswith("__")}
+        module.__dict__.update(self._usual | inherited)
+        exec(self.code, module.__dict__)  # noqa: S102
+        serve_program(module, lambda name: find_defined(module, name, allows_class=True), channel)
+
+    def check(self, given: bytes, channel: int, *, max_bytes: int) -> None:
+        """Run the assertions. `given` is JSON with the prelude and the names that the program must define."""
+        import json
+
+        from covey.environments.kinds.code.assertion_code import RemoteProgram, run_assertions
+
+        row = json.loads(given)
+        module = self._start("tests")
+        module.__dict__.update(self._usual)
+        exec(compile(row["prelude"], "<prelude>", "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+        _seed_random()
+        program = RemoteProgram(channel, vars(module), max_bytes=max_bytes)
+        run_assertions(lambda: exec(self.code, module.__dict__), module, program, row["names"])  # noqa: S102
 
     def print(self) -> int:
         """Run the program to its end, and return its exit status."""
@@ -80,47 +143,97 @@ class Program:
         import builtins
 
         builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # usually added by the module site
-        if "random" in self._usual:
-            self._usual["random"].seed(0)  # type: ignore[attr-defined]  # a grade must be the same on every machine
+        _seed_random()
         module = sys.modules[name] = ModuleType(name)
         return module
 
 
+def _seed_random() -> None:
+    """Seed the module random if it is loaded, because a grade must be the same on every machine."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed(0)
+
+
 def find_usual(code: CodeType) -> dict[str, object]:
-    """Return the objects that a program uses under names in `_USUAL`, by name. No other module is imported."""
+    """Return the objects that a program uses under names in `USUAL`, by name. No other module is imported."""
     used, left = set(code.co_names), [code]
     while left:
         nested = [value for value in left.pop().co_consts if isinstance(value, CodeType)]
         used.update(name for block in nested for name in block.co_names)
         left += nested
     values: dict[str, object] = {}
-    for module, names in _USUAL.items():
+    for module, names in USUAL.items():
+        if used.isdisjoint({module, *names}):
+            continue
+        __import__(module)
+        loaded = sys.modules[module]
+        values |= {name: getattr(loaded, name) for name in used.intersection(names) - {module}}
         if module in used:
-            values[module] = __import__(module)
-        values |= {name: getattr(__import__(module), name) for name in used.intersection(names) - {module}}
+            values[module] = loaded
     return values
 
 
-def convert_plain(value: object) -> object:
-    """Convert a value to plain JSON types. Tuples become lists.
+def find_defined(module: ModuleType, name: str, *, allows_class: bool = False) -> Callable[..., object]:
+    """Return the method of class Solution, or else the function, that the program itself defines under a name.
 
-    Raises TypeError for any other type, including subclasses of the JSON types.
+    Builtins, imported names and names that were preloaded do not count, because the program has not written them. With
+    `allows_class`, a class counts too. Raises LookupError if the program defines no such thing.
     """
-    kind = type(value)
-    if value is None or kind in {bool, int, float, str}:
+    solution = vars(module).get("Solution")
+    if is_defined(solution, module) and is_defined(getattr(solution, name, None), module):
+        return getattr(solution(), name)  # type: ignore[no-any-return, misc]
+    value = vars(module).get(name)
+    if not is_defined(value, module) or (isinstance(value, type) and not allows_class):
+        raise LookupError(name)
+    return value  # type: ignore[return-value]
+
+
+def is_defined(value: object, module: ModuleType) -> bool:
+    """Return whether a program's module has defined this function, class or callable object.
+
+    A decorated or partial function counts as the function that it wraps.
+    """
+    if type(value).__name__ == "partial":
+        value = getattr(value, "func", None)
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def find_node_types(function: Callable[..., object]) -> dict[str, str]:
+    """Return the annotations that name ListNode or TreeNode, by parameter in order. Others are empty strings.
+
+    The key "return" has the annotation of the result.
+    """
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    inner = getattr(function, "__func__", function)
+    annotations = getattr(inner, "__annotations__", {})
+    code = getattr(inner, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    skipped = 1 if getattr(function, "__self__", None) is not None else 0
+    texts = {name: str(annotations.get(name, "")) for name in (*names[skipped:], "return")}
+    return {name: text if "ListNode" in text or "TreeNode" in text else "" for name, text in texts.items()}
+
+
+def convert_arguments(arguments: list[object], types: dict[str, str], names: dict[str, object]) -> list[object]:
+    """Build linked lists and trees from lists, for parameters whose annotations in `types` ask for them.
+
+    `names` may contain the program's own classes ListNode and TreeNode.
+    """
+    if not any(types.values()):
+        return arguments
+    wanted = [text for name, text in types.items() if name != "return"]
+    wanted += [""] * (len(arguments) - len(wanted))
+    return [_convert_nodes(value, text, names) for value, text in zip(arguments, wanted, strict=False)]
+
+
+def _convert_nodes(value: object, text: str, names: dict[str, object]) -> object:
+    from covey.environments.kinds.code.program_values import build_list, build_tree
+
+    if not text or not isinstance(value, list):
         return value
-    if kind is list or kind is tuple:
-        return [convert_plain(item) for item in value]  # type: ignore[attr-defined]
-    if kind is not dict:
-        raise TypeError(kind)
-    converted: dict[str, object] = {}
-    for key, item in value.items():  # type: ignore[attr-defined]
-        if type(key) is not str and type(key) is not int:
-            raise TypeError(type(key))
-        if str(key) in converted:
-            raise TypeError("an object has two keys that are equal in JSON")
-        converted[str(key)] = convert_plain(item)
-    return converted
+    if "list[" in text.lower():
+        return [_convert_nodes(item, text[text.lower().index("list[") + 5 :], names) for item in value]
+    return (build_list if "ListNode" in text else build_tree)(value, names)
 
 
 def _leave(module: ModuleType) -> None:

@@ -13,15 +13,19 @@ also matched by that element itself.
 import json
 import math
 import re
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import NoReturn
 
 from pydantic import JsonValue
 
+MAX_INT_DIGITS = 4300
+"""Maximum number of digits that Python converts to an integer by default, because it takes quadratic time."""
 TOLERANCE = 1e-6
 """Relative difference up to which two floats count as equal."""
 _NOISE = 1e-12
 """Absolute difference of two floats that counts as rounding noise, even if one of them is 0."""
+_ROUNDED = Context(prec=28, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+"""Arithmetic for differences, which never overflows: an output may have millions of digits."""
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
@@ -38,10 +42,17 @@ def is_same_value(result: JsonValue, expected: JsonValue) -> bool:
     return isinstance(expected, list) and len(expected) == 1 and _is_equal(result, expected[0])
 
 
-def parse_value(output: bytes) -> JsonValue:
-    """Parse the output of a function. Raises ValueError or RecursionError if it is not plain JSON."""
-    value: JsonValue = json.loads(output, parse_constant=_refuse)
+def parse_value(text: bytes | str) -> JsonValue:
+    """Parse the result of a function. Raises ValueError or RecursionError if it is not plain JSON.
+
+    An integer with more than `MAX_INT_DIGITS` digits becomes a Decimal, which is read and compared in linear time.
+    """
+    value: JsonValue = json.loads(text, parse_constant=_refuse, parse_int=_parse_int)
     return value
+
+
+def _parse_int(digits: str) -> int | Decimal:
+    return int(digits) if len(digits.removeprefix("-")) <= MAX_INT_DIGITS else Decimal(digits)
 
 
 def _is_same_line(written: str, expected: str) -> bool:
@@ -61,7 +72,8 @@ def _is_same_token(written: str, expected: str) -> bool:
         return True
     if "." not in written or "." not in expected:
         return False
-    return abs(left - right) <= Decimal(str(TOLERANCE)) * abs(right) + Decimal(str(_NOISE))
+    difference = _ROUNDED.abs(_ROUNDED.subtract(left, right))
+    return difference <= _ROUNDED.fma(Decimal(str(TOLERANCE)), _ROUNDED.abs(right), Decimal(str(_NOISE)))
 
 
 def _is_equal(result: JsonValue, expected: JsonValue) -> bool:

@@ -1,12 +1,12 @@
 """The process that runs a program. The module `programs` starts `main` in a fresh interpreter.
 
 It receives the program and one input at a time, never an expected output, so nothing in its memory helps a
-program to pass a test. Each test runs in a fork. Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES.
-All tests share the CPU seconds, and 0 for PROCESSES means no limit.
+program to pass a test. Each test runs in a fork. Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES
+CHANNEL. All tests share the CPU seconds, and 0 for PROCESSES means no limit. CHANNEL is the descriptor of a
+socket between a program and its assertions, which each run in a process of this kind. It is -1 if there are none.
 
-Frames arrive on standard input (8-byte length, bytes): the program, the name of the function (empty if none
-is called), then one frame per input. One reply per input is written to standard output: a status byte, an
-8-byte length, the output.
+Frames arrive on standard input (`program_frames`): the program, how to run it (`program_code.Program`), then one
+frame per input. One reply per input is written to standard output: a status byte, an 8-byte length, the output.
 
 Every grading process waits for the imports of this module, so it does not import `signal`, `typing` or
 `subprocess`.
@@ -22,6 +22,7 @@ import sys
 import time
 
 from covey.environments.kinds.code.program_code import Program
+from covey.environments.kinds.code.program_frames import read_frame, write_all
 from covey.environments.kinds.code.program_processes import (
     SIGKILL,
     ProcessLimits,
@@ -40,52 +41,57 @@ if TYPE_CHECKING:
 DONE, FAILED, OUT_OF_TIME, OUT_OF_MEMORY, TOO_SLOW, TOO_LONG, BROKEN = b"dfcmwob"
 """Statuses of a reply: the program succeeded, failed, or reached the limit of CPU time, memory, wall clock or output.
 BROKEN means that the program's processes could not be ended, and no further test runs."""
-FRAME = struct.Struct(">Q")
-"""Header of a frame: its length in bytes."""
 REPLY = struct.Struct(">BQ")
 """Header of a reply: its status, and the length of the output in bytes."""
 WALL_SECONDS, WALL_FACTOR = 2.0, 5.0
 """Wall clock limit of a test: a constant in seconds, plus a multiple of the CPU seconds that are left."""
 
+NO_CHANNEL = -1
+"""Descriptor in place of a channel if the program has no assertions."""
 _MEMORY_EXIT = 86
 """Exit status of a program that failed with a MemoryError."""
 _RESULT = 3
-"""Descriptor to which the result of a called function is written. What the function prints is discarded."""
+"""Descriptor to which the result of a called function is written, or on which a program and its assertions talk.
+What the program prints is discarded."""
 _SIGXCPU = 24
 _CHUNK = 1 << 16
 
 
 def main() -> NoReturn:
     """Read the program from standard input, then run one test per input until standard input ends."""
-    limits = ProcessLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
+    limits, channel = ProcessLimits(float(sys.argv[1]), *map(int, sys.argv[2:5])), int(sys.argv[5])
     sys.argv[:] = ["solution.py"]
     os.environ.clear()
+    sys.set_int_max_str_digits(0)  # the CPU limit bounds conversions, and some tests have longer integers
     commands, replies = _take_channels()
     give_up_rights()
     bind(limits)
-    source, function = _read_frame(commands), _read_frame(commands)
+    source, how = read_frame(commands), read_frame(commands)
     status, program = FAILED, None
     try:
-        program = Program((source or b"").decode(), (function or b"").decode())
+        program = Program((source or b"").decode(), (how or b"").decode())
     except MemoryError:
         status = OUT_OF_MEMORY
     except (SyntaxError, ValueError, RecursionError):
         pass
     number = 0
-    while (test_input := _read_frame(commands)) is not None:
+    while (test_input := read_frame(commands)) is not None:
         number += 1
         output = b""
         if program is not None:
-            status, output = run_test(program, test_input, limits, folder=str(number))
+            status, output = run_test(program, test_input, limits, folder=str(number), channel=channel)
             if not end_leftovers():
                 status = BROKEN
-        _write_all(replies, REPLY.pack(status, len(output)) + output)
+        if channel != NO_CHANNEL:
+            os.close(channel)  # the process at the other end sees that this one's test has ended
+            channel = NO_CHANNEL
+        write_all(replies, REPLY.pack(status, len(output)) + output)
         if status == BROKEN:
             break
     os._exit(0)
 
 
-def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: str) -> tuple[int, bytes]:
+def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: str, channel: int) -> tuple[int, bytes]:
     """Run one test in a fork, in its own folder. Return its status, and what it printed or returned."""
     left = limits.compute_left()
     if left <= 0:
@@ -95,11 +101,12 @@ def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: s
     output_end, output = os.pipe()
     child = os.fork()
     if child == 0:
-        _run_child(program, given, left, folder=folder, stdin=stdin, output=output)
+        limits.cpu_seconds = left
+        _run_child(program, given, limits, folder=folder, stdin=stdin, output=output if channel < 0 else channel)
     os.close(stdin)
     os.close(output)
     watched = os.pidfd_open(child)
-    transfer = Transfer(b"" if program.function else given, stdin_end, output_end)
+    transfer = Transfer(given if program.prints else b"", stdin_end, output_end)
     try:
         stopped = transfer.carry(watched, limits, deadline=time.monotonic() + WALL_SECONDS + WALL_FACTOR * left)
         if stopped is not None:
@@ -180,16 +187,14 @@ class Transfer:
         return True
 
 
-def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: str, stdin: int, output: int) -> NoReturn:
+def _run_child(
+    program: Program, given: bytes, limits: ProcessLimits, *, folder: str, stdin: int, output: int
+) -> NoReturn:
     leave, status = os._exit, 1
     try:
         os.chdir(folder)
-        _become_test(cpu_seconds, stdin=stdin, output=output, returns=bool(program.function))
-        if program.function:
-            _write_all(_RESULT, program.call(given))
-            status = 0
-        else:
-            status = program.print()
+        _become_test(limits.cpu_seconds, stdin=stdin, output=output, prints=program.prints)
+        status = program.run(given, _RESULT, max_bytes=limits.output_bytes)
     except MemoryError:
         status = _MEMORY_EXIT
     finally:
@@ -197,15 +202,15 @@ def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: st
         leave(status)
 
 
-def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) -> None:
+def _become_test(cpu_seconds: float, *, stdin: int, output: int, prints: bool) -> None:
     """Turn this fork into a test's process, with its own session, a CPU limit, and only the descriptors needed."""
     os.setsid()
-    if returns:
-        os.dup2(output, _RESULT)  # descriptors 0 to 2 are /dev/null already
-    else:
+    if prints:
         os.dup2(stdin, 0)
         os.dup2(output, 1)
-    os.closerange(_RESULT + 1 if returns else _RESULT, 1 << 20)
+    else:
+        os.dup2(output, _RESULT)  # descriptors 0 to 2 are /dev/null already
+    os.closerange(_RESULT if prints else _RESULT + 1, 1 << 20)
     seconds = round_up(cpu_seconds)
     limit(resource.RLIMIT_CPU, seconds, seconds + 1)
 
@@ -232,25 +237,3 @@ def _take_channels() -> tuple[int, int]:
         os.dup2(nothing, descriptor)
     os.close(nothing)
     return commands, replies
-
-
-def _read_frame(descriptor: int) -> bytes | None:
-    """Return the next frame, or None at the end of the input."""
-    header = _read_exactly(descriptor, FRAME.size)
-    return None if header is None else _read_exactly(descriptor, FRAME.unpack(header)[0])
-
-
-def _read_exactly(descriptor: int, size: int) -> bytes | None:
-    pieces = bytearray()
-    while len(pieces) < size:
-        piece = os.read(descriptor, min(size - len(pieces), 1 << 20))
-        if not piece:
-            return None
-        pieces += piece
-    return bytes(pieces)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

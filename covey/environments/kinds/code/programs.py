@@ -1,9 +1,10 @@
-"""Runs a program against the tests of a row, inside a grading process (`run_tests`).
+"""Runs a program against the tests of a row, inside a grading process (`run_tests`, `run_assertions`).
 
 The grading process knows the expected outputs and must not trust the program. The program therefore runs in a
 fresh interpreter (`program_runner`), never in this process or a fork of it, and receives one input at a time.
-It returns data, which is compared here. So a program that manipulates its own process gains nothing: it can
-only change its output.
+It returns data, which is compared here. Assertions run in a further interpreter, and the program answers their
+calls with data over a socket. So a program that manipulates its own process gains nothing: it can only change its
+output.
 """
 
 import ctypes
@@ -12,11 +13,13 @@ import os
 import resource
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,9 +28,10 @@ from pydantic import JsonValue
 
 from covey.environments.base import GradeLimit, LimitCode
 from covey.environments.kinds.code import program_runner
+from covey.environments.kinds.code.program_frames import FRAME
 from covey.environments.kinds.code.program_outputs import is_same_text, is_same_value, parse_value
 from covey.environments.kinds.code.program_processes import measure_address_space
-from covey.environments.kinds.code.program_runner import FRAME, REPLY
+from covey.environments.kinds.code.program_runner import REPLY
 
 OUTPUT_BYTES = 4 << 20
 """Maximum output of one test, in bytes."""
@@ -90,14 +94,29 @@ class ProgramLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTests:
-    """Tests of one row. Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
+    """Tests of one row by input and output. Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
 
     inputs: Sequence[JsonValue]
-    """Input of each test: standard input as a string, or a list of arguments if a function is called."""
+    """Input of each test: standard input as a string or, if a function is called, a list of arguments.
+
+    The arguments may also be a string with one JSON value per line. The output is then JSON too.
+    """
     outputs: Sequence[JsonValue]
     """Expected output of each test: standard output as a string, or the result if a function is called."""
     function: str
     """Name of the function that is called. Empty if the program reads standard input and prints."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssertionTests:
+    """Tests of one row by assertion. Example: AssertionTests(source="assert f(2) == 4", names=["f"], prelude="")."""
+
+    source: str
+    """Python source of the tests. They pass if it runs to its end, and so do the test cases that it defines."""
+    names: Sequence[str]
+    """Names of functions and classes that the program must define and the tests use."""
+    prelude: str
+    """Python source that runs before the program and before the tests, such as imports and helper functions."""
 
 
 def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
@@ -105,30 +124,77 @@ def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
 
     Raises GradeLimit if a limit ends a test, or if the program ends the process that runs it.
     """
+    source = _encode(program)
+    if source is None:
+        return False
+    with _open_folder() as folder, _Runner(folder, limits) as runner:
+        runner.send(source)
+        runner.send(f"call {tests.function}".encode() if tests.function else b"print")
+        return all(
+            runner.passes(test_input, expected, returns=bool(tests.function))
+            for test_input, expected in zip(tests.inputs, tests.outputs, strict=True)
+        )
+
+
+def run_assertions(program: str, tests: AssertionTests, limits: ProgramLimits) -> bool:
+    """Return whether the program passes all assertions, which run in a process of their own.
+
+    Raises GradeLimit if a limit ends either process, or if the program ends the process that runs it.
+    """
+    source = _encode(program)
+    if source is None:
+        return False
+    theirs, ours = socket.socketpair()
+    bound = json.dumps({"prelude": tests.prelude, "names": [*tests.names]})
+    with (
+        theirs,
+        ours,
+        _open_folder() as folder,
+        _open_folder() as other,
+        _Runner(folder, limits, channel=theirs.fileno()) as runner,
+        _Runner(other, limits, channel=ours.fileno()) as checker,
+    ):
+        theirs.close()  # each end is then open in one process only, and closed when that process ends
+        ours.close()
+        for frame in (source, b"serve", tests.prelude.encode()):
+            runner.send(frame)
+        for frame in (tests.source.encode(), b"assert", bound.encode()):
+            checker.send(frame)
+        checked = checker.receive()
+        runner.receive()
+        return checked is not None
+
+
+def _encode(program: str) -> bytes | None:
+    """Encode a program. None if it contains surrogates, because Python would refuse such a file too."""
     try:
-        source = program.encode()
+        return program.encode()
     except UnicodeEncodeError:
-        return False  # the program contains surrogates, and Python would refuse such a file too
+        return None
+
+
+@contextmanager
+def _open_folder() -> Iterator[str]:
+    """Create a folder for the processes of a program, and delete it afterwards, as far as possible.
+
+    The sandbox empties its scratch folder after the grading.
+    """
     _hide_memory()
     folder = tempfile.mkdtemp(prefix="program-")
     try:
-        with _Runner(folder, limits) as runner:
-            runner.send(source)
-            runner.send(tests.function.encode())
-            return all(
-                runner.passes(test_input, expected, returns=bool(tests.function))
-                for test_input, expected in zip(tests.inputs, tests.outputs, strict=True)
-            )
+        yield folder
     finally:
-        _remove(folder)
+        with suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Runner:
     """A running `program_runner` process. Reads from it and writes to it time out."""
 
-    def __init__(self, folder: str, limits: ProgramLimits) -> None:
+    def __init__(self, folder: str, limits: ProgramLimits, *, channel: int = program_runner.NO_CHANNEL) -> None:
+        """Start the process. `channel` is the descriptor of a socket that leads to a different runner."""
         self._limits = limits
-        numbers = (limits.cpu_seconds, limits.memory_bytes, limits.output_bytes, limits.processes or 0)
+        numbers = (limits.cpu_seconds, limits.memory_bytes, limits.output_bytes, limits.processes or 0, channel)
         self._process = subprocess.Popen(
             # Not -I, which would ignore PYTHONHASHSEED. Sets must have the same order on every machine.
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _START, *map(str, numbers)],
@@ -137,6 +203,7 @@ class _Runner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            pass_fds=() if channel == program_runner.NO_CHANNEL else (channel,),
             bufsize=0,
             start_new_session=True,
         )
@@ -160,19 +227,27 @@ class _Runner:
         """Run one test, and return whether its output is as expected. Raises GradeLimit if the test reaches a limit."""
         if self._has_reply():
             return False  # a reply before the question can only be forged
-        self.send(json.dumps(given).encode() if returns else str(given).encode())
-        status, size = REPLY.unpack(self._read(REPLY.size))
-        if status in _LIMITS:
-            raise GradeLimit(_LIMITS[status])
-        if status != program_runner.DONE or size > self._limits.output_bytes:
+        self.send(_join_arguments(given) if returns else str(given).encode())
+        output = self.receive()
+        if output is None:
             return False
-        output = self._read(size)
         try:
             if returns:
+                if isinstance(given, str) and isinstance(expected, str):
+                    expected = parse_value(expected)
                 return is_same_value(parse_value(output), expected)
             return is_same_text(output.decode(), str(expected))
         except (ValueError, RecursionError):
             return False
+
+    def receive(self) -> bytes | None:
+        """Return the output of a test, or None if the test has failed. Raises GradeLimit if it reached a limit."""
+        status, size = REPLY.unpack(self._read(REPLY.size))
+        if status in _LIMITS:
+            raise GradeLimit(_LIMITS[status])
+        if status != program_runner.DONE or size > self._limits.output_bytes:
+            return None
+        return self._read(size)
 
     def send(self, data: bytes) -> None:
         """Write one frame. Raises GradeLimit if the runner has ended or does not read it in time."""
@@ -214,12 +289,8 @@ def _hide_memory() -> None:
         raise OSError("this process could not hide its memory from other processes")
 
 
-def _remove(folder: str) -> None:
-    """Delete the folder of the tests, as far as possible.
-
-    The sandbox empties its scratch folder after the grading.
-    """
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        return
+def _join_arguments(given: JsonValue) -> bytes:
+    """Return arguments as a JSON list. A string has one JSON value per line."""
+    if isinstance(given, str):
+        return f"[{','.join(line for line in given.split(chr(10)) if line.strip())}]".encode()
+    return json.dumps(given).encode()

@@ -53,6 +53,51 @@ def test_build_row__its_own_output__gives_the_same_row():
     assert Reading().build_row(json.loads(row.to_bytes())) == row
 
 
+@pytest.mark.parametrize(
+    ("task_type", "info"),
+    [
+        ("math", {"ground_truth": "5"}),
+        ("short_answer", {"ground_truth": ["Paris"]}),
+        ("multiple_choice", {"choices": ["a", "b"], "right": 1}),
+        ("code", {"inputs": ["1"], "outputs": ["1"]}),
+        ("code", {"test_list": ["assert f(1)"]}),
+    ],
+)
+def test_build_row__null_in_a_field_of_another_row__is_a_missing_field(task_type, info):
+    """Parquet and the package datasets give all rows the fields of all others, with null in those that a row lacks."""
+    others = ("answers", "answer", "language", "test_cases", "test_list", "inputs", "outputs", "fn_name", "note")
+    padded = dict.fromkeys(others) | info
+    assert Reading().build_row(make_row(1, task_type=task_type, verification_info=padded)) == Reading().build_row(
+        make_row(1, task_type=task_type, verification_info=info)
+    )
+
+
+def test_build_row__verification_info__may_be_a_python_literal():
+    """SYNTHETIC-1 has text that is no JSON, such as None and single quotes."""
+    tests = {
+        "language": "python",
+        "test_cases": [{"fn_name": None, "input": "1", "output": "'x'", "type": "stdin_stdout"}],
+    }
+    row = Reading().build_row(make_row(1, task_type="verifiable_code", verification_info=repr(tests)))
+    assert row.verification_info == {"inputs": ["1"], "outputs": ["'x'"], "fn_name": None}
+
+
+@pytest.mark.parametrize("digits", ["7" * 5000, "-" + "7" * 5000])
+def test_build_row__integer_of_5000_digits__is_kept_as_text(digits):
+    info = f'{{"inputs": [[{digits}, 5]], "outputs": [{digits}], "fn_name": "f"}}'
+    row = Reading().build_row(make_row(1, task_type="code", verification_info=info))
+    assert row.verification_info == {"inputs": [f"{digits}\n5"], "outputs": [digits], "fn_name": "f"}
+    assert TaskRecord.from_bytes(row.to_bytes()) == row
+
+
+def test_build_row__columns_of_a_published_data_set__are_read_by_the_kind():
+    values = {"task_id": 11, "text": "Write add.", "test_list": ["assert add(1, 2) == 3"], "code": "secret"}
+    row = Reading(task_type="code").build_row(values)
+    assert row.problem_id == "11"
+    assert row.prompt == "Write add."
+    assert row.verification_info == {"assertions": "assert add(1, 2) == 3", "names": ["add"], "prelude": ""}
+
+
 def test_build_row__no_problem_id__derives_one_from_the_prompt():
     """The expected name is the SHA-256 of "What is 4 + 1?"."""
     row = Reading().build_row(make_row(4, problem_id=None))
@@ -91,6 +136,9 @@ def test_build_row__task_type__by_name_alias_and_option(value, reading, task_typ
         ({"verification_info": '{"ground_truth": '}, "bad_row", "EOF while parsing"),
         ({"verification_info": "[" * 100_000}, "bad_row", "recursion limit"),
         ({"verification_info": "[]"}, "bad_row", "not an object"),
+        ({"verification_info": "{'ground_truth': f()}"}, "bad_row", "malformed node"),
+        ({"verification_info": "{'ground_truth': "}, "bad_row", "was never closed"),
+        ({"verification_info": "{'" + "[" * 100_000}, "bad_row", "a column is invalid"),
         ({"solve_rate_x": 1.5}, "bad_row", "not a number from 0 to 1"),
         ({"solve_rate_x": "half"}, "bad_row", "not a number from 0 to 1"),
         ({"solve_rate_x": float("nan")}, "bad_row", "not a number from 0 to 1"),

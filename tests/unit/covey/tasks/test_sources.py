@@ -1,5 +1,6 @@
 import gzip
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,8 +48,26 @@ def test_read_sources__a_folder__its_files_by_name(tmp_path):
 
 
 def test_read_sources__columns_that_are_not_read__are_not_decoded(tmp_path):
-    pq.write_table(pa.table({"prompt": ["a"], "solve_rate_x": [0.5], "responses": [["long"]]}), tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet") == [{"prompt": "a", "solve_rate_x": 0.5}]
+    row = {"prompt": "a", "verification_info": "{}", "solve_rate_x": 0.5}
+    table = {name: [value] for name, value in row.items()} | {"responses": [["long"]]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [row]
+
+
+def test_read_sources__no_verification_info__reads_all_columns_because_they_may_hold_the_tests(tmp_path):
+    row = {"text": "Add.", "test_list": ["assert add(1, 2) == 3"]}
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [row]
+
+
+def test_read_sources__integer_of_5000_digits__is_read(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl",
+        b'{"inputs": [[-' + b"7" * 5000 + b', 5]]}\n{"a": [' + b"7" * 5000 + b"}\n" + b"[" * 9999 + b"7" * 5000,
+    )
+    first, *others = read_sources([str(path)])
+    assert first.values == {"inputs": [[Decimal("-" + "7" * 5000), 5]]}
+    assert [type(row.values) for row in others] == [BadRowError, BadRowError]
 
 
 def test_read_sources__blank_lines_and_no_final_newline__row_numbers_are_line_numbers(tmp_path):

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.unit
         ("0.0", "-0.0000000000001"),
         ("x 2.0", "x 2"),
         ("9" * 100_000, "9" * 100_000),
+        ("1" * 1_000_001 + ".0", "1" * 1_000_001),  # beyond the exponents of the usual context
     ],
 )
 def test_is_same_text__same__is_true(written, expected):
@@ -48,6 +49,7 @@ def test_is_same_text__same__is_true(written, expected):
         ("1e99999", "1e99998"),
         ("\u0661", "1"),  # a digit of another script
         ("9" * 100_000 + "8", "9" * 100_001),
+        ("2" * 1_000_001 + ".0", "1" * 1_000_001 + ".0"),
     ],
 )
 def test_is_same_text__different__is_false(written, expected):
@@ -98,7 +100,19 @@ def test_is_same_value__different__is_false(result, expected):
     assert not is_same_value(result, expected)
 
 
-@pytest.mark.parametrize("output", [b"", b"5 5", b"NaN", b"-Infinity", b"\xff", b"[", b"9" * 5000, b"{1: 2}"])
+@pytest.mark.parametrize("output", [b"", b"5 5", b"NaN", b"-Infinity", b"\xff", b"[", b"{1: 2}", b"[Infinity]"])
 def test_parse_value__what_is_not_json__raises(output):
     with pytest.raises(ValueError):  # noqa: PT011 - errors of json, whose text is not ours
         parse_value(output)
+
+
+LONG = "7" * 1_000_000
+
+
+def test_parse_value__integers_with_a_million_digits__are_compared_exactly():
+    """Conversion to an integer would take minutes."""
+    assert is_same_value(parse_value(f"[-{LONG}]".encode()), parse_value(f"[-{LONG}]"))
+    assert not is_same_value(parse_value(f"{LONG}7".encode()), parse_value(f"{LONG}8"))
+    assert not is_same_value(parse_value(LONG), 7.0)
+    assert not is_same_value(parse_value(LONG), 7)
+    assert is_same_value(parse_value("-" + "7" * 4300), int("-" + "7" * 4300))

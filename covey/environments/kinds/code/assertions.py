@@ -1,0 +1,233 @@
+"""Checks tests by assertion before a program runs: what they call, and whether a program could ever pass them.
+
+Nothing is executed here. Tests that would fail every program are refused, such as those with a name that nothing
+defines. So are those that would pass every program, because nothing in them is ever asserted.
+"""
+
+import ast
+import builtins
+import importlib
+import symtable
+import sys
+from collections.abc import Iterator, Sequence
+
+from covey.environments.base import JsonObject
+from covey.environments.kinds.code.program_code import USUAL
+
+SOLUTION = "solution"
+"""Module from which tests may import what the program defines."""
+_GIVEN = {*dir(builtins), "__name__", "__file__", "__doc__"}
+_PRELOADED = {name for names in USUAL.values() for name in names}
+_SPREAD = {
+    *USUAL,
+    "copy",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "operator",
+    "statistics",
+    "unittest",
+}
+"""Modules of which tests may import all names."""
+_HIDDEN = {"mock", "redirect_stdout", "redirect_stderr", "stdout", "stderr", "stdin", "patch", "getsource"}
+"""Names with which tests look into the program's process, where they cannot reach."""
+
+
+def read_assertions(source: str, *, entry_point: str = "", names: Sequence[str] = (), prelude: str = "") -> JsonObject:
+    """Check tests, and return {"assertions": source, "names": [...], "prelude": prelude}.
+
+    `entry_point` names the function that the tests call, also as the parameter of their function `check`. Without it
+    and `names`, the program must define every name that the tests use and do not define. Raises ValueError if no
+    program or every program would pass.
+    """
+    trees = {"prelude": _parse("the prelude", prelude), "tests": _parse("the tests", source)}
+    tests = trees["tests"]
+    if any(not isinstance(name, str) or not name.isidentifier() for name in names):
+        raise ValueError("names contains a string that is not a valid function name")
+    if _defines(tests, "check") and not _calls(tests, "check"):
+        if not entry_point:
+            raise ValueError("the tests define check(candidate), but there is no entry_point")
+        source = f"{source}\n\ncheck({entry_point})\n"
+        tests = _parse("the tests", source)
+    _require_reachable([trees["prelude"], tests])
+    _require_asserting(tests)
+    wanted = {*names, *([entry_point] if entry_point else []), *_list_imported(tests)}
+    missing = _list_undefined(prelude, source, tests) - wanted
+    modules = _list_modules(tests, missing)
+    if modules:  # some tests rely on the program's imports
+        source = "\n".join([*(f"import {name}" for name in sorted(modules)), source])
+        missing = missing - modules
+    if not wanted:
+        wanted = _choose_names(tests, missing)
+    missing = missing - wanted - _PRELOADED
+    if missing:
+        raise ValueError(f"the tests use the name {min(missing)!r:.60}, which nothing defines")
+    if not wanted:
+        raise ValueError("the tests call nothing that the program defines")
+    return {"assertions": source, "names": [*sorted(wanted)], "prelude": prelude}
+
+
+def _choose_names(tests: ast.Module, missing: set[str]) -> set[str]:
+    """Return the names that the program must define, of those that tests use and nothing defines.
+
+    Names that are preloaded, or builtin, are meant to be the program's only if there are no others.
+    """
+    if missing:
+        return missing if missing <= _PRELOADED else missing - _PRELOADED
+    calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
+    called = {function.id for function in calls if isinstance(function, ast.Name)}
+    return called if len(called) == 1 and called <= _GIVEN else set()
+
+
+def _list_modules(tests: ast.Module, missing: set[str]) -> set[str]:
+    """Return those undefined names that tests use as a module of the standard library, such as `sys` in `sys.x`."""
+    names = [node for node in ast.walk(tests) if isinstance(node, ast.Name)]
+    owners = [node.value for node in ast.walk(tests) if isinstance(node, ast.Attribute)]
+    used_alone = {node.id for node in names if node not in owners}
+    return missing.intersection(sys.stdlib_module_names) - used_alone
+
+
+def is_source(text: str) -> bool:
+    """Return whether a string is the source of a Python module."""
+    try:
+        _parse("the string", text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(name: str, source: str) -> ast.Module:
+    try:
+        source.encode()
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{name} cannot be compiled: {error!s:.100}") from error
+
+
+def _defines(tests: ast.Module, name: str) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tests.body)
+
+
+def _calls(tests: ast.Module, name: str) -> bool:
+    calls = [node for part in tests.body if _runs(part) for node in ast.walk(part) if isinstance(node, ast.Call)]
+    return any(isinstance(call.func, ast.Name) and call.func.id == name for call in calls)
+
+
+def _runs(statement: ast.stmt) -> bool:
+    """Return whether a statement of a module runs when the module does, and not only what it defines."""
+    return not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not _is_main(statement)
+
+
+def _is_main(statement: ast.stmt) -> bool:
+    """Return whether this is a block `if __name__ == "__main__"`, which does not run in tests."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+def _list_cases(tests: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Yield the test methods of test cases, and functions called `test_...`."""
+    for part in tests.body:
+        if isinstance(part, ast.FunctionDef) and part.name.startswith("test_"):
+            if part.args.args or part.args.kwonlyargs or part.decorator_list:
+                raise ValueError(f"the test {part.name} has parameters or decorators, which only pytest would fill")
+            yield part
+        elif isinstance(part, ast.ClassDef):
+            methods = [node for node in part.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+            if methods and not any("TestCase" in ast.unparse(base) for base in part.bases):
+                raise ValueError(f"the test class {part.name} is not a unittest.TestCase")
+            yield from methods
+
+
+def _require_asserting(tests: ast.Module) -> None:
+    """Raise ValueError if nothing is asserted, or only in functions that are never called."""
+    runs = [*_list_cases(tests), *(part for part in tests.body if _runs(part))]
+    is_asserting = any(_asserts(part) for part in runs)
+    called = any(isinstance(node, ast.Call) for part in runs for node in ast.walk(part))
+    if not is_asserting and not (called and _asserts(tests)):
+        raise ValueError("the tests assert nothing")
+
+
+def _asserts(part: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Attribute) and node.attr.startswith(("assert", "fail")))
+        or (isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node))
+        for node in ast.walk(part)
+    )
+
+
+def _require_reachable(trees: Sequence[ast.Module]) -> None:
+    """Raise ValueError if the source needs what its process lacks, such as a package or the program's output."""
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            if module.partition(".")[0] not in {*sys.stdlib_module_names, SOLUTION}:
+                raise ValueError(f"the tests import {module!r:.60}, but have only the standard library")
+        named = [name.name for name in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        named += [node.attr] if isinstance(node, ast.Attribute) else []
+        for name in _HIDDEN.intersection(part for text in named + modules for part in text.split(".")):
+            raise ValueError(f"the tests use {name!r}, but can only call the program and see what it returns")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "unittest.main" and node in _list_unguarded(trees):
+            raise ValueError('the tests call unittest.main() outside a block `if __name__ == "__main__"`')
+
+
+def _list_unguarded(trees: Sequence[ast.Module]) -> list[ast.AST]:
+    return [node for tree in trees for part in tree.body if not _is_main(part) for node in ast.walk(part)]
+
+
+def _list_imported(tests: ast.Module) -> set[str]:
+    """Return the names that tests import from the program, or use of it as a module."""
+    names = set()
+    for node in ast.walk(tests):
+        if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
+            names |= {name.name for name in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SOLUTION:
+            names.add(node.attr)
+    if "*" in names:
+        raise ValueError(f"the tests import * from {SOLUTION}, which does not name what the program must define")
+    return names
+
+
+def _list_undefined(prelude: str, source: str, tests: ast.Module) -> set[str]:
+    """Return the global names that the tests use and that neither they, the prelude nor Python define."""
+    defined = set(_GIVEN)
+    for text in (prelude, source):
+        for table in _walk(symtable.symtable(text, "<tests>", "exec")):
+            for symbol in table.get_symbols():
+                is_bound = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+                if is_bound and (table.get_type() == "module" or symbol.is_declared_global()):
+                    defined.add(symbol.get_name())
+        defined |= _list_spread(text)
+    used = {
+        symbol.get_name()
+        for table in _walk(symtable.symtable(source, "<tests>", "exec"))
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global())
+    }
+    guarded = {
+        node.id for part in tests.body if _is_main(part) for node in ast.walk(part) if isinstance(node, ast.Name)
+    }
+    outside = {
+        node.id for part in tests.body if not _is_main(part) for node in ast.walk(part) if isinstance(node, ast.Name)
+    }
+    return used - defined - (guarded - outside)
+
+
+def _walk(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _walk(child)
+
+
+def _list_spread(source: str) -> set[str]:
+    """Return the names that `from MODULE import *` defines. Raises ValueError unless the module is in `_SPREAD`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names):
+            if node.module not in _SPREAD:
+                raise ValueError(f"the tests import * from {node.module!r:.60}, so their names cannot be checked")
+            module = importlib.import_module(node.module)
+            names.update(getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")]))
+    return names

@@ -1,0 +1,104 @@
+"""Checks of assertions before any program runs: which names they call, and what no or every program would pass."""
+
+import pytest
+
+from covey.environments.kinds.code.assertions import read_assertions
+
+pytestmark = pytest.mark.unit
+
+CHECK = "def check(candidate):\n    assert candidate(2) == 4"
+CASE = "import unittest\nclass Test(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(2), 4)\n"
+MAIN = "if __name__ == '__main__':\n    unittest.main()\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("assert f(2) == 4", ["f"]),
+        ("assert set(f((1, 2))) == set((1, 2))", ["f"]),
+        ("import math\nassert math.isclose(f(2), 4.0)", ["f"]),
+        ("assert f('aa') == Counter('aa')", ["f"]),
+        ("assert longest([Pair(1, 2)]) == 1", ["Pair", "longest"]),
+        ("root = Node(1)\nassert height(root) == 1", ["Node", "height"]),
+        ("assert all(f(x) == x for x in range(3))", ["f"]),
+        ("expected = [f(x) for x in 'ab']\nassert expected == ['a', 'b']", ["f"]),
+        ("assert gcd(12, 18) == 6", ["gcd"]),  # the only name, so it is the program's
+        ("assert sum(10, 15) == 6", ["sum"]),
+        ("from solution import f\ndef test_f():\n    assert f(2) == 4", ["f"]),
+        ("import solution\ndef test_f():\n    assert solution.f(2) == 4", ["f"]),
+        (CASE, ["f"]),
+        (CASE + MAIN, ["f"]),
+        ("from typing import *\ndef helper(x: List[int]): return x\nassert f(helper([1])) == 1", ["f"]),
+        ("try:\n    f(0)\nexcept ValueError as error:\n    assert str(error)", ["f"]),
+        ("if f(2) != 4:\n    raise AssertionError", ["f"]),
+    ],
+)
+def test_read_assertions__names_that_nothing_defines__are_the_programs(source, names):
+    read = read_assertions(source)
+    assert read == {"assertions": source, "names": names, "prelude": ""}
+    assert read_assertions(source, names=names) == read
+
+
+@pytest.mark.parametrize("module", ["math", "sys"])
+def test_read_assertions__module_that_only_the_program_imports__is_imported(module):
+    source = f"assert {module}.x(f(2)) == 4"
+    read = read_assertions(source)
+    assert read == {"assertions": f"import {module}\n{source}", "names": ["f"], "prelude": ""}
+    assert read_assertions(read["assertions"], names=read["names"]) == read
+    assert read_assertions(f"assert {module}(2) == 4")["names"] == [module]
+
+
+def test_read_assertions__check__is_called_with_the_entry_point():
+    assert read_assertions(CHECK, entry_point="f")["assertions"] == f"{CHECK}\n\ncheck(f)\n"
+    called = f"{CHECK}\ncheck(f)"
+    assert read_assertions(called, entry_point="f")["assertions"] == called
+
+
+@pytest.mark.parametrize("source", ["twice = lambda x: 2 * x", "from helpers import *"])
+def test_read_assertions__helper_of_the_tests__is_defined_by_the_prelude_or_refused(source):
+    tests = "def check(candidate):\n    assert candidate(2) == twice(2)"
+    with pytest.raises(ValueError, match="'twice', which nothing defines"):
+        read_assertions(tests, entry_point="f")
+    if source.startswith("from"):
+        with pytest.raises(ValueError, match="helpers"):
+            read_assertions(tests, entry_point="f", prelude=source)
+    else:
+        assert read_assertions(tests, entry_point="f", prelude=source)["names"] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "assert nothing"),
+        ("f(2)", "assert nothing"),
+        ("def check(x):\n    assert x", "no entry_point"),
+        ("def verify():\n    assert f(2) == 4", "assert nothing"),
+        ("if __name__ == '__main__':\n    assert f(2) == 4", "assert nothing"),
+        ("assert 1 == 1", "call nothing"),
+        ("assert max(min(1, 2), 3) == 3", "call nothing"),
+        ("assert f(2) ==", "cannot be compiled"),
+        ("assert f('\ud800')", "cannot be compiled"),
+        ("(" * 300, "cannot be compiled"),
+        ("import numpy as np\nassert np.allclose(f(2), 4)", "import 'numpy'"),
+        ("from your_module import f\nassert f(2) == 4", "import 'your_module'"),
+        ("from . import f\nassert f(2) == 4", "import '.'"),
+        ("from solution import *\nassert f(2) == 4", "does not name"),
+        ("from os import *\nassert f(2) == 4", r"import \* from 'os'"),
+        ("import unittest.mock\nassert f(2) == 4", "use 'mock'"),
+        ("from unittest.mock import patch\nassert f(2) == 4", "use '"),
+        ("import sys\nf(2)\nassert sys.stdout.getvalue() == '4'", "use 'stdout'"),
+        ("from contextlib import redirect_stdout\nassert f(2) == 4", "use 'redirect_stdout'"),
+        ("def test_f(value):\n    assert f(value) == 4", "parameters or decorators"),
+        ("class TestF:\n    def test_f(self):\n        assert f(2) == 4", "not a unittest.TestCase"),
+        (CASE + "unittest.main()", "outside a block"),
+    ],
+)
+def test_read_assertions__what_no_or_every_program_passes__is_refused(source, message):
+    with pytest.raises(ValueError, match=message):
+        read_assertions(source)
+
+
+@pytest.mark.parametrize("names", [["f", "g()"], [5]])
+def test_read_assertions__names_that_are_no_names__are_refused(names):
+    with pytest.raises(ValueError, match="names contains"):
+        read_assertions("assert f(2) == 4", names=names)
