@@ -73,7 +73,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     identity.record(database, network)
     chain = ChainState(contracts, pool)
     chain.refresh()
-    secret = keccak(b"covey links" + bytes(operator.account.key))
+    secret = keccak(b"covey links" + bytes(operator.key))
     return Context(
         config=config,
         params=params,

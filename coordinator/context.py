@@ -53,7 +53,7 @@ class Context:
     @property
     def canary_secret(self) -> bytes:
         """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
-        return keccak(b"covey canaries" + bytes(self.operator.account.key))
+        return keccak(b"covey canaries" + bytes(self.operator.key))
 
     @property
     def ledger_domain(self) -> Domain:

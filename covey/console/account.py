@@ -23,7 +23,6 @@ from covey.chain.wallet import Wallet, load_key, save_key
 from covey.console.pool_file import TABLES, build_params, pin_model, read_document, read_table
 from covey.console.pool_terms import read_terms
 from covey.errors import OperatorError, ProtocolError
-from covey.model.prompts import require_pinned_template
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
 from covey.protocol.eip712 import Domain, sign
@@ -302,6 +301,8 @@ def read_pool_file(
     `model` is the name or folder of the pool's first model. Its chat template and end tokens are set likewise, as
     `pool_file.pin_model` does. Without it, the file of a chat pool must set the template's hash.
     """
+    from covey.model.prompts import require_pinned_template
+
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
     if unknown:
