@@ -10,6 +10,7 @@ from coordinator.chain_state import ChainState
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
+from coordinator.domain.stakes import StakeRule
 from coordinator.lanes import Lane
 from coordinator.queue.celery_app import BackgroundKicker
 from covey.chain.contracts import Contracts
@@ -30,6 +31,7 @@ class Context:
     config: CoordinatorConfig
     params: PoolParams
     terms: PoolTerms
+    stake_rule: StakeRule
     ledger: Ledger
     database: Database
     store: ObjectStore
