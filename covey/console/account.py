@@ -5,11 +5,12 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
+from covey.chain.amounts import SMALLEST, TokenUnit, format_amount, parse_amount, read_unit, require_plausible
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.events import EpochPosted
@@ -45,6 +46,12 @@ class Account:
         self.deployment = Deployment.load(deployment)
         self._rpc_url = rpc_url
         self._wallet = load_key(key_file) if key_file else None
+
+    def with_key(self, key_file: Path) -> "Account":
+        """Return the account of another key in the same pool, on the same node."""
+        other = copy(self)
+        other._wallet = load_key(key_file)
+        return other
 
     @cached_property
     def client(self) -> ChainClient:
@@ -102,10 +109,18 @@ class Account:
     def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
         """Parse a typed amount and return it in the smallest unit. `balance` is the amount that it is taken from.
 
-        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if the unit is probably wrong.
+        Raises OperatorError("bad_amount"), OperatorError("smallest_unit") if the unit is probably wrong, or
+        OperatorError("exceeds_balance").
         """
         amount = parse_amount(text, unit)
         require_plausible(amount, unit, balance=balance)
+        if amount > balance:
+            held = format_amount(balance, unit)
+            raise OperatorError(
+                "exceeds_balance",
+                f"{format_amount(amount, unit)} is more than the {held} of {self.wallet.address}",
+                fix=f"Choose an amount up to {held}, or add tokens to the account",
+            )
         return amount
 
     def stake(self, kind: BondKind, amount: int) -> Entry:

@@ -165,7 +165,7 @@ class Demo:
         """End the pool, wait until all work is settled and every cheat is slashed, and claim the rewards."""
         network = self.network
         self.screen.say("ending the pool; countersigned work is still settled")
-        await asyncio.to_thread(network.command, "pool", "end", key="operator")
+        await asyncio.to_thread(network.command, "pool", "end", "--yes", key="operator")
         await self.wait_for("settlement", lambda status: status.settled)
         network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
         cheats = {p.node for p in network.participants.workers if p.cheat}
@@ -225,6 +225,6 @@ class Demo:
                 self.screen.say(f"files and logs are in {network.participants.folder}. To join from another terminal:")
                 self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")
-                self.screen.say("  covey worker run --config worker/worker.toml")
+                self.screen.say("  covey up worker --detach")
                 self.screen.say("Ctrl-C stops the pool")
             await asyncio.sleep(LOOK_SECONDS)

@@ -269,11 +269,6 @@ ROWS = [
         refusal="WrongState(uint256,uint8)" + "1".zfill(64) + "2".zfill(64),
     ),
     Row(
-        f"stake withdraw --raw {NODE}",
-        "reverted: StakeManager.withdraw: NothingToWithdraw(). Run covey stake unbond first",
-        refusal="NothingToWithdraw()",
-    ),
-    Row(
         f"worker remove {A} {NODE}",
         "Set --key-file to the key of the contributor that",
         refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
@@ -285,7 +280,7 @@ ROWS = [
     ),
     Row(
         f"pool start {NODE}",
-        f"insufficient_funds: account {OPERATOR} has 5 wei, which is not enough gas for",
+        f"insufficient_funds: account {OPERATOR} has 0.000000000000000005 ether, which is not enough gas for",
         refusal="poor",
     ),
     Row(
