@@ -61,7 +61,7 @@ def worker_remove(
     """Remove a node from the pool. The contributor remains liable for the node's signatures until the unbonding window
     ends.
 
-    Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey worker remove ADDRESS myworker`
     """
     from covey.console.addresses import read_address
 
@@ -85,8 +85,7 @@ def worker_rotate(
 
     The contributor remains liable for the old node's signatures until the unbonding window ends.
 
-    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
-    contributor.key`
+    Example: `covey worker rotate ADDRESS --node-key-file new.key myworker`
     """
     from covey.console.account import load_or_make_key
     from covey.console.addresses import read_address

@@ -44,8 +44,7 @@ def rewards_challenge(
     If nobody proves it within the pool's challenge window, `covey rewards resolve` pays the contributor from the
     operator's bond and returns the ether. Otherwise the account that proves it receives the ether.
 
-    Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json myworker`
     """
     from covey.chain.amounts import ETHER, Amount
     from covey.chain.contracts import OMISSION_BOND
@@ -90,8 +89,7 @@ def rewards_resolve(
 ) -> None:
     """Resolve a challenge that was not answered in time, so that the contributor is paid from the operator's bond.
 
-    Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json myworker`
     """
     from covey.console.receipt_files import read_receipt_file
 
@@ -112,7 +110,7 @@ def rewards_withdraw_ether(
 ) -> None:
     """Withdraw the ether that was returned for upheld challenges.
 
-    Example: `covey rewards withdraw-ether --deployment net/deployment.json --key-file contributor.key`
+    Example: `covey rewards withdraw-ether myworker`
     """
     from covey.chain.amounts import ETHER, Amount
 
@@ -146,8 +144,7 @@ def case_equivocation(
     Each FILE is JSON with `receipt` and `signature`, in the form in which a worker stores its receipts. The slash takes
     effect immediately.
 
-    Example: `covey case equivocation first.json second.json --deployment net/deployment.json --pool 1
-    --key-file anybody.key`
+    Example: `covey case equivocation first.json second.json mypool`
     """
     from covey.console.receipt_files import read_receipt_file
 
@@ -180,8 +177,7 @@ def case_slash_signer(
     The verdict and its signature are read from the coordinator, and the contract checks both. If the coordinator does
     not return them, they can be found in the transaction that opened the case.
 
-    Example: `covey case slash-signer RECEIPT_HASH VALIDATOR --deployment net/deployment.json --pool 1
-    --key-file anybody.key`
+    Example: `covey case slash-signer RECEIPT_HASH VALIDATOR mypool`
     """
     signer = read_address(validator)
     account = options.open_account(deployment, key_file, pool, folder=folder)

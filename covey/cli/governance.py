@@ -53,7 +53,7 @@ def pool_invite(
 ) -> None:
     """Allow contributors to register nodes in an invitation-only pool. Operator only.
 
-    Example: `covey pool invite ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool invite ADDRESS --folder mypool`
     """
     invited = [_to_address(text) for text in contributors]
     account = options.open_account(deployment, key_file, pool, folder=folder)
@@ -72,7 +72,7 @@ def pool_withdraw_invitation(
 ) -> None:
     """Stop a contributor from registering more nodes. Nodes already registered remain. Operator only.
 
-    Example: `covey pool withdraw-invitation ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool withdraw-invitation ADDRESS mypool`
     """
     address = _to_address(contributor)
     account = options.open_account(deployment, key_file, pool, folder=folder)
@@ -96,7 +96,7 @@ def pool_replace_validator(
 ) -> None:
     """Replace a validator with a different account. Operator only.
 
-    Example: `covey pool replace-validator OLD NEW --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool replace-validator OLD NEW mypool`
     """
     before, after = _to_address(previous), _to_address(current)
     account = options.open_account(deployment, key_file, pool, folder=folder)
@@ -115,7 +115,7 @@ def case_show(
 ) -> None:
     """List all slashing cases of a pool, with the accused, the accusation and the state.
 
-    Example: `covey case show --deployment net/deployment.json --pool 1`
+    Example: `covey case show mypool`
     """
     account = options.open_account(deployment, None, pool, folder=folder)
     unit = account.get_unit(raw=raw or as_json)
@@ -168,7 +168,7 @@ def case_veto(
 ) -> None:
     """Decide a case in the contributor's favour within the veto window, so that nothing is slashed. Arbiter only.
 
-    Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    Example: `covey case veto RECEIPT_HASH mypool`
     """
     account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
@@ -188,7 +188,7 @@ def epoch_disable(
 ) -> None:
     """Disable an epoch and all later ones within the challenge window. Their work moves to new epochs. Arbiter only.
 
-    Example: `covey epoch disable 3 --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    Example: `covey epoch disable 3 mypool`
     """
     account = options.open_account(deployment, key_file, pool, folder=folder)
     posted = account.history.find_epoch(account.pool, number)

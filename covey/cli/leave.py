@@ -10,7 +10,6 @@ from covey.cli.enroll import open_workers
 from covey.cli.rewards import Waiting, claim, describe_next, find_reward, get_waiting
 from covey.cli.waiting import Awaited, wait_for
 from covey.console.options import Json, show
-from covey.console.place import CONTRIBUTOR_KEY
 from covey.console.terminal import Moment, quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
@@ -47,6 +46,7 @@ def worker_leave(
     Example: `covey worker leave myworker --wait`
     """
     from covey.chain.amounts import Amount
+    from covey.console.place import CONTRIBUTOR_KEY
     from covey.local.keeper import stop_keeper
 
     def say(line: str) -> None:

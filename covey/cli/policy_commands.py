@@ -47,7 +47,7 @@ def policy_list(
 
     A relay is listed as having a policy if it serves its record and knows a route to it.
 
-    Example: `covey policy list --deployment net/deployment.json --pool 1 --relay http://127.0.0.1:9001`
+    Example: `covey policy list mypool`
     """
     from covey.runtime.log import configure
 
@@ -121,7 +121,7 @@ def policy_fetch(
 
     An interrupted download goes on where it ended.
 
-    Example: `covey policy fetch --deployment net/deployment.json --pool 1 --relay http://127.0.0.1:9001`
+    Example: `covey policy fetch mypool`
     """
     import time
 
@@ -165,7 +165,7 @@ def policy_verify(
 ) -> None:
     """Compare every tensor and file of a policy with the record whose hash is on chain.
 
-    Example: `covey policy verify --deployment net/deployment.json --pool 1 policies/7-0x5f...`
+    Example: `covey policy verify policies/7-0x5f... mypool`
     """
     from covey.protocol.ids import ZERO_HASH, Step
     from covey.protocol.policy_record import RECORD_FILE

@@ -102,7 +102,7 @@ def pool_fund(
 ) -> None:
     """Add tokens to a pool's escrow, from which rewards are paid.
 
-    Example: `covey pool fund 100 --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool fund 100 mypool`
     """
     from covey.chain.amounts import Amount
 
@@ -125,7 +125,7 @@ def pool_start(
 ) -> None:
     """Open a pool for work. Operator only.
 
-    Example: `covey pool start --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool start mypool`
     """
     account = options.open_account(deployment, key_file, pool, folder=folder)
     entry = account.send(account.contracts.pools.start_pool(account.pool))
@@ -142,7 +142,7 @@ def pool_show(
 ) -> None:
     """Show the state and terms of a pool, as stored on chain.
 
-    Example: `covey pool show --deployment net/deployment.json --pool 1`
+    Example: `covey pool show mypool`
     """
     from covey.chain.amounts import Amount
 

@@ -86,7 +86,7 @@ def rewards_show(
 
     Values that only the coordinator has are shown as unknown while it does not respond.
 
-    Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
+    Example: `covey rewards show myworker`
     """
     from covey.chain.amounts import Amount
     from covey.console.addresses import read_address
@@ -159,7 +159,7 @@ def rewards_statement(
 
     With --json, each submission is one line of JSON. `covey submissions show` shows the proofs of one of them.
 
-    Example: `covey rewards statement ADDRESS --deployment net/deployment.json --pool 1`
+    Example: `covey rewards statement ADDRESS myworker`
     """
     import json
     from itertools import chain
@@ -214,7 +214,7 @@ def rewards_claim(
 ) -> None:
     """Claim the rewards that the signer has earned up to the newest final epoch.
 
-    Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey rewards claim myworker`
     """
     from covey.chain.amounts import Amount
 

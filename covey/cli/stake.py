@@ -30,7 +30,7 @@ def stake_add(
 ) -> None:
     """Add stake to a pool for the account that signs.
 
-    Example: `covey stake add 1.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake add 1.5 myworker`
     """
     from covey.chain.amounts import Amount
 
@@ -121,7 +121,7 @@ def stake_unbond(
 ) -> None:
     """Start to unbond stake. It can still be slashed until the unbonding window ends.
 
-    Example: `covey stake unbond 0.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake unbond 0.5 myworker`
     """
     account = _open_account(deployment, key_file, pool, folder, kind)
     unit = account.get_unit(raw=raw)
@@ -142,7 +142,7 @@ def stake_withdraw(
 ) -> None:
     """Withdraw unbonded stake whose unbonding window has ended.
 
-    Example: `covey stake withdraw --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake withdraw myworker`
     """
     account = _open_account(deployment, key_file, pool, folder, kind)
     unit = account.get_unit(raw=raw or as_json)
@@ -163,7 +163,7 @@ def stake_show(
 ) -> None:
     """Show the stake of the account that signs.
 
-    Example: `covey stake show --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake show myworker`
     """
     from covey.chain.amounts import Amount
 

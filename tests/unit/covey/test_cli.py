@@ -104,6 +104,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "coordinator jobs",
         "coordinator restored",
         "worker run",
+        "worker leave",
         "worker status",
         "worker register",
         "worker remove",
@@ -125,8 +126,19 @@ def test_help__every_command_and_every_option__has_a_text(name):
             assert parameter.help, f"covey {name}: {parameter.name} has no help"
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folders that examples name."""
+    place = tmp_path_factory.mktemp("folders")
+    for folder, file in (("mypool", "coordinator.toml"), ("myworker", "worker.toml")):
+        (place / folder).mkdir()
+        (place / folder / file).write_text('home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\n')
+    return place
+
+
 @pytest.mark.parametrize("name", LEAVES)
-def test_help__every_command__has_an_example_that_parses(name):
+def test_help__every_command__has_an_example_that_parses(name, folders, monkeypatch):
+    monkeypatch.chdir(folders)
     (example,) = re.findall(r"Example: `covey ([^`]*)`", COMMANDS[name].help)
     words = name.split()
     arguments = shlex.split(example)
