@@ -32,7 +32,9 @@ def find(code):
     return [each for each in find_raises()[0] if each.code == code]
 
 
-@pytest.mark.parametrize("build", [make.build_settings, make.build_commands, make.build_errors, make.build_metrics])
+@pytest.mark.parametrize(
+    "build", [make.build_settings, make.build_commands, make.build_errors, make.build_metrics, make.build_api]
+)
 def test_page__is_what_the_code_says(build):
     page = make.FOLDER / f"{build.__name__.removeprefix('build_')}.md"
     assert page.read_text() == build(), f"{page.name} is stale: run make reference"
