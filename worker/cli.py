@@ -113,14 +113,14 @@ def worker_status(
     import asyncio
 
     from covey.console.addresses import read_address
-    from covey.console.place import read_place
+    from covey.console.folder_values import read_folder_values
     from covey.console.served_pool import ask
     from covey.network.coordinator_client import CoordinatorClient
     from covey.protocol.api.public import NodeDetail
 
     if Path(node).is_dir():
         folder, nodes = Path(node), _list_nodes(Path(node))
-        coordinator_url = coordinator_url or read_place(folder).coordinator_url
+        coordinator_url = coordinator_url or read_folder_values(folder).coordinator_url
     else:
         nodes = [read_address(node)]
     if coordinator_url is None:

@@ -46,7 +46,7 @@ def worker_leave(
     Example: `covey worker leave myworker --wait`
     """
     from covey.chain.amounts import Amount
-    from covey.console.place import CONTRIBUTOR_KEY
+    from covey.console.folder_values import CONTRIBUTOR_KEY
     from covey.local.keeper import stop_keeper
 
     def say(line: str) -> None:

@@ -19,6 +19,7 @@ from covey.console.options import (
     is_terminal,
     show,
 )
+from covey.console.terminal import Moment
 from covey.errors import OperatorError
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
@@ -145,6 +146,7 @@ def pool_show(
     Example: `covey pool show mypool`
     """
     from covey.chain.amounts import Amount
+    from covey.chain.structs import PoolState
 
     account = options.open_account(deployment, None, pool, folder=folder)
     pools, unit = account.contracts.pools, account.get_unit(raw=raw or as_json)
@@ -163,4 +165,6 @@ def pool_show(
         "policies": account.contracts.policies.steps_of(account.pool),
         "epochs": account.contracts.ledger.epochs_of(account.pool),
     }
+    if pools.state_of(account.pool) is PoolState.ENDED:
+        values["refund_from"] = Moment(pools.closes_at(account.pool), account.get_time())
     show(values, as_json)

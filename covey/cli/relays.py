@@ -133,7 +133,7 @@ def find_relay(folder: Path) -> str:
     Raises OperatorError("no_relays") if it has neither, and OperatorError("no_processes") if it is not a folder of
     processes.
     """
-    from covey.console.place import build_local_url
+    from covey.console.folder_values import build_local_url
     from covey.local.folder import read_processes
     from covey.local.readiness import find_address
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from covey.console.account import Account
-    from covey.console.place import Place
+    from covey.console.folder_values import FolderValues
     from covey.runtime.settings import Settings
 
 
@@ -24,12 +24,19 @@ def _read_folder(context: typer.Context, folder: Path | None) -> Path | None:
 
     Without FOLDER, it is the working directory, if that is the folder of a pool or a worker.
     """
-    from covey.console.place import is_place, read_place
+    from covey.console.folder_values import has_role_settings, read_folder_values
 
-    chosen = folder or (Path() if is_place(Path()) else None)
-    if chosen is None or context.resilient_parsing:
+    chosen = folder or (Path() if has_role_settings(Path()) else None)
+    if context.resilient_parsing:
         return None
-    is_named, found = folder is not None, cache(lambda: read_place(chosen))
+    if chosen is None:
+        context.default_map = {
+            each.name: partial(_refuse_missing, each.opts[0])
+            for each in context.command.params
+            if each.required and each.name in _NAMES
+        }
+        return None
+    is_named, found = folder is not None, cache(lambda: read_folder_values(chosen))
     if is_named:
         found()  # raises for a folder without settings, even if every option is on the command line
     # Typer looks here after the command line and the environment. Values are read when they are needed.
@@ -44,7 +51,15 @@ _NAMES = ("deployment", "pool", "key_file", "coordinator_url", "kind")
 _IS_NAMED = "covey.folder_is_named"
 
 
-def _get_value(found: "Callable[[], Place]", name: str) -> str | int | None:
+def _refuse_missing(option: str) -> None:
+    raise OperatorError(
+        "no_folder_named",
+        f"{option} is missing, and there is no folder to read it from",
+        fix=f"Name the folder of a pool or a worker as FOLDER, or add {option}",
+    )
+
+
+def _get_value(found: "Callable[[], FolderValues]", name: str) -> str | int | None:
     value = getattr(found(), name)
     return str(value) if isinstance(value, Path) else value
 
@@ -61,7 +76,7 @@ def prefer_folder(context: typer.Context, parameter: typer.CallbackParam, value:
 def _prefer_arbiter(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     """Return the arbiter's key in the folder instead of the operator's, unless an option names a key."""
     chosen = prefer_folder(context, parameter, value)
-    is_own = chosen is not None and str(chosen) == (context.lookup_default("key_file") if context.default_map else None)
+    is_own = _IS_NAMED in context.meta and str(chosen) == context.lookup_default("key_file")
     return str(Path(chosen).with_name("arbiter.key")) if is_own else chosen
 
 
@@ -136,10 +151,10 @@ def open_account(deployment: Path, key_file: Path | None, pool: int = 0, *, fold
     COVEY_RPC_URL, or else the deployment's.
     """
     from covey.console.account import Account
-    from covey.console.place import read_place
+    from covey.console.folder_values import read_folder_values
 
     rpc_url = None
-    if folder is not None and (place := read_place(folder)).deployment == deployment:
+    if folder is not None and (place := read_folder_values(folder)).deployment == deployment:
         rpc_url = place.rpc_url
     return Account(deployment, key_file, pool, rpc_url=rpc_url or os.environ.get("COVEY_RPC_URL"))
 

@@ -8,7 +8,7 @@ import typer
 
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
-from covey.console.place import read_place
+from covey.console.folder_values import read_folder_values
 from covey.errors import OperatorError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import PoolView
@@ -31,7 +31,7 @@ async def ask(url: str, folder: Path | None, question: Callable[[CoordinatorClie
 
 
 def _require_pool_of(folder: Path, served: PoolView, url: str) -> None:
-    place = read_place(folder)
+    place = read_folder_values(folder)
     deployment = Deployment.load(place.deployment)
     ours = {"pool": place.pool, "chain": deployment.chain_id} | deployment.get_contracts()
     theirs = {"pool": served.pool, "chain": served.chain_id} | dict(served.contracts)

@@ -14,7 +14,7 @@ from time import monotonic
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
-from covey.console.place import build_local_url
+from covey.console.folder_values import build_local_url
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment

@@ -129,6 +129,12 @@ def test_end__chain_that_does_not_move__ends_at_the_deadline(operator, pool, mon
     assert "Run this command again" in result.exception.fix
 
 
+def test_pool_show__ended_pool__says_when_the_refund_opens(operator, pool):
+    assert "refund_from" not in invoke("pool", "show", "--pool", "1", key=False)
+    invoke("pool", "end", "--yes", "--pool", "1")
+    assert invoke("pool", "show", "--pool", "1", key=False)["refund_from"] == 1000 + CLOSING
+
+
 def test_refund__active_or_not_closed__says_when_in_words(operator, pool):
     result = runner.invoke(cli.app, ["pool", "refund", *CHAIN])
     assert str(result.exception) == (

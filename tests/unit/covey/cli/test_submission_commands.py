@@ -263,4 +263,5 @@ def test_client__is_the_one_that_commands_use():
 
 def test_list__no_coordinator_named__is_not_guessed():
     result = runner.invoke(cli.app, ["submissions", "list"])
-    assert (result.exit_code, "Missing option '--coordinator-url'" in result.stderr) == (2, True)
+    assert result.exception.code == "no_folder_named"
+    assert "--coordinator-url is missing" in result.exception.message

@@ -43,8 +43,8 @@ class _Settings(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Values of one folder. Example: Place(folder=Path("mypool"), kind="operator", pool=1, ...)."""
+class FolderValues:
+    """Values of one folder. Example: FolderValues(folder=Path("mypool"), kind="operator", pool=1, ...)."""
 
     folder: Path
     kind: Kind
@@ -60,12 +60,12 @@ class Place:
     """Base URL of the coordinator, without a proxy if the folder is the coordinator's own."""
 
 
-def is_place(folder: Path) -> bool:
+def has_role_settings(folder: Path) -> bool:
     """Return whether a folder has settings of a role, as the folders of `covey init pool` and `covey join` have."""
     return _find_settings(folder) is not None
 
 
-def read_place(folder: Path) -> Place:
+def read_folder_values(folder: Path) -> FolderValues:
     """Read a folder's values from the settings of its roles.
 
     Environment variables of commands, such as COVEY_POOL, do not override them.
@@ -82,7 +82,7 @@ def read_place(folder: Path) -> Place:
     file, kind = found
     address = {name: os.environ[name] for name in ("COVEY_HOST", "COVEY_PORT") if name in os.environ}
     settings = _Settings.load(file, environment=address if kind == "operator" else {})
-    return Place(
+    return FolderValues(
         folder=folder,
         kind=kind,
         pool=settings.pool,
