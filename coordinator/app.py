@@ -16,8 +16,10 @@ from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
+from coordinator.domain.stakes import StakeRule
 from coordinator.lanes import Lane
 from coordinator.queue.celery_app import BackgroundKicker, Kicker, build_celery, run_jobs
+from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.follower import Follower
@@ -73,11 +75,12 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     identity.record(database, network)
     chain = ChainState(contracts, pool)
     chain.refresh()
-    secret = keccak(b"covey links" + bytes(operator.account.key))
+    secret = keccak(b"covey links" + bytes(operator.key))
     return Context(
         config=config,
         params=params,
         terms=terms,
+        stake_rule=StakeRule(pool=pool, min_stake=terms.min_stake, unit=_read_unit(contracts, pool)),
         ledger=Ledger(
             chain_id=deployment.chain_id,
             address=contracts.ledger.address,
@@ -103,6 +106,16 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         clock=clock,
         stop=asyncio.Event(),
     )
+
+
+def _read_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
+    """Return the unit of the pool's token, or its smallest unit if the token does not report a valid one."""
+    try:
+        return read_unit(contracts.get_token(pool))
+    except OperatorError as error:
+        if error.code != "odd_token":
+            raise
+        return SMALLEST
 
 
 def _find_params(history: History, pool: PoolId) -> str:

@@ -10,6 +10,7 @@ from coordinator.chain_state import ChainState
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
+from coordinator.domain.stakes import StakeRule
 from coordinator.lanes import Lane
 from coordinator.queue.celery_app import BackgroundKicker
 from covey.chain.contracts import Contracts
@@ -30,6 +31,7 @@ class Context:
     config: CoordinatorConfig
     params: PoolParams
     terms: PoolTerms
+    stake_rule: StakeRule
     ledger: Ledger
     database: Database
     store: ObjectStore
@@ -53,7 +55,7 @@ class Context:
     @property
     def canary_secret(self) -> bytes:
         """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
-        return keccak(b"covey canaries" + bytes(self.operator.account.key))
+        return keccak(b"covey canaries" + bytes(self.operator.key))
 
     @property
     def ledger_domain(self) -> Domain:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covey.console.options import Datasets, DeploymentFile, Json
+from covey.console.options import Datasets, DeploymentFile, FolderSource, Json, open_account, prefer_folder
 from covey.console.terminal import quote
+from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
     from covey.protocol.thresholds import Thresholds
@@ -27,11 +28,16 @@ def validator_audit(
     storage: Annotated[
         str,
         typer.Option(
-            help="Base URL of the coordinator or of its object store, for example file:///data or s3://bucket."
+            help="Base URL of the coordinator or of its object store, for example file:///data or s3://bucket. "
+            "With FOLDER, its coordinator."
         ),
     ],
     relay: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Base URL of a relay to download the policy from; may be repeated. With FOLDER, by default those that "
+            "the coordinator lists."
+        ),
     ] = None,
     policies: Annotated[
         Path | None,
@@ -43,13 +49,18 @@ def validator_audit(
     pool: Annotated[
         int | None,
         typer.Option(
-            envvar="COVEY_POOL", min=1, help="On-chain number of the pool. Required if the bundle is given as a hash."
+            envvar="COVEY_POOL",
+            min=1,
+            callback=prefer_folder,
+            help="On-chain number of the pool. Required if the bundle is given as a hash.",
         ),
     ] = None,
     rpc: Annotated[
         str | None,
         typer.Option(
-            envvar="COVEY_RPC_URL", help="URL of the chain's JSON-RPC node. By default the node in the deployment file."
+            envvar="COVEY_RPC_URL",
+            callback=prefer_folder,
+            help="URL of the chain's JSON-RPC node. By default the node in the deployment file.",
         ),
     ] = None,
     engine: Annotated[
@@ -69,6 +80,7 @@ def validator_audit(
         bool, typer.Option("--full", help="Replay the work even if it was not drawn for a replay.")
     ] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of only the worst ones.")] = False,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Audit a verdict: judge its submission again, using only the chain and the stored files.
@@ -76,13 +88,16 @@ def validator_audit(
     Shows whether the work was drawn for a replay, and checks the draw once the submission's epoch is posted. The exit
     code is 1 if decision, reason, work units or live groups differ, or if the draw requires a replay that was not done.
 
-    Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
+    Example: `covey validator audit EVIDENCE_HASH mypool`
     """
     from covey.runtime.log import configure
     from validator import audit
     from validator.config import AuditConfig
 
     configure("audit", level="warning")
+    if folder is not None and not relay:
+        listed = open_account(deployment, None, folder=folder).list_relays(storage)
+        relay = [url for url in listed if is_plain_url(url)]
     values = {
         "deployment": deployment,
         "storage": storage,

@@ -1,22 +1,28 @@
 """`covey worker`: register, replace and remove the node of a worker, and run it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covey.console import options
 from covey.console.options import (
     ConfigFile,
-    CoordinatorUrl,
     DeploymentFile,
+    FolderSource,
     Json,
     KeyFile,
+    OptionalCoordinatorUrl,
     Pool,
     Sets,
     load_settings,
     show,
 )
+from covey.console.terminal import describe_duration, quote
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from covey.protocol.ids import Address
 
 worker = typer.Typer(help="Run a worker, which generates rollouts, and manage its node.", no_args_is_help=True)
 
@@ -27,6 +33,7 @@ def worker_register(
     key_file: KeyFile,
     pool: Pool,
     node_key_file: Annotated[Path, typer.Option(help="Key file of the node. It is created if it does not exist.")],
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Register a node on chain. The contributor (--key-file) and the node (--node-key-file) both sign.
@@ -36,7 +43,7 @@ def worker_register(
     """
     from covey.console.account import load_or_make_key
 
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     node = load_or_make_key(node_key_file)
     entry = account.register_node(node)
     show({"node": node.address, "contributor": account.wallet.address, "transaction": entry.transaction_hash}, as_json)
@@ -48,17 +55,18 @@ def worker_remove(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Remove a node from the pool. The contributor remains liable for the node's signatures until the unbonding window
     ends.
 
-    Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey worker remove ADDRESS myworker`
     """
     from covey.console.addresses import read_address
 
     removed = read_address(node)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     entry = account.send(account.contracts.nodes.remove_node(account.pool, removed))
     show({"node": removed, "transaction": entry.transaction_hash}, as_json)
 
@@ -70,20 +78,20 @@ def worker_rotate(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Replace a node with a new one, for example after its key leaked. The contributor and the new node both sign.
 
     The contributor remains liable for the old node's signatures until the unbonding window ends.
 
-    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1 --key-file
-    contributor.key`
+    Example: `covey worker rotate ADDRESS --node-key-file new.key myworker`
     """
     from covey.console.account import load_or_make_key
     from covey.console.addresses import read_address
 
     previous = read_address(node)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     wallet = load_or_make_key(node_key_file)
     entry = account.rotate_node(previous, wallet)
     show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
@@ -91,32 +99,68 @@ def worker_rotate(
 
 @worker.command("status")
 def worker_status(
-    node: Annotated[str, typer.Argument(help="Address of the node.")],
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Address of the node, or a worker folder for all nodes in it.")
+    ],
+    coordinator_url: OptionalCoordinatorUrl = None,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Show how a coordinator sees a node, and in one sentence why it gets no task.
 
-    Example: `covey worker status ADDRESS --coordinator-url http://127.0.0.1:8000`
+    Example: `covey worker status myworker`
     """
     import asyncio
 
     from covey.console.addresses import read_address
-    from covey.console.terminal import quote
+    from covey.console.folder_values import read_folder_values
+    from covey.console.served_pool import ask
     from covey.network.coordinator_client import CoordinatorClient
     from covey.protocol.api.public import NodeDetail
 
-    wanted = read_address(node)
+    if Path(node).is_dir():
+        folder, nodes = Path(node), _list_nodes(Path(node))
+        coordinator_url = coordinator_url or read_folder_values(folder).coordinator_url
+    else:
+        nodes = [read_address(node)]
+    if coordinator_url is None:
+        raise OperatorError(
+            "no_coordinator",
+            "it is unknown which coordinator to ask",
+            fix="Add FOLDER or --coordinator-url, for example --coordinator-url http://127.0.0.1:8000",
+        )
 
-    async def ask() -> NodeDetail:
-        async with CoordinatorClient(coordinator_url, None, chain_id=0) as client:  # Nothing is signed.
-            return await client.get_node(wanted)
+    async def get_them(client: CoordinatorClient) -> list[NodeDetail]:
+        return [await client.get_node(wanted) for wanted in nodes]
 
-    values = asyncio.run(ask()).model_dump(mode="json")
-    texts = {
-        name.replace("_", " "): quote(value) if isinstance(value, str) else value for name, value in values.items()
-    }
-    show(values if as_json else texts, as_json)
+    found = [view.model_dump(mode="json") for view in asyncio.run(ask(coordinator_url, folder, get_them))]
+    if as_json:
+        show({"nodes": found} if Path(node).is_dir() else found[0], as_json)
+        return
+    for i, values in enumerate(found):
+        if i:
+            typer.echo()
+        texts = values | {name: quote(value) for name, value in values.items() if isinstance(value, str)}
+        texts |= {name: describe_duration(texts[name]) for name in _DURATIONS if texts[name] is not None}
+        show({name.removesuffix("_seconds").replace("_", " "): text for name, text in texts.items()}, as_json)
+
+
+_DURATIONS = ("silent_seconds", "cooldown_seconds")
+
+
+def _list_nodes(folder: Path) -> "list[Address]":
+    """Return the addresses of a folder's workers. Raises OperatorError("no_folder_settings") if it has none."""
+    from covey.chain.wallet import load_key
+    from worker.config import WorkerConfig
+
+    files = sorted(folder.glob("worker*.toml"))
+    if not files:
+        raise OperatorError(
+            "no_folder_settings",
+            f"{folder} has no settings of a worker",
+            fix="Use a folder that covey join has created",
+        )
+    return [load_key(WorkerConfig.load(file, environment={}).key_file).address for file in files]
 
 
 @worker.command("run")

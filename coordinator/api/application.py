@@ -1,10 +1,12 @@
 """The coordinator's HTTP API: the application, its errors and the limit of a body.
 
-Bodies are those of `covey.protocol.api`; every error is an ErrorBody with a stable code.  OpenAPI at /docs.
+Bodies are those of `covey.protocol.api`; every error is an ErrorBody with a stable code. The OpenAPI document is at
+/openapi.json. There is no page /docs, because Swagger UI would load scripts from another server.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +25,7 @@ from coordinator.api import (
     workers,
 )
 from coordinator.api.admission import Admission
-from coordinator.api.documented_answers import EVERY_ROUTE
+from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
 from coordinator.api.error_answers import describe_error
 from coordinator.api.state import build_state
 from coordinator.context import Context
@@ -32,6 +34,31 @@ from covey.protocol.api.common import ErrorBody
 from covey.runtime.log import get_logger
 
 MAX_BODY_BYTES = 256 << 10
+
+
+class _DocumentedApi(FastAPI):
+    """An application whose OpenAPI document says which requests are signed, and how."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            describe_signatures(super().openapi())
+        return super().openapi()
+
+
+def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
+    """Return an application with all routes, which is enough for its OpenAPI document."""
+    api = _DocumentedApi(
+        title="Covey coordinator",
+        version="1",
+        description="HTTP API of a pool's coordinator. Every error has a stable code.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    # The busiest come first.
+    for module in (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects):
+        api.include_router(module.router, responses=EVERY_ROUTE)
+    return api
 
 
 def build_api(ctx: Context) -> FastAPI:
@@ -43,11 +70,8 @@ def build_api(ctx: Context) -> FastAPI:
         async with state.run():
             yield
 
-    api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "", lifespan=run)
+    api = build_routes(run)
     api.state.api = state
-    # The busiest come first.
-    for module in (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects):
-        api.include_router(module.router, responses=EVERY_ROUTE)
     _add_errors(api, ctx)
     api.add_middleware(
         Admission,

@@ -35,6 +35,31 @@ def name_content(media_type: str) -> Responses:
     return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
+def describe_signatures(document: dict[str, Any]) -> None:
+    """Add to an OpenAPI document which requests are signed. A signature consists of three headers, so all are required.
+
+    A request is signed if its route has one of SIGNED_TAGS.
+    """
+    schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+    for header, text in _HEADERS.items():
+        schemes[header] = {"type": "apiKey", "in": "header", "name": header, "description": text}
+    operations = (operation for path in document["paths"].values() for operation in path.values())
+    for operation in operations:
+        if SIGNED_TAGS & set(operation.get("tags", ())):
+            operation["security"] = [{header: [] for header in _HEADERS}]
+
+
+SIGNED_TAGS = frozenset({"worker", "validator", "trainer"})
+"""Tags of routes whose requests are signed with the wallet of this role."""
+_HEADERS = {
+    "Content-Digest": "SHA-256 of the body (RFC 9530), for example `sha-256=:BASE64:`.",
+    "Signature-Input": "Covered components and parameters of the signature (RFC 9421) in the profile of ERC-8128: "
+    '`eth=("@method" "@authority" "@path" "@query" "content-digest");created=SECONDS;expires=SECONDS;nonce="NONCE";'
+    'keyid="eip155:CHAIN:ADDRESS"`. It expires at most 60 s after it was created, and its nonce is used once.',
+    "Signature": "Signature of the signature base as a personal message (EIP-191) with the key of ADDRESS: "
+    "`eth=:BASE64:` of the 65 bytes r, s and v.",
+}
+"""Headers that together sign a request, with their meaning; see `covey.protocol.http_signatures`."""
 EVERY_ROUTE = name_refusals(413, 422, 429, 500, 503)
 """Refusals of every route."""
 SIGNED = name_refusals(401, 403)

@@ -13,7 +13,7 @@ from coordinator.db.repository import Repository
 from coordinator.domain.nodes import INSTANCE_SECONDS
 from coordinator.domain.presence import Sign, record_signs
 from covey.errors import CoveyError, ProtocolError, TransientError
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import Address
 from covey.runtime.log import get_logger
 
 WRITE_S = 1.0
@@ -74,8 +74,7 @@ class RollCall:
         ctx, signs = self._ctx, [*beats, *(sign for sign, _ in asking)]
 
         def record(repository: Repository) -> list[bool | CoveyError]:
-            pool = PoolId(ctx.config.pool)
-            return record_signs(repository, ctx.params, signs, terms=ctx.terms, pool=pool, now=ctx.clock())
+            return record_signs(repository, ctx.params, signs, rule=ctx.stake_rule, now=ctx.clock())
 
         results: Sequence[bool | CoveyError] = ()
         try:

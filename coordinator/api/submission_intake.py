@@ -11,7 +11,7 @@ from coordinator.domain import settlement, stakes, submissions, tasks
 from coordinator.domain.submissions import Countersigned, HandedIn
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import CoveyError
-from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
+from covey.protocol.ids import Address, LeaseId, TaskId
 from covey.protocol.messages import Receipt
 
 
@@ -81,7 +81,7 @@ class Intake:
     def _check_receipts(
         self, repository: Repository, receipts: Sequence[Receipt]
     ) -> list[Countersigned | NewReceipt | CoveyError]:
-        ctx, pool = self._ctx, PoolId(self._ctx.config.pool)
+        ctx = self._ctx
         contributors = {receipt.contributor for receipt in receipts}
         kept = repository.list_contributors(contributors)
         counts = repository.count_nodes_of(contributors)
@@ -95,7 +95,7 @@ class Intake:
             try:
                 who = receipt.contributor
                 stake = stakes.get_stake(repository.get_contributor(who))
-                stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=who, nodes=counts.get(who, 1))
+                stakes.require_stake(stake, rule=ctx.stake_rule, contributor=who, nodes=counts.get(who, 1))
                 results.append(NewReceipt(compute_undrawn_limit(ctx.terms, stake.free), promised))
             except CoveyError as error:
                 results.append(error)

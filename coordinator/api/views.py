@@ -24,7 +24,7 @@ from covey.protocol.api.public import (
     SubmissionDetail,
     SubmissionView,
 )
-from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
+from covey.protocol.ids import Address, Hash, Step, TaskId
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
@@ -126,7 +126,7 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
     row, now = repository.get_node(node), ctx.clock()
     if row is None:
         raise ProtocolError("no_node", f"{node} is not registered at this coordinator", status=404)
-    why = idleness.explain(repository, ctx.params, row, terms=ctx.terms, pool=PoolId(ctx.config.pool), now=now)
+    why = idleness.explain(repository, ctx.params, row, rule=ctx.stake_rule, now=now)
     return NodeDetail(
         node=node,
         contributor=Address(row.contributor),

@@ -32,8 +32,8 @@ async def register(state: State, node: Node) -> RegistrationResponse:
 
     def record(repository: Repository) -> None:
         stakes.record_stake(repository, contributor, stake, block=block)
-        pool, count = PoolId(ctx.config.pool), repository.count_others(contributor, node) + 1
-        stakes.require_stake(stake, terms=ctx.terms, pool=pool, contributor=contributor, nodes=count)
+        count = repository.count_others(contributor, node) + 1
+        stakes.require_stake(stake, rule=ctx.stake_rule, contributor=contributor, nodes=count)
         nodes.register_node(repository, ctx.params, node=node, contributor=contributor)
 
     await ctx.database.run(record)

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from coordinator.db.models import NodeRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, pausing
-from coordinator.domain.stakes import get_stake, require_stake
+from coordinator.domain.stakes import StakeRule, get_stake, require_stake
 from coordinator.domain.steps import get_oldest_version
-from covey.chain.structs import PoolTerms
 from covey.errors import CoveyError
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 UNHEALTHY_SECONDS = 60.0
@@ -46,19 +45,17 @@ def compute_health(node: NodeRow, now: float) -> Health:
     return Health.UNHEALTHY if silence >= UNHEALTHY_SECONDS else Health.HEALTHY
 
 
-def explain(
-    repository: Repository, params: PoolParams, node: NodeRow, *, terms: PoolTerms, pool: PoolId, now: float
-) -> Idleness:
+def explain(repository: Repository, params: PoolParams, node: NodeRow, *, rule: StakeRule, now: float) -> Idleness:
     """Return the first reason for which a node gets no task."""
     return (
-        _explain_standing(repository, node, terms, pool)
+        _explain_standing(repository, node, rule)
         or _explain_pool(repository)
         or _explain_node(repository, node, now)
         or _explain_tasks(repository, params, node)
     )
 
 
-def _explain_standing(repository: Repository, node: NodeRow, terms: PoolTerms, pool: PoolId) -> Idleness | None:
+def _explain_standing(repository: Repository, node: NodeRow, rule: StakeRule) -> Idleness | None:
     if node.suspended:
         return Idleness("suspended", f"It is suspended: {node.suspended}.")
     if node.removed:
@@ -67,7 +64,7 @@ def _explain_standing(repository: Repository, node: NodeRow, terms: PoolTerms, p
     count = repository.count_nodes_of([contributor]).get(contributor, 1)
     try:
         stake = get_stake(repository.get_contributor(contributor))
-        require_stake(stake, terms=terms, pool=pool, contributor=contributor, nodes=count)
+        require_stake(stake, rule=rule, contributor=contributor, nodes=count)
     except CoveyError as error:
         return Idleness(error.code, error.message[0].upper() + error.message[1:] + ".")
     return None

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from coordinator.db.models import NodeRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes
-from coordinator.domain.stakes import get_stake, require_stake
-from covey.chain.structs import PoolTerms
+from coordinator.domain.stakes import StakeRule, get_stake, require_stake
 from covey.errors import CoveyError, ProtocolError
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 HEARD, LISTENING = "heard", "listening"
@@ -40,7 +39,7 @@ class Sign:
 
 
 def record_signs(
-    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, terms: PoolTerms, pool: PoolId, now: float
+    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, rule: StakeRule, now: float
 ) -> list[bool | CoveyError]:
     """Note signs of life.
 
@@ -59,7 +58,7 @@ def record_signs(
         try:
             row = nodes.require_node(repository, sign.node)
             if sign.is_claim:
-                _require_served(repository, row, terms=terms, pool=pool, count=counts.get(row.contributor, 1))
+                _require_served(repository, row, rule=rule, count=counts.get(row.contributor, 1))
             if instances.setdefault(sign.node, sign.instance) != sign.instance:
                 raise nodes.build_another_instance(sign.node, silence=0.0)
             nodes.require_instance(row, sign.instance, now)
@@ -102,9 +101,9 @@ def find_silent_since(repository: Repository, now: float) -> float:
     return dead_before if is_hearing else 0.0
 
 
-def _require_served(repository: Repository, row: NodeRow, *, terms: PoolTerms, pool: PoolId, count: int) -> None:
+def _require_served(repository: Repository, row: NodeRow, *, rule: StakeRule, count: int) -> None:
     if row.barred:
         raise ProtocolError("suspended", f"{row.address} is suspended: {row.barred}", status=403)
     contributor = Address(row.contributor)
     stake = get_stake(repository.get_contributor(contributor))
-    require_stake(stake, terms=terms, pool=pool, contributor=contributor, nodes=count)
+    require_stake(stake, rule=rule, contributor=contributor, nodes=count)

@@ -1,12 +1,29 @@
 """The stake that backs a contributor's nodes and its unseen work, as it was last looked up on chain."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.db.models import ContributorRow
 from coordinator.db.repository import Repository
-from covey.chain.structs import PoolTerms
+from covey.chain.amounts import SMALLEST, TokenUnit, format_amount
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, PoolId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StakeRule:
+    """What a pool requires of a contributor. Example: StakeRule(pool=1, min_stake=100, unit=TokenUnit(18, "CVT"))."""
+
+    pool: PoolId
+    min_stake: int
+    """Stake that must back each node, in the token's smallest unit."""
+    unit: TokenUnit
+    """Unit of amounts in messages: the token's, or SMALLEST if the token does not report its own."""
+
+    @property
+    def raw(self) -> str:
+        """Option that a command needs to read amounts in this unit, with a blank before it."""
+        return " --raw" if self.unit == SMALLEST else ""
 
 
 class Stake(NamedTuple):
@@ -38,14 +55,16 @@ def get_stake(row: ContributorRow | None) -> Stake:
     return Stake(staked=int(row.staked), locked=int(row.locked))
 
 
-def require_stake(stake: Stake, *, terms: PoolTerms, pool: PoolId, contributor: Address, nodes: int) -> None:
+def require_stake(stake: Stake, *, rule: StakeRule, contributor: Address, nodes: int) -> None:
     """Raise ProtocolError("stake_too_low") unless the free stake of a contributor backs all its nodes."""
-    needed = terms.min_stake * nodes
+    needed = rule.min_stake * nodes
     if stake.free < needed:
-        missing = needed - stake.free
+        staked, locked, required, missing = (
+            format_amount(amount, rule.unit) for amount in (stake.staked, stake.locked, needed, needed - stake.free)
+        )
         message = (
-            f"{contributor} has staked {stake.staked}, of which cases lock {stake.locked}; its nodes require {needed}"
-            " that are free, in the token's smallest unit. "
-            f"Run covey stake add {missing} --raw --pool {pool} with the key of {contributor}"
+            f"{contributor} has staked {staked}, of which cases lock {locked}; its {nodes} node(s) require {required} "
+            f'that are free. Run covey stake add "{missing}"{rule.raw} --kind contributor --pool {rule.pool} with the '
+            f"key of {contributor}"
         )
         raise ProtocolError("stake_too_low", message, status=403)

@@ -6,6 +6,7 @@ A bytes32 becomes a `Hash`, an address is checksummed, and a struct becomes a tu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -26,6 +27,8 @@ CONTRACT_NAMES = (
     "SlashingCourt",
     "TestToken",
 )
+_LAST_TIME = 253_402_300_799
+"""Last second of the year 9999. A contract that does not know a time yet has a larger number."""
 _PANIC = "4e487b71"
 _ERROR = "08c379a0"
 
@@ -124,14 +127,14 @@ def decode_values(params: Sequence[Param], data: bytes) -> tuple[Any, ...]:
 def describe_revert(data: bytes) -> str:
     """Return the reason of a revert as text, for example "NotTrainer(1, 0xAb...)".
 
-    Returns "no reason" if there is no data.
+    Unix times become dates, for example "NotFinal(2026-11-25 06:43:43 UTC)". Returns "no reason" if there is no data.
     """
     selector, rest = data[:4].hex(), data[4:]
     item = _errors().get(selector)
     try:
         if item is not None:
             values = decode_values(item.inputs, rest)
-            return f"{item.name}({', '.join(str(value) for value in values)})"
+            return f"{item.name}({', '.join(_spell(param, value) for param, value in _zip(item.inputs, values))})"
         if selector == _ERROR:
             return str(decode(["string"], rest)[0])
         if selector == _PANIC:
@@ -139,6 +142,13 @@ def describe_revert(data: bytes) -> str:
     except (ValueError, DecodingError):
         return f"reason that cannot be decoded: 0x{data.hex()}"
     return f"unknown error 0x{data.hex()}" if data else "no reason was returned"
+
+
+def _spell(param: Param, value: object) -> str:
+    """Return an error's value as text: a Unix time, which its name shows, as a date."""
+    if not isinstance(value, int) or not (param.name.endswith("At") or param.name == "deadline"):
+        return str(value)
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC" if value <= _LAST_TIME else "never"
 
 
 def to_snake(name: str) -> str:

@@ -1,6 +1,6 @@
 """One sentence of advice for each Solidity error that a command can receive."""
 
-_UNTIL = "Wait until the Unix time in the error; date -d @SECONDS shows it as a date"
+_UNTIL = "Wait until the time in the error"
 _TOKENS = "Send tokens to the account that signs (on a devnet: covey devnet fund ADDRESS), or choose a smaller amount"
 _PAUSED = "Wait until the contracts' admin resumes new work"
 _ADDRESS = "Use an address other than the zero address"
@@ -19,7 +19,7 @@ ADVICE = {
     "EpochTooEarly": _UNTIL,
     "ExpectedPause": "No action is needed: new work is not paused",
     "InsufficientEscrow": "Add the missing amount with covey pool fund",
-    "InsufficientStake": "Choose an amount up to the second number, which is the available stake",
+    "InsufficientStake": "Choose an amount up to the second number, the available stake in the token's smallest unit",
     "InvalidEpochLength": _WINDOWS,
     "InvalidProof": "Run the command again; if it fails again, report the wrong proof to the pool's operator",
     "InvalidQuorum": "Lower quorum in [params] to at most the number of validators, the second number, or add "
@@ -44,7 +44,7 @@ ADVICE = {
     "OfficeConflict": "Use another account: the arbiter must be neither the operator nor a validator",
     "ParamsMismatch": "Run covey pool create again with the same pool file",
     "PoolNotActive": "Run covey pool start, or check with covey pool show whether the pool has ended",
-    "PoolNotClosed": _UNTIL,
+    "PoolNotClosed": "Wait until the time in the error; if it is never, end the pool with covey pool end",
     "PoolNotOpen": "Check with covey pool show whether the pool has ended; if not, the contracts are paused",
     "PoolNotStarted": "Run covey pool start",
     "RewardExceedsEpochs": "Run the command again; it then uses the newest final epoch",

@@ -36,6 +36,10 @@ SMALLEST = TokenUnit(0, "")
 """The token's smallest unit, which contracts use."""
 
 
+ETHER = TokenUnit(18, "ether")
+"""Unit of gas and of the bonds of challenges. Its smallest unit is the wei."""
+
+
 @dataclass(frozen=True, slots=True)
 class Amount:
     """An amount with its `unit`, which determines how it is printed.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from threading import Event as Flag
 
 from covey.chain.advice import add_advice
+from covey.chain.amounts import ETHER, format_amount
 from covey.chain.finality import Finality
 from covey.chain.json_rpc import Block, Call, ChainClient, MinedTransaction
 from covey.chain.mined import MinedWatch
@@ -262,8 +263,9 @@ class Sender:
         if error.code != "insufficient_funds":
             return error
         address, label = self._wallet.address, entry.intent.call.label
+        balance = format_amount(self._client.get_balance(address), ETHER)
         return OperatorError(
             error.code,
-            f"account {address} has {self._client.get_balance(address)} wei, which is not enough gas for {label}",
+            f"account {address} has {balance}, which is not enough gas for {label}",
             fix=f"Send ether to {address}; on a devnet, run covey devnet fund {address}",
         )

@@ -12,9 +12,8 @@ from typing import Any
 from coincurve import PrivateKey
 
 from covey.errors import OperatorError
-from covey.protocol.accounts import Account, LocalAccount
 from covey.protocol.ids import Address, Hash, hash_from_bytes
-from covey.protocol.secp256k1 import sign_digest
+from covey.protocol.secp256k1 import get_address, sign_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,21 +26,24 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Wallet:
-    """One key. It implements `covey.protocol.eip712.Signer`."""
+    """One key of 32 bytes. It implements `covey.protocol.eip712.Signer`. Raises ValueError if the key is not valid."""
 
-    account: LocalAccount = field(repr=False)
+    key: bytes = field(repr=False)
+    address: Address = field(init=False)
     _key: PrivateKey = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_key", PrivateKey(bytes(self.account.key)))
-
-    @property
-    def address(self) -> Address:
-        return Address(self.account.address)
+        if len(self.key) != 32:
+            raise ValueError("a key has 32 bytes")  # coincurve would pad a shorter one
+        private = PrivateKey(self.key)
+        object.__setattr__(self, "_key", private)
+        object.__setattr__(self, "address", get_address(private))
 
     def sign_transaction(self, transaction: dict[str, Any]) -> SignedTransaction:
         """Sign an EIP-1559 transaction. Signing the same transaction again returns the same bytes (RFC 6979)."""
-        signed = self.account.sign_transaction(transaction)
+        from covey.protocol.accounts import Account  # Late, because the import takes as long as a whole command.
+
+        signed = Account.sign_transaction(transaction, self.key)
         return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 
     def sign_digest(self, digest: bytes) -> bytes:
@@ -51,7 +53,7 @@ class Wallet:
 
 def wallet_from_key(key: bytes) -> Wallet:
     """Return the wallet of a 32-byte key. Raises ValueError if the bytes are not a valid key."""
-    return Wallet(Account.from_key(key))
+    return Wallet(key)
 
 
 def load_key(path: Path) -> Wallet:

@@ -20,9 +20,11 @@ from covey.cli import (
     governance,
     init_commands,
     join,
+    leave,
     model_commands,
     policy_commands,
     pool,
+    pool_end,
     pool_open,
     pool_pause,
     registry_commands,
@@ -74,6 +76,8 @@ app.add_typer(pool.pool, name="pool")
 pool.pool.command("open")(pool_open.pool_open)
 pool.pool.command("pause")(pool_pause.pool_pause)
 pool.pool.command("resume")(pool_pause.pool_resume)
+pool.pool.command("end")(pool_end.pool_end)
+pool.pool.command("refund")(pool_end.pool_refund)
 app.add_typer(filter_command.tasks, name="tasks")
 filter_command.tasks.command("import")(dataset_commands.tasks_import)
 filter_command.tasks.command("check")(dataset_commands.tasks_check)
@@ -97,6 +101,7 @@ rewards.rewards.command("resolve")(disputes.rewards_resolve)
 rewards.rewards.command("withdraw-ether")(disputes.rewards_withdraw_ether)
 governance.case.command("equivocation")(disputes.case_equivocation)
 governance.case.command("slash-signer")(disputes.case_slash_signer)
+worker.command("leave")(leave.worker_leave)
 worker.command("cheat", hidden=True)(cheat_command.worker_cheat)
 validator.command("audit")(audit_command.validator_audit)
 validator.command("calibrate")(calibrate_command.validator_calibrate)

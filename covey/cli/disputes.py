@@ -12,7 +12,8 @@ from covey.cli.governance import ReceiptHash, find_accusation
 from covey.cli.submission_commands import require_true
 from covey.console import options
 from covey.console.addresses import read_address
-from covey.console.options import CoordinatorUrl, DeploymentFile, Json, KeyFile, Pool
+from covey.console.options import CoordinatorUrl, DeploymentFile, FolderSource, Json, KeyFile, Pool
+from covey.console.terminal import Moment
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
@@ -31,16 +32,21 @@ ReceiptFile = Annotated[
 
 
 def rewards_challenge(
-    file: ReceiptFile, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
+    file: ReceiptFile,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
 ) -> None:
     """Challenge the operator to prove that work with a countersigned receipt is in an epoch. Requires a bond in ether.
 
     If nobody proves it within the pool's challenge window, `covey rewards resolve` pays the contributor from the
     operator's bond and returns the ether. Otherwise the account that proves it receives the ether.
 
-    Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey rewards challenge worker-1/outgoing/sent/7-9.json myworker`
     """
+    from covey.chain.amounts import ETHER, Amount
     from covey.chain.contracts import OMISSION_BOND
     from covey.console.receipt_files import read_receipt_file
 
@@ -51,7 +57,7 @@ def rewards_challenge(
             f"the receipt in {file} has no countersignature, so the operator made no promise about it",
             fix="Use a file in the worker's folder outgoing/sent",
         )
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     _require_pool(account, kept.receipt.pool, file)
     entry = account.send(
         account.contracts.ledger.challenge_omission(
@@ -65,8 +71,8 @@ def rewards_challenge(
     options.show(
         {
             "receipt_hash": kept.receipt_hash,
-            "bond_wei": OMISSION_BOND,
-            "answer_until": challenge.answer_by,
+            "bond_wei" if as_json else "bond": Amount(OMISSION_BOND, ETHER),
+            "answer_until": Moment(challenge.answer_by, account.get_time()),
             "transaction": entry.transaction_hash,
         },
         as_json,
@@ -74,17 +80,21 @@ def rewards_challenge(
 
 
 def rewards_resolve(
-    file: ReceiptFile, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
+    file: ReceiptFile,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
 ) -> None:
     """Resolve a challenge that was not answered in time, so that the contributor is paid from the operator's bond.
 
-    Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json --deployment net/deployment.json --pool 1
-    --key-file contributor.key`
+    Example: `covey rewards resolve worker-1/outgoing/sent/7-9.json myworker`
     """
     from covey.console.receipt_files import read_receipt_file
 
     kept = read_receipt_file(file)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     _require_pool(account, kept.receipt.pool, file)
     entry = account.send(account.contracts.ledger.resolve_omission(kept.receipt))
     state = account.contracts.ledger.get_challenge(kept.receipt_hash).state
@@ -92,12 +102,19 @@ def rewards_resolve(
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
 
-def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
+def rewards_withdraw_ether(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
     """Withdraw the ether that was returned for upheld challenges.
 
-    Example: `covey rewards withdraw-ether --deployment net/deployment.json --key-file contributor.key`
+    Example: `covey rewards withdraw-ether myworker`
     """
-    account = options.open_account(deployment, key_file)
+    from covey.chain.amounts import ETHER, Amount
+
+    account = options.open_account(deployment, key_file, folder=folder)
     wei = account.contracts.ledger.ether_of(account.wallet.address)
     if not wei:
         raise OperatorError(
@@ -106,7 +123,8 @@ def rewards_withdraw_ether(deployment: DeploymentFile, key_file: KeyFile, as_jso
             fix="Run covey rewards resolve first, with the key of the account that sent the challenge",
         )
     entry = account.send(account.contracts.ledger.withdraw_ether())
-    options.show({"wei": wei, "transaction": entry.transaction_hash}, as_json)
+    returned = {"wei" if as_json else "ether": Amount(wei, ETHER)}
+    options.show(returned | {"transaction": entry.transaction_hash}, as_json)
 
 
 def case_equivocation(
@@ -118,6 +136,7 @@ def case_equivocation(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Slash a contributor whose node signed two receipts for the same lease with different files.
@@ -125,13 +144,12 @@ def case_equivocation(
     Each FILE is JSON with `receipt` and `signature`, in the form in which a worker stores its receipts. The slash takes
     effect immediately.
 
-    Example: `covey case equivocation first.json second.json --deployment net/deployment.json --pool 1
-    --key-file anybody.key`
+    Example: `covey case equivocation first.json second.json mypool`
     """
     from covey.console.receipt_files import read_receipt_file
 
     first, second = read_receipt_file(file), read_receipt_file(other)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     _require_pool(account, first.receipt.pool, file)
     _require_equivocation(first.receipt, second.receipt)
     call = account.contracts.court.slash_for_equivocation(
@@ -150,7 +168,8 @@ def case_slash_signer(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    coordinator_url: CoordinatorUrl,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Slash the bond of a validator whose verdict opened a case that the arbiter vetoed.
@@ -158,11 +177,10 @@ def case_slash_signer(
     The verdict and its signature are read from the coordinator, and the contract checks both. If the coordinator does
     not return them, they can be found in the transaction that opened the case.
 
-    Example: `covey case slash-signer RECEIPT_HASH VALIDATOR --deployment net/deployment.json --pool 1
-    --key-file anybody.key`
+    Example: `covey case slash-signer RECEIPT_HASH VALIDATOR mypool`
     """
     signer = read_address(validator)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
     verdict, signature = _find_verdict(account, coordinator_url, accusation, signer)
     entry = account.send(account.contracts.court.slash_signer(accusation, verdict, signature))

@@ -9,6 +9,7 @@ from covey.console.options import Json, show
 from worker.cli import worker
 
 if TYPE_CHECKING:
+    from covey.chain.wallet import Wallet
     from covey.console.account import Account
     from covey.local.enrolling import Enrollment
 
@@ -40,17 +41,9 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     Raises the errors of `plan_enrollment`.
     """
     from covey.chain.amounts import Amount
-    from covey.chain.wallet import load_key
-    from covey.console.account import Account
     from covey.local.enrolling import enroll, plan_enrollment
-    from covey.local.folder import get_environment, read_processes
-    from worker.config import WorkerConfig
 
-    environment = get_environment()
-    files = [folder / f"{name}.toml" for name in read_processes(folder)]
-    configs = [WorkerConfig.load(file, environment=environment) for file in files]
-    account = Account(configs[0].deployment, key_file, configs[0].pool, rpc_url=configs[0].rpc_url)
-    nodes = [load_key(config.key_file) for config in configs]
+    account, nodes, _ = open_workers(folder, key_file)
     plan = plan_enrollment(account, nodes)
     if not is_agreed and not _is_confirmed(account, plan):
         typer.echo("cancelled: nothing was staked or registered", err=True)
@@ -58,11 +51,29 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     enroll(account, plan)
     return {
         "contributor": account.wallet.address,
-        "staked": Amount(plan.stake, account.get_unit(raw=False)),
+        "added": Amount(plan.stake, account.get_unit(raw=False)),
+        "stake": Amount(account.get_stake("contributor"), account.get_unit(raw=False)),
         "backed": plan.backed,
         "nodes": [node.address for node in nodes],
         "registered": len(plan.missing),
     }
+
+
+def open_workers(folder: Path, key_file: Path) -> "tuple[Account, list[Wallet], str]":
+    """Return the contributor's account, the nodes of a folder's workers, and the coordinator's URL.
+
+    Raises OperatorError("no_processes") or OperatorError("bad_settings") if it is not the folder of workers.
+    """
+    from covey.chain.wallet import load_key
+    from covey.console.account import Account
+    from covey.local.folder import get_environment, read_processes
+    from worker.config import WorkerConfig
+
+    environment = get_environment()
+    files = [folder / f"{name}.toml" for name in read_processes(folder)]
+    configs = [WorkerConfig.load(file, environment=environment) for file in files]
+    account = Account(configs[0].deployment, key_file, configs[0].pool, rpc_url=configs[0].rpc_url)
+    return account, [load_key(config.key_file) for config in configs], configs[0].coordinator_url
 
 
 def _is_confirmed(account: "Account", plan: "Enrollment") -> bool:

@@ -6,7 +6,8 @@ import typer
 
 from covey.cli.pool import pool
 from covey.console import options
-from covey.console.options import DeploymentFile, Json, KeyFile, Pool, Raw
+from covey.console.options import ArbiterKeyFile, DeploymentFile, FolderOption, FolderSource, Json, KeyFile, Pool, Raw
+from covey.console.terminal import Moment
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
@@ -41,38 +42,21 @@ def _to_hash(text: str) -> "Hash":
     return Hash(text)
 
 
-@pool.command("refund")
-def pool_refund(
-    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, raw: Raw = False, as_json: Json = False
-) -> None:
-    """Return the uncommitted escrow of a closed pool to the operator. Operator only.
-
-    Example: `covey pool refund --deployment net/deployment.json --pool 1 --key-file operator.key`
-    """
-    from covey.chain.amounts import Amount
-
-    account = options.open_account(deployment, key_file, pool)
-    ledger, unit = account.contracts.ledger, account.get_unit(raw=raw or as_json)
-    entry = account.send(ledger.refund_pool(account.pool))
-    options.show(
-        {"escrow": Amount(ledger.escrow_of(account.pool), unit), "transaction": entry.transaction_hash}, as_json
-    )
-
-
 @pool.command("invite")
 def pool_invite(
     contributors: Annotated[list[str], typer.Argument(help="Addresses of the contributors to invite.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderOption = None,
     as_json: Json = False,
 ) -> None:
     """Allow contributors to register nodes in an invitation-only pool. Operator only.
 
-    Example: `covey pool invite ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool invite ADDRESS --folder mypool`
     """
     invited = [_to_address(text) for text in contributors]
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     entry = account.send(account.contracts.nodes.invite(account.pool, invited))
     options.show({"invited": invited, "transaction": entry.transaction_hash}, as_json)
 
@@ -83,14 +67,15 @@ def pool_withdraw_invitation(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Stop a contributor from registering more nodes. Nodes already registered remain. Operator only.
 
-    Example: `covey pool withdraw-invitation ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool withdraw-invitation ADDRESS mypool`
     """
     address = _to_address(contributor)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     entry = account.send(account.contracts.nodes.withdraw_invitation(account.pool, address))
     options.show({"contributor": address, "transaction": entry.transaction_hash}, as_json)
 
@@ -106,26 +91,33 @@ def pool_replace_validator(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Replace a validator with a different account. Operator only.
 
-    Example: `covey pool replace-validator OLD NEW --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool replace-validator OLD NEW mypool`
     """
     before, after = _to_address(previous), _to_address(current)
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     pools = account.contracts.pools
     entry = account.send(pools.replace_validator(account.pool, before, after))
     options.show({"validators": pools.get_validators(account.pool), "transaction": entry.transaction_hash}, as_json)
 
 
 @case.command("show")
-def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
+def case_show(
+    deployment: DeploymentFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
     """List all slashing cases of a pool, with the accused, the accusation and the state.
 
-    Example: `covey case show --deployment net/deployment.json --pool 1`
+    Example: `covey case show mypool`
     """
-    account = options.open_account(deployment, None, pool)
+    account = options.open_account(deployment, None, pool, folder=folder)
     unit = account.get_unit(raw=raw or as_json)
     cases = [_describe_case(account, accusation, unit) for accusation in account.history.list_accusations(account.pool)]
     if as_json:
@@ -149,7 +141,7 @@ def _describe_case(account: "Account", accusation: "Accusation", unit: "TokenUni
         "state": record.state.name.lower(),
         "reason": Reason(record.reason).name.lower(),
         "amount": Amount(record.amount, unit),
-        "veto_until": record.veto_until,
+        "veto_until": Moment(record.veto_until, account.get_time()),
     }
 
 
@@ -167,13 +159,18 @@ def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
 
 @case.command("veto")
 def case_veto(
-    receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
+    receipt_hash: ReceiptHash,
+    deployment: DeploymentFile,
+    key_file: ArbiterKeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
 ) -> None:
     """Decide a case in the contributor's favour within the veto window, so that nothing is slashed. Arbiter only.
 
-    Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    Example: `covey case veto RECEIPT_HASH mypool`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
     entry = account.send(account.contracts.court.veto(accusation))
     values = {"receipt_hash": accusation.receipt_hash, "node": accusation.node}
@@ -184,15 +181,16 @@ def case_veto(
 def epoch_disable(
     number: Annotated[int, typer.Argument(metavar="EPOCH", min=0, help="Number of the first epoch to disable.")],
     deployment: DeploymentFile,
-    key_file: KeyFile,
+    key_file: ArbiterKeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Disable an epoch and all later ones within the challenge window. Their work moves to new epochs. Arbiter only.
 
-    Example: `covey epoch disable 3 --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    Example: `covey epoch disable 3 mypool`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     posted = account.history.find_epoch(account.pool, number)
     if posted is None:
         raise ProtocolError("unknown_epoch", f"epoch {number} has not been posted", status=404)

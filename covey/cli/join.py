@@ -268,8 +268,7 @@ def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, i
     """List the commands that the user still has to run."""
     look = [] if is_ready else [["doctor", "--config", files[0]]]
     enroll = ["worker", "enroll", folder, *(["--key-file", key_file] if key_file else [])]
-    run = ["worker", "run", "--config", files[0]] if len(files) == 1 else ["up", folder]
-    return [shlex.join(["covey", *map(str, words)]) for words in (*look, enroll, run)]
+    return [shlex.join(["covey", *map(str, words)]) for words in (*look, enroll, ["up", folder, "--detach"])]
 
 
 def _work(folder: Path, *, is_quiet: bool) -> None:

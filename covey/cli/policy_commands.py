@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.console import options
-from covey.console.options import DeploymentFile, Json, Pool
+from covey.console.options import DeploymentFile, FolderSource, Json, Pool
 from covey.console.terminal import describe_time
 from covey.errors import CoveyError, OperatorError
 from covey.runtime.urls import is_plain_url
@@ -40,18 +40,19 @@ def policy_list(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of policies to list.")] = 20,
     relay: Relays = None,
     coordinator_url: CoordinatorOption = None,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """List published policies, newest first, with step, time, block and record hash.
 
     A relay is listed as having a policy if it serves its record and knows a route to it.
 
-    Example: `covey policy list --deployment net/deployment.json --pool 1 --relay http://127.0.0.1:9001`
+    Example: `covey policy list mypool`
     """
     from covey.runtime.log import configure
 
     configure("policy", level="error")  # A relay that does not answer is in the list.
-    account = options.open_account(deployment, None, pool)
+    account = options.open_account(deployment, None, pool, folder=folder)
     published = account.history.list_policies(account.pool)[: -limit - 1 : -1]
     relays = _list_relays(account, relay, coordinator_url)
     served = _look(relays, published) if relays else {}
@@ -113,13 +114,14 @@ def policy_fetch(
     ] = Path("policies"),
     relay: Relays = None,
     coordinator_url: CoordinatorOption = None,
+    pool_folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Download a policy, check it against the chain, and print its folder, which transformers and vLLM can load.
 
     An interrupted download goes on where it ended.
 
-    Example: `covey policy fetch --deployment net/deployment.json --pool 1 --relay http://127.0.0.1:9001`
+    Example: `covey policy fetch mypool`
     """
     import time
 
@@ -129,7 +131,7 @@ def policy_fetch(
     from covey.shardcast.policy_store import PolicyStore
 
     configure("policy", level="warning")
-    account = options.open_account(deployment, None, pool)
+    account = options.open_account(deployment, None, pool, folder=pool_folder)
     chosen, record_hash = _choose(account, step)
     relays = _list_relays(account, relay, coordinator_url)
     if not relays:
@@ -158,18 +160,19 @@ def policy_verify(
     pool: Pool,
     folder: Annotated[Path, typer.Argument(help="Folder of one policy: downloaded, or exported by a trainer.")],
     step: Annotated[int | None, typer.Option(min=0, help="Step of the policy. By default that of its record.")] = None,
+    pool_folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Compare every tensor and file of a policy with the record whose hash is on chain.
 
-    Example: `covey policy verify --deployment net/deployment.json --pool 1 policies/7-0x5f...`
+    Example: `covey policy verify policies/7-0x5f... mypool`
     """
     from covey.protocol.ids import ZERO_HASH, Step
     from covey.protocol.policy_record import RECORD_FILE
     from covey.shardcast.policy_export import find_export_damage
     from covey.shardcast.policy_folder import find_damage, read_step
 
-    account = options.open_account(deployment, None, pool)
+    account = options.open_account(deployment, None, pool, folder=pool_folder)
     if (folder / RECORD_FILE).exists():
         chosen, expected = _choose(account, read_step(folder))
         damage = find_damage(folder, expected, threads=os.cpu_count() or 1)

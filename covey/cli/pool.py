@@ -10,6 +10,7 @@ from covey.console.options import (
     AmountText,
     Datasets,
     DeploymentFile,
+    FolderSource,
     Force,
     Json,
     KeyFile,
@@ -18,6 +19,7 @@ from covey.console.options import (
     is_terminal,
     show,
 )
+from covey.console.terminal import Moment
 from covey.errors import OperatorError
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
@@ -42,6 +44,7 @@ def pool_create(
         bool, typer.Option("--yes", help="Create the pool without asking even if one account holds several roles.")
     ] = False,
     force: Force = False,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Create a pool. The account that signs becomes its operator.
@@ -60,7 +63,7 @@ def pool_create(
         require_strong_terms,
     )
 
-    account = options.open_account(deployment, key_file)
+    account = options.open_account(deployment, key_file, folder=folder)
     terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
     require_separate_roles(file, terms, validators, account.wallet.address)
     if not force:
@@ -94,16 +97,17 @@ def pool_fund(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Add tokens to a pool's escrow, from which rewards are paid.
 
-    Example: `covey pool fund 100 --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool fund 100 mypool`
     """
     from covey.chain.amounts import Amount
 
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     unit, ledger = account.get_unit(raw=raw), account.contracts.ledger
     paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
     account.approve(ledger.address, paid)
@@ -113,37 +117,38 @@ def pool_fund(
 
 
 @pool.command("start")
-def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+def pool_start(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
     """Open a pool for work. Operator only.
 
-    Example: `covey pool start --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool start mypool`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     entry = account.send(account.contracts.pools.start_pool(account.pool))
     show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
 
 
-@pool.command("end")
-def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """End a pool. No new work starts, but work with a countersigned receipt is still settled and paid. Operator or
-    arbiter only.
-
-    Example: `covey pool end --deployment net/deployment.json --pool 1 --key-file operator.key`
-    """
-    account = options.open_account(deployment, key_file, pool)
-    entry = account.send(account.contracts.pools.end_pool(account.pool))
-    show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
-
-
 @pool.command("show")
-def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
+def pool_show(
+    deployment: DeploymentFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
     """Show the state and terms of a pool, as stored on chain.
 
-    Example: `covey pool show --deployment net/deployment.json --pool 1`
+    Example: `covey pool show mypool`
     """
     from covey.chain.amounts import Amount
+    from covey.chain.structs import PoolState
 
-    account = options.open_account(deployment, None, pool)
+    account = options.open_account(deployment, None, pool, folder=folder)
     pools, unit = account.contracts.pools, account.get_unit(raw=raw or as_json)
     terms = pools.get_terms(account.pool)
     values: dict[str, Any] = {
@@ -160,4 +165,6 @@ def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json:
         "policies": account.contracts.policies.steps_of(account.pool),
         "epochs": account.contracts.ledger.epochs_of(account.pool),
     }
+    if pools.state_of(account.pool) is PoolState.ENDED:
+        values["refund_from"] = Moment(pools.closes_at(account.pool), account.get_time())
     show(values, as_json)

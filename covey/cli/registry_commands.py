@@ -3,13 +3,18 @@
 import typer
 
 from covey.console import options
-from covey.console.options import DeploymentFile, Json, KeyFile
+from covey.console.options import DeploymentFile, FolderSource, Json, KeyFile
 
 registry = typer.Typer(help="Pause and resume new work in all pools of a deployment.", no_args_is_help=True)
 
 
 @registry.command("pause")
-def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
+def registry_pause(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
     """Stop new pools, stake, nodes, funding and policies in all pools. Only the contracts' pauser account can do this.
 
     Settlement, claims, withdrawals and cases continue. A trainer cannot publish its next policy: it ends with the error
@@ -17,17 +22,22 @@ def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json 
 
     Example: `covey registry pause --deployment net/deployment.json --key-file admin.key`
     """
-    account = options.open_account(deployment, key_file)
+    account = options.open_account(deployment, key_file, folder=folder)
     entry = account.send(account.contracts.pools.pause())
     options.show({"paused": True, "transaction": entry.transaction_hash}, as_json)
 
 
 @registry.command("unpause")
-def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
+def registry_unpause(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
     """Allow new pools, stake, nodes, funding and policies again. Only the contracts' pauser account can do this.
 
     Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
     """
-    account = options.open_account(deployment, key_file)
+    account = options.open_account(deployment, key_file, folder=folder)
     entry = account.send(account.contracts.pools.unpause())
     options.show({"paused": False, "transaction": entry.transaction_hash}, as_json)

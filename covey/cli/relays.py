@@ -1,11 +1,14 @@
 """`covey origin` and `covey relay`: serve a trainer's policies, and show the state of a server."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from covey.console.options import Json
+from covey.console.terminal import describe_duration, quote
+from covey.errors import OperatorError
 
 origin = typer.Typer(help="Serve the policies that the trainer publishes.", no_args_is_help=True)
 relay = typer.Typer(help="Run a relay, which mirrors the policies of an origin.", no_args_is_help=True)
@@ -91,31 +94,93 @@ def relay_run(
 
 @relay.command("status")
 def relay_status(
-    url: Annotated[str, typer.Argument(help="Base URL of a relay or an origin.")] = "http://127.0.0.1:9001",
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL|FOLDER",
+            help="Base URL of a relay or an origin, or a pool's folder for its relay. By default the working "
+            "directory.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a relay or an origin serves: its newest policies, pieces, disk space, traffic and upstreams.
 
-    Example: `covey relay status http://127.0.0.1:9001`
+    Example: `covey relay status mypool`
     """
-    import json
-
     from covey.console import options
     from covey.runtime.log import configure
     from covey.shardcast.downloader import Downloader
 
     configure("relay", level="error")
+    url = target if target is not None and "://" in target else find_relay(Path(target or ""))
+    typer.echo(quote(url), err=True)
     downloader = Downloader([url])
     try:
         status: dict[str, Any]
         status, _ = downloader.fetch("/status", limit=_MAX_STATUS_BYTES, check=_parse_status, thing="the status")
     finally:
         downloader.close()
-    options.show({name: json.dumps(value) if isinstance(value, dict | list) and not as_json else value
-                  for name, value in status.items()}, as_json)  # fmt: skip
+    options.show(status if as_json else flatten(status), as_json)
 
 
 _MAX_STATUS_BYTES = 1 << 20
+
+
+def find_relay(folder: Path) -> str:
+    """Return the local URL of a folder's relay, or else of its origin.
+
+    Raises OperatorError("no_relays") if it has neither, and OperatorError("no_processes") if it is not a folder of
+    processes.
+    """
+    from covey.console.folder_values import build_local_url
+    from covey.local.folder import read_processes
+    from covey.local.readiness import find_address
+
+    commands = read_processes(folder).values()
+    for verb in ("relay run", "origin run"):
+        for command in commands:
+            if command.startswith(verb):
+                host, port = find_address(command)
+                return build_local_url(host, int(port))
+    raise OperatorError(
+        "no_relays",
+        f"{folder} runs neither a relay nor an origin",
+        fix="Name the URL of one, for example http://127.0.0.1:9001",
+    )
+
+
+def flatten(status: dict[str, Any]) -> dict[str, str]:
+    """Return the values of a status as rows for people. A table inside becomes a row for each of its entries."""
+    rows: dict[str, str] = {}
+    for name, value in status.items():
+        entries = dict(enumerate(value, 1)) if isinstance(value, list) else value
+        if isinstance(entries, dict):
+            label = name.removesuffix("s").replace("_", " ")
+            rows |= {quote(f"{label} {key}"): _spell(label, inner) for key, inner in entries.items()}
+        else:
+            rows[quote(_trim(name))] = _spell(name, value)
+    return rows
+
+
+def _trim(name: str) -> str:
+    return name.removesuffix("_s").replace("_per", "").replace("_", " ")
+
+
+def _spell(name: str, value: Any) -> str:
+    """Return an untrusted value as text, with the unit that the end of its name says."""
+    from rich.filesize import decimal
+
+    if isinstance(value, dict):
+        return ", ".join(quote(f"{_trim(key)} {_spell(key, inner)}") for key, inner in value.items()) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, int | float) and math.isfinite(value):
+        if "bytes" in name:
+            return decimal(int(value)) + ("/s" if name.endswith("_per_s") else "")
+        if name.endswith("_s"):
+            return describe_duration(value)
+    return quote(str(value))
 
 
 def _parse_status(data: bytes) -> dict[str, Any]:

@@ -3,31 +3,36 @@
 The chain proves claimable and claimed amounts. Only the coordinator reports work that is not in a final epoch yet.
 """
 
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from covey.cli import waiting
+from covey.cli.waiting import Awaited, wait_for
 from covey.console import options
-from covey.console.options import CoordinatorUrl, DeploymentFile, Json, KeyFile, Pool, Raw
-from covey.console.terminal import describe_time, quote
+from covey.console.options import (
+    CoordinatorUrl,
+    DeploymentFile,
+    FolderSource,
+    Json,
+    KeyFile,
+    OptionalKeyFile,
+    Pool,
+    Raw,
+)
+from covey.console.terminal import Moment, describe_duration, quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
+    from covey.chain.outbox import Entry
     from covey.console.account import Account
     from covey.protocol.api.public import RewardView, SubmissionView
     from covey.protocol.ids import Address
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
-"""Minimum and maximum pause in seconds between two checks for a reward."""
-SPARE_SECONDS = 600.0
-"""Additional seconds, after the pool's windows, for judging the work and closing its epoch."""
 LIMIT = 10_000
 """Maximum number of submissions to read. A contributor submits fewer within the windows of an epoch."""
 
@@ -68,18 +73,12 @@ def sum_waiting(
 def rewards_show(
     deployment: DeploymentFile,
     pool: Pool,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            envvar="COVEY_KEY_FILE",
-            help="Key file of the contributor. Required unless --contributor is set.",
-        ),
-    ] = None,
+    coordinator_url: CoordinatorUrl,
+    key_file: OptionalKeyFile = None,
     contributor: Annotated[
         str | None, typer.Option(help="Address of the contributor. Can be used instead of --key-file.")
     ] = None,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
@@ -87,12 +86,12 @@ def rewards_show(
 
     Values that only the coordinator has are shown as unknown while it does not respond.
 
-    Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
+    Example: `covey rewards show myworker`
     """
     from covey.chain.amounts import Amount
     from covey.console.addresses import read_address
 
-    account = options.open_account(deployment, None if contributor else key_file, pool)
+    account = options.open_account(deployment, None if contributor else key_file, pool, folder=folder)
     if contributor is None and key_file is None:
         raise OperatorError(
             "no_key",
@@ -103,26 +102,23 @@ def rewards_show(
     unit, now = account.get_unit(raw=raw or as_json), account.get_time()
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
     claimed = account.contracts.ledger.claimed_of(account.pool, who)
-    view, waiting = _ask_coordinator(account, coordinator_url, who, final, unfinal)
+    view, work = _ask_coordinator(account, coordinator_url, who, final, unfinal)
     price = account.contracts.pools.get_terms(account.pool).reward_per_unit
-    earned = None if waiting is None else view.cumulative if view else 0
+    earned = None if work is None else view.cumulative if view else 0
     values: dict[str, Any] = {
         "contributor": who,
-        "pending": waiting and waiting.pending,
-        "accepted": waiting and Amount(waiting.units * price, unit),
-        "next_final_at": waiting.final_at if waiting else unfinal[0].record.final_at if unfinal else None,
+        "pending": work and work.pending,
+        "accepted": work and Amount(work.units * price, unit),
+        "next_final_at": work.final_at if work else unfinal[0].record.final_at if unfinal else None,
         "epoch": final and final.epoch,
         "earned": None if earned is None else Amount(earned, unit),
         "claimed": Amount(claimed, unit),
         "claimable": None if earned is None else Amount(earned - claimed, unit),
     }
-    if as_json:
-        options.show(values, as_json)
-        return
-    unknown = ("pending", "accepted", "earned", "claimable") if waiting is None else ()
     at = values["next_final_at"]
-    shown = values | dict.fromkeys(unknown, "unknown")
-    options.show(shown | {"next_final_at": None if at is None else describe_time(at, now=now)}, as_json)
+    values["next_final_at"] = None if at is None else Moment(at, now)
+    unknown = () if as_json or work is not None else ("pending", "accepted", "earned", "claimable")
+    options.show(values | dict.fromkeys(unknown, "unknown"), as_json)
 
 
 def _ask_coordinator(
@@ -134,11 +130,19 @@ def _ask_coordinator(
     """
     try:
         view = account.get_reward(url, who, final) if final else None
-        submissions = account.list_submissions(url, limit=LIMIT, contributor=who)
+        work = get_waiting(account, url, who, final, unfinal)
     except (TransientError, ProtocolError) as error:
         typer.echo(f"the coordinator's values are unknown: {quote(str(error))}", err=True)
         return None, None
-    return view, sum_waiting(submissions, unfinal, final=final.epoch if final else None)
+    return view, work
+
+
+def get_waiting(
+    account: "Account", url: str, who: "Address", final: "EpochPosted | None", unfinal: "Sequence[EpochPosted]"
+) -> Waiting:
+    """Return a contributor's work that is in no final epoch, as the coordinator reports it."""
+    submissions = account.list_submissions(url, limit=LIMIT, contributor=who)
+    return sum_waiting(submissions, unfinal, final=final.epoch if final else None)
 
 
 @rewards.command("statement")
@@ -146,7 +150,8 @@ def rewards_statement(
     contributor: Annotated[str, typer.Argument(help="Address of the contributor.")],
     deployment: DeploymentFile,
     pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    coordinator_url: CoordinatorUrl,
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
@@ -154,7 +159,7 @@ def rewards_statement(
 
     With --json, each submission is one line of JSON. `covey submissions show` shows the proofs of one of them.
 
-    Example: `covey rewards statement ADDRESS --deployment net/deployment.json --pool 1`
+    Example: `covey rewards statement ADDRESS myworker`
     """
     import json
     from itertools import chain
@@ -162,7 +167,7 @@ def rewards_statement(
     from covey.chain.amounts import Amount
     from covey.console.addresses import read_address
 
-    account, who = options.open_account(deployment, None, pool), read_address(contributor)
+    account, who = options.open_account(deployment, None, pool, folder=folder), read_address(contributor)
     unit = account.get_unit(raw=raw or as_json)
     price = account.contracts.pools.get_terms(account.pool).reward_per_unit
     epochs = {posted.epoch: posted for posted in account.history.list_epochs(account.pool)}
@@ -195,7 +200,7 @@ def rewards_claim(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    coordinator_url: CoordinatorUrl,
     wait: Annotated[
         bool,
         typer.Option(
@@ -203,23 +208,20 @@ def rewards_claim(
             help="Wait until there is a reward to claim, for at most about twice the sum of challenge and veto window.",
         ),
     ] = False,
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Claim the rewards that the signer has earned up to the newest final epoch.
 
-    Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey rewards claim myworker`
     """
     from covey.chain.amounts import Amount
 
-    account = options.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
     final, view = (_wait_for_reward if wait else _require_reward)(account, coordinator_url)
-    claimed = _get_claimed(account)
-    call = account.contracts.ledger.claim(
-        account.pool, final.record, account.wallet.address, view.cumulative, view.proof
-    )
-    entry = account.send(call)
-    amount = Amount(view.cumulative - claimed, account.get_unit(raw=raw or as_json))
+    claimed, entry = claim(account, final, view)
+    amount = Amount(claimed, account.get_unit(raw=raw or as_json))
     options.show({"claimed": amount, "transaction": entry.transaction_hash}, as_json)
 
 
@@ -230,10 +232,11 @@ def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPos
     """
     final, who = account.find_claimable(), account.wallet.address
     if final is None:
-        raise OperatorError("not_final", "no epoch is final yet", fix=_say_when(account))
+        raise OperatorError("not_final", "no epoch is final yet", fix=str(describe_next(account)))
     view = account.get_reward(coordinator_url, who, final)
     if view is None:
-        raise ProtocolError("no_reward", f"{who} has earned nothing up to epoch {final.epoch}. {_say_when(account)}")
+        nothing = f"{who} has earned nothing up to epoch {final.epoch}"
+        raise ProtocolError("no_reward", f"{nothing}. {describe_next(account)}")
     return final, view
 
 
@@ -242,45 +245,20 @@ def _get_claimed(account: "Account") -> int:
 
 
 def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """Wait until a reward can be claimed. Print what it waits for whenever that changes.
+    """Wait until a reward can be claimed, for at most twice the pool's windows plus `waiting.SPARE_SECONDS`.
 
-    Transient errors are retried until the deadline: twice the pool's windows plus `SPARE_SECONDS`. After the deadline
-    the last error is raised.
+    Raises the errors of `_require_reward` then.
     """
     terms = account.contracts.pools.get_terms(account.pool)
-    deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
-    waiting, said = threading.Event(), ""
-    while True:
-        is_last, pause = time.monotonic() >= deadline, MIN_PAUSE_SECONDS
-        try:
-            reward = _find_reward(account, coordinator_url)
-            if reward is not None or is_last:
-                return reward or _require_reward(account, coordinator_url)
-            next_epoch, now = _find_next(account), account.get_time()
-            line, pause = _spell_wait(account, next_epoch, now), choose_pause(next_epoch, now)
-        except TransientError as error:
-            if is_last:
-                raise
-            line = f"{quote(str(error))}; retrying every {MIN_PAUSE_SECONDS:.0f} s"
-        if line.partition(": ")[0] != said:
-            said = line.partition(": ")[0]
-            typer.echo(line, err=True)
-        waiting.wait(min(pause, max(0.0, deadline - time.monotonic())))
+    found = wait_for(
+        lambda: find_reward(account, coordinator_url) or describe_next(account),
+        seconds=2 * (terms.challenge_window + terms.veto_window) + waiting.SPARE_SECONDS,
+    )
+    return _require_reward(account, coordinator_url) if isinstance(found, Awaited) else found
 
 
-def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
-    """Return the seconds until the next check: the time until the next epoch is final, between the minimum and the
-    maximum.
-
-    If no epoch is posted, it is the minimum.
-    """
-    if next_epoch is None:
-        return MIN_PAUSE_SECONDS
-    return min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, next_epoch.record.final_at - now))
-
-
-def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
-    """Return the reward as `_require_reward` does. None if there is nothing to claim."""
+def find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
+    """Return the newest final epoch with the signer's cumulative reward. None if there is nothing to claim."""
     try:
         final, view = _require_reward(account, coordinator_url)
     except (OperatorError, ProtocolError) as error:
@@ -290,20 +268,28 @@ def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted
     return (final, view) if view.cumulative > _get_claimed(account) else None
 
 
+def claim(account: "Account", final: "EpochPosted", view: "RewardView") -> "tuple[int, Entry]":
+    """Claim a reward. Return the amount, in the token's smallest unit, and the transaction."""
+    claimed = _get_claimed(account)
+    entry = account.send(
+        account.contracts.ledger.claim(account.pool, final.record, account.wallet.address, view.cumulative, view.proof)
+    )
+    return view.cumulative - claimed, entry
+
+
 def _find_next(account: "Account") -> "EpochPosted | None":
     """Return the epoch that becomes final next. None if it is not posted yet."""
     unfinal = account.history.list_unfinal(account.pool, now=account.get_time())
     return unfinal[0] if unfinal else None
 
 
-def _say_when(account: "Account") -> str:
-    return _spell_wait(account, _find_next(account), account.get_time())
-
-
-def _spell_wait(account: "Account", next_epoch: "EpochPosted | None", now: int) -> str:
-    """Return a sentence about the time until the next final epoch."""
+def describe_next(account: "Account") -> Awaited:
+    """Return the next final epoch as what a claim waits for."""
+    next_epoch, now = _find_next(account), account.get_time()
     if next_epoch is not None:
-        return f"Claim when epoch {next_epoch.epoch} is final: {describe_time(next_epoch.record.final_at, now=now)}"
+        what = f"Claim when epoch {next_epoch.epoch} is final"
+        return Awaited(what=what, at=next_epoch.record.final_at, now=now)
     terms = account.contracts.pools.get_terms(account.pool)
-    windows = terms.challenge_window + terms.veto_window
-    return f"Wait until the coordinator has posted the next epoch, which becomes final {windows} s later"
+    windows = describe_duration(terms.challenge_window + terms.veto_window)
+    what = f"Wait until the coordinator has posted the next epoch, which becomes final {windows} later"
+    return Awaited(what=what, at=None, now=now)

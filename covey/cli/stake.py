@@ -1,11 +1,14 @@
 """`covey stake`: put up stake, take it back and show it."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from covey.console import options
-from covey.console.options import AmountText, DeploymentFile, Json, KeyFile, Kind, Pool, Raw, show
+from covey.console.options import AmountText, DeploymentFile, FolderSource, Json, KeyFile, Kind, Pool, Raw, show
+from covey.console.terminal import LAST_TIME, Moment, describe_time
+from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
@@ -21,24 +24,88 @@ def stake_add(
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Add stake to a pool for the account that signs.
 
-    Example: `covey stake add 1.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake add 1.5 myworker`
     """
-    account = options.open_account(deployment, key_file, pool)
+    from covey.chain.amounts import Amount
+
+    account = _open_account(deployment, key_file, pool, folder, kind)
     bond, unit = account.bond_kind(kind), account.get_unit(raw=raw)  # before anything is approved
     paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
     entry = account.stake(bond, paid)
-    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
+    staked = Amount(account.get_stake(kind), unit)
+    show({"added": Amount(paid, unit), "stake": staked, "transaction": entry.transaction_hash}, as_json)
 
 
-def _show_stake(account: "Account", kind: str, unit: "TokenUnit", transaction: str | None, as_json: bool) -> None:
+def _open_account(deployment: Path, key_file: Path, pool: int, folder: Path | None, kind: str) -> "Account":
+    """Open the account of a bond.
+
+    Raises OperatorError("no_key") for a validator's bond if only the folder names a key, which is the operator's.
+    """
+    if kind == "validator" and key_file.name == "operator.key" and folder is not None:
+        files = sorted(folder.glob("keys/validator-*.key"))
+        if len(files) != 1:
+            raise OperatorError(
+                "no_key",
+                f"it is unknown whose bond is meant, because {folder} has the keys of {len(files)} validators",
+                fix=f"Add --key-file, for example --key-file {folder / 'keys' / 'validator-1.key'}",
+            )
+        key_file = files[0]
+    return options.open_account(deployment, key_file, pool, folder=folder)
+
+
+def _describe(account: "Account", kind: str, unit: "TokenUnit") -> dict[str, Any]:
+    """Return bonded and unbonding stake, with the date from which all of it can be withdrawn."""
     from covey.chain.amounts import Amount
 
-    show({"stake": Amount(account.get_stake(kind), unit), "transaction": transaction}, as_json)
+    stakes, owner, bond = account.contracts.stakes, account.wallet.address, account.bond_kind(kind)
+    unbondings = stakes.unbondings_of(account.pool, bond, owner)
+    until = max((each.available_at for each in unbondings), default=None)
+    return {
+        "stake": Amount(stakes.stake_of(account.pool, bond, owner), unit),
+        "unbonding": Amount(sum(each.amount for each in unbondings), unit),
+        "withdraw_from": None if until is None else Moment(until, account.get_time()),
+    }
+
+
+def _require_withdrawable(account: "Account", kind: str, unit: "TokenUnit") -> None:
+    """Raise OperatorError("nothing_to_withdraw") if no stake can be withdrawn now.
+
+    The text says why, and until when.
+    """
+    from covey.chain.amounts import format_amount
+    from covey.chain.structs import BondKind
+
+    stakes, owner, bond = account.contracts.stakes, account.wallet.address, account.bond_kind(kind)
+    unbondings, now = stakes.unbondings_of(account.pool, bond, owner), account.get_time()
+    if not unbondings:
+        raise OperatorError(
+            "nothing_to_withdraw",
+            f"no {kind} stake of {owner} is unbonding",
+            fix=f"Run covey stake unbond AMOUNT --kind {kind} first",
+        )
+    locked = stakes.locked_of(account.pool, owner) if bond is BondKind.CONTRIBUTOR else 0
+    if locked:
+        raise OperatorError(
+            "nothing_to_withdraw",
+            f"open cases lock {format_amount(locked, unit)} of {owner}",
+            fix="Wait until they are decided: covey case show prints their deadlines",
+        )
+    opens_at = account.contracts.pools.closes_at(account.pool) if bond is BondKind.OPERATOR else 0
+    until = max(opens_at, min(each.available_at for each in unbondings))
+    if until > now:
+        first = format_amount(unbondings[0].amount, unit)
+        when = describe_time(until, now=now) if until <= LAST_TIME else "a while after the end of the pool"
+        raise OperatorError(
+            "nothing_to_withdraw",
+            f"{first} of {owner} can be withdrawn from {when}",
+            fix="Run this command again then" if until <= LAST_TIME else "End the pool with covey pool end",
+        )
 
 
 @stake.command("unbond")
@@ -48,18 +115,19 @@ def stake_unbond(
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Start to unbond stake. It can still be slashed until the unbonding window ends.
 
-    Example: `covey stake unbond 0.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake unbond 0.5 myworker`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = _open_account(deployment, key_file, pool, folder, kind)
     unit = account.get_unit(raw=raw)
     taken = account.read_amount(amount, unit, balance=account.get_stake(kind))
     entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), taken))
-    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
+    show(_describe(account, kind, unit) | {"transaction": entry.transaction_hash}, as_json)
 
 
 @stake.command("withdraw")
@@ -68,17 +136,19 @@ def stake_withdraw(
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Withdraw unbonded stake whose unbonding window has ended.
 
-    Example: `covey stake withdraw --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake withdraw myworker`
     """
-    account = options.open_account(deployment, key_file, pool)
+    account = _open_account(deployment, key_file, pool, folder, kind)
     unit = account.get_unit(raw=raw or as_json)
+    _require_withdrawable(account, kind, unit)
     entry = account.send(account.contracts.stakes.withdraw(account.pool, account.bond_kind(kind)))
-    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
+    show(_describe(account, kind, unit) | {"transaction": entry.transaction_hash}, as_json)
 
 
 @stake.command("show")
@@ -87,22 +157,18 @@ def stake_show(
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    folder: FolderSource = None,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Show the stake of the account that signs.
 
-    Example: `covey stake show --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake show myworker`
     """
     from covey.chain.amounts import Amount
 
-    account = options.open_account(deployment, key_file, pool)
+    account = _open_account(deployment, key_file, pool, folder, kind)
     unit = account.get_unit(raw=raw or as_json)
-    unbondings = account.contracts.stakes.unbondings_of(account.pool, account.bond_kind(kind), account.wallet.address)
-    values = {
-        "account": account.wallet.address,
-        "stake": Amount(account.get_stake(kind), unit),
-        "unbonding": Amount(sum(u.amount for u in unbondings), unit),
-        "locked": Amount(account.contracts.stakes.locked_of(account.pool, account.wallet.address), unit),
-    }
-    show(values, as_json)
+    locked = Amount(account.contracts.stakes.locked_of(account.pool, account.wallet.address), unit)
+    about = {"account": account.wallet.address, "kind": kind}
+    show(about | _describe(account, kind, unit) | {"locked": locked}, as_json)

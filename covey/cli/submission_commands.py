@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.console import options as chain
-from covey.console.options import CoordinatorUrl, DeploymentFile, Json, Pool
+from covey.console.options import CoordinatorUrl, DeploymentFile, FolderSource, Json, Pool
+from covey.console.terminal import Moment
 from covey.errors import OperatorError, ProtocolError
 from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
     from covey.console.account import Account
+    from covey.network.coordinator_client import CoordinatorClient
     from covey.protocol.api.public import SubmissionDetail, SubmissionView
     from covey.protocol.ids import Hash
 
@@ -28,7 +30,7 @@ _PREFIX = re.compile("(0x)?[0-9a-f]{8,64}")
 
 @submissions.command("list")
 def submissions_list(
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    coordinator_url: CoordinatorUrl,
     node: Annotated[str | None, typer.Option(help="Address of a node. Only its submissions are listed.")] = None,
     contributor: Annotated[
         str | None, typer.Option(help="Address of a contributor. Only its submissions are listed.")
@@ -41,16 +43,17 @@ def submissions_list(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of submissions to list.")] = 20,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """List submissions, newest first, with task, state, reason, work units, epoch, receipt, node and evidence hashes.
 
-    Example: `covey submissions list --state rejected --limit 5 --coordinator-url http://127.0.0.1:8000`
+    Example: `covey submissions list mypool --state rejected --limit 5`
     """
     import asyncio
 
     from covey.console.addresses import read_address
-    from covey.network.coordinator_client import CoordinatorClient
+    from covey.console.served_pool import ask
     from covey.protocol.status import SubmissionState
 
     try:
@@ -63,11 +66,10 @@ def submissions_list(
     by = read_address(node) if node else None
     of = read_address(contributor) if contributor else None
 
-    async def ask() -> "list[SubmissionView]":
-        async with CoordinatorClient(coordinator_url, None, chain_id=0) as client:  # nothing is signed
-            return await client.list_submissions(limit=limit, node=by, contributor=of, state=wanted)
+    async def list_them(client: "CoordinatorClient") -> "list[SubmissionView]":
+        return await client.list_submissions(limit=limit, node=by, contributor=of, state=wanted)
 
-    views = asyncio.run(ask())
+    views = asyncio.run(ask(coordinator_url, folder, list_them))
     if as_json:
         chain.show({"submissions": [view.model_dump(mode="json") for view in views]}, as_json)
         return
@@ -79,7 +81,7 @@ def submissions_list(
         epoch = "none" if view.epoch is None else view.epoch
         typer.echo(
             f"{view.task:>6} {view.state:9} {view.reason:20} {view.units:>7} {epoch:>5} "
-            f"{view.receipt_hash[:10]} {view.node} {' '.join(view.evidence_hashes) or 'none'}"
+            f"{view.receipt_hash[:10]} {view.node} {' '.join(dict.fromkeys(view.evidence_hashes)) or 'none'}"
         )
 
 
@@ -90,20 +92,21 @@ def submissions_show(
     ],
     deployment: DeploymentFile,
     pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    coordinator_url: CoordinatorUrl,
     relay: Annotated[
         list[str] | None,
         typer.Option(
             help="Base URL of the relay to use in the printed audit command. By default one that the coordinator lists."
         ),
     ] = None,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Show everything public about a submission: receipt, verdicts, epoch, case, and the command that audits it.
 
     Receipt and verdicts become public once the submission is decided, and its file once its epoch is closed.
 
-    Example: `covey submissions show 0x12345678 --deployment net/deployment.json --pool 1`
+    Example: `covey submissions show 0x12345678 mypool`
     """
     import asyncio
 
@@ -115,7 +118,7 @@ def submissions_show(
             fix="Use at least the first 8 hexadecimal digits of the hash",
         )
     prefix = "0x" + prefix.removeprefix("0x")
-    account = chain.open_account(deployment, None, pool)
+    account = chain.open_account(deployment, None, pool, folder=folder)
     detail, relays = asyncio.run(_ask(account, coordinator_url, prefix))
     require_true(account, detail, prefix)
     options = ["--deployment", str(deployment), "--storage", coordinator_url, "--pool", str(pool)]
@@ -174,13 +177,13 @@ def describe(account: "Account", detail: "SubmissionDetail", options: list[str])
     """Return all values to print. `options` are options for `covey validator audit`."""
     from covey.protocol.verdict import Decision, Reason
 
-    receipt = detail.receipt
+    receipt, now = detail.receipt, account.get_time()
     epoch = None if detail.epoch is None else account.history.find_epoch(account.pool, detail.epoch)
     values: dict[str, Any] = {name: getattr(detail, name) for name in _FIELDS}
     values |= {name: getattr(receipt, name) if receipt else None for name in ("lease", "work_key", "groups")}
-    values |= {"claimed_units": receipt and receipt.units, "deadline": receipt and receipt.deadline}
+    values |= {"claimed_units": receipt and receipt.units, "deadline": receipt and Moment(receipt.deadline, now)}
     values["epoch_transaction"] = epoch and epoch.transaction_hash
-    values["epoch_final_at"] = epoch and epoch.record.final_at
+    values["epoch_final_at"] = epoch and Moment(epoch.record.final_at, now)
     known = {reason.value for reason in Reason}
     values["verdicts"] = [
         {

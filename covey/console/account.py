@@ -5,33 +5,31 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
+from covey.chain.amounts import SMALLEST, TokenUnit, format_amount, parse_amount, read_unit, require_plausible
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
-from covey.chain.events import EpochPosted
 from covey.chain.history import History
 from covey.chain.json_rpc import BlockTag, Call, ChainClient, open_node
-from covey.chain.outbox import Entry
-from covey.chain.sender import Sender
-from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
-from covey.console.pool_file import TABLES, build_params, pin_model, read_document, read_table
-from covey.console.pool_terms import read_terms
 from covey.errors import OperatorError, ProtocolError
-from covey.model.prompts import require_pinned_template
-from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
 from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import Address, Hash, PoolId, TaskId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import NodeRegistration
-from covey.protocol.params import PoolParams
-from covey.runtime.validation import explain_unknown
+
+if TYPE_CHECKING:
+    from covey.chain.events import EpochPosted
+    from covey.chain.outbox import Entry
+    from covey.network.coordinator_client import CoordinatorClient
+    from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
+    from covey.protocol.params import PoolParams
 
 PAGE = 1000
 """Number of submissions that are asked for at once."""
@@ -46,6 +44,12 @@ class Account:
         self.deployment = Deployment.load(deployment)
         self._rpc_url = rpc_url
         self._wallet = load_key(key_file) if key_file else None
+
+    def with_key(self, key_file: Path) -> "Account":
+        """Return the account of another key in the same pool, on the same node."""
+        other = copy(self)
+        other._wallet = load_key(key_file)
+        return other
 
     @cached_property
     def client(self) -> ChainClient:
@@ -103,13 +107,21 @@ class Account:
     def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
         """Parse a typed amount and return it in the smallest unit. `balance` is the amount that it is taken from.
 
-        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if the unit is probably wrong.
+        Raises OperatorError("bad_amount"), OperatorError("smallest_unit") if the unit is probably wrong, or
+        OperatorError("exceeds_balance").
         """
         amount = parse_amount(text, unit)
         require_plausible(amount, unit, balance=balance)
+        if amount > balance:
+            held = format_amount(balance, unit)
+            raise OperatorError(
+                "exceeds_balance",
+                f"{format_amount(amount, unit)} is more than the {held} of {self.wallet.address}",
+                fix=f"Choose an amount up to {held}, or add tokens to the account",
+            )
         return amount
 
-    def stake(self, kind: BondKind, amount: int) -> Entry:
+    def stake(self, kind: BondKind, amount: int) -> "Entry":
         """Approve and stake `amount`, in the token's smallest unit."""
         stakes = self.contracts.stakes
         self.approve(stakes.address, amount)
@@ -126,7 +138,7 @@ class Account:
         )
         return message, Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
 
-    def rotate_node(self, previous: Address, node: Wallet) -> Entry:
+    def rotate_node(self, previous: Address, node: Wallet) -> "Entry":
         """Replace a node of the account with a new one. The new node signs its registration.
 
         Raises OperatorError("same_key") if both have the same key.
@@ -148,7 +160,7 @@ class Account:
             )
         )
 
-    def register_node(self, node: Wallet) -> Entry:
+    def register_node(self, node: Wallet) -> "Entry":
         """Register a node of the account. The account and the node both sign."""
         message, domain = self._prepare_registration(node)
         return self.send(
@@ -178,11 +190,14 @@ class Account:
                 fix="Wait until they are mined, then run this command again",
             )
 
-    def send(self, call: Call) -> Entry:
+    def send(self, call: Call) -> "Entry":
         """Send one transaction and wait until it is mined.
 
         Raises ProtocolError("reverted") with the contract's reason.
         """
+        from covey.chain.sender import Sender
+        from covey.chain.sqlite_outbox import SqliteOutbox
+
         with closing(SqliteOutbox(":memory:")) as outbox:
             sender = Sender(self.client, self.wallet, outbox, chain_id=self.deployment.chain_id)
             return sender.send_and_wait(call.label, call)
@@ -195,11 +210,11 @@ class Account:
         """Return the Unix time of a block in seconds. Contracts use the time of the newest block."""
         return self.client.get_block(block).timestamp
 
-    def find_claimable(self) -> EpochPosted | None:
+    def find_claimable(self) -> "EpochPosted | None":
         """Return the newest epoch from which rewards can be claimed. None if there is none."""
         return self.history.find_claimable(self.pool, now=self.get_time())
 
-    def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
+    def get_reward(self, coordinator_url: str, contributor: Address, posted: "EpochPosted") -> "RewardView | None":
         """Return what a contributor had earned by the end of an epoch. None if it had earned nothing.
 
         Raises ProtocolError("bad_reward") if the coordinator's proof does not match the root on chain.
@@ -222,7 +237,7 @@ class Account:
             )
         return view
 
-    async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> RewardView | None:
+    async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> "RewardView | None":
         async with self.open_client(coordinator_url) as client:
             try:
                 return await client.get_reward(contributor, epoch)
@@ -233,20 +248,20 @@ class Account:
 
     def list_submissions(
         self, coordinator_url: str, *, limit: int, contributor: Address | None = None
-    ) -> list[SubmissionView]:
+    ) -> "list[SubmissionView]":
         """Return the newest submissions, newest first, as the coordinator reports them."""
 
-        async def ask() -> list[SubmissionView]:
+        async def ask() -> "list[SubmissionView]":
             async with self.open_client(coordinator_url) as client:
                 return await client.list_submissions(limit=limit, contributor=contributor)
 
         return asyncio.run(ask())
 
-    def list_all_submissions(self, coordinator_url: str, *, contributor: Address) -> Iterator[list[SubmissionView]]:
+    def list_all_submissions(self, coordinator_url: str, *, contributor: Address) -> "Iterator[list[SubmissionView]]":
         """Yield all submissions of a contributor, a page at a time, newest first."""
         before: TaskId | None = None
 
-        async def ask() -> list[SubmissionView]:
+        async def ask() -> "list[SubmissionView]":
             async with self.open_client(coordinator_url) as client:
                 return await client.list_submissions(limit=PAGE, contributor=contributor, before=before)
 
@@ -259,10 +274,10 @@ class Account:
             yield page
             before = page[-1].task
 
-    def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> SubmissionDetail:
+    def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> "SubmissionDetail":
         """Return a submission with its verdicts, as the coordinator reports it."""
 
-        async def ask() -> SubmissionDetail:
+        async def ask() -> "SubmissionDetail":
             async with self.open_client(coordinator_url) as client:
                 return await client.get_submission(receipt_hash)
 
@@ -277,7 +292,9 @@ class Account:
 
         return asyncio.run(ask())
 
-    def open_client(self, coordinator_url: str) -> CoordinatorClient:
+    def open_client(self, coordinator_url: str) -> "CoordinatorClient":
+        from covey.network.coordinator_client import CoordinatorClient
+
         return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.deployment.chain_id)
 
 
@@ -293,7 +310,7 @@ def load_or_make_key(path: Path) -> Wallet:
 
 def read_pool_file(
     file: Path, token: Address, *, datasets: Sequence[Path] = (), model: str | Path | None = None
-) -> tuple[PoolTerms, list[Address], PoolParams]:
+) -> "tuple[PoolTerms, list[Address], PoolParams]":
     """Read [terms] and [params] of a pool's TOML file. Raises OperatorError if the file is wrong.
 
     If the file does not set the environment's fingerprint and versions, they are computed on this machine. Values that
@@ -302,6 +319,11 @@ def read_pool_file(
     `model` is the name or folder of the pool's first model. Its chat template and end tokens are set likewise, as
     `pool_file.pin_model` does. Without it, the file of a chat pool must set the template's hash.
     """
+    from covey.console.pool_file import TABLES, build_params, pin_model, read_document, read_table
+    from covey.console.pool_terms import read_terms
+    from covey.model.prompts import require_pinned_template
+    from covey.runtime.validation import explain_unknown
+
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
     if unknown:
@@ -314,7 +336,7 @@ def read_pool_file(
     return terms, validators, params
 
 
-def _with_fingerprint(params: PoolParams, datasets: Sequence[Path]) -> PoolParams:
+def _with_fingerprint(params: "PoolParams", datasets: Sequence[Path]) -> "PoolParams":
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
     from covey.tasks.catalog import list_digests

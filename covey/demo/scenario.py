@@ -99,7 +99,7 @@ class Demo:
                 self.screen.say("compiling the numerical kernels, which this machine does once")
         self.network.start_all()
         count = len(self.network.processes.running) + 1
-        self.screen.say(f"starting {count} processes; the coordinator's API is at {self.network.url}/docs")
+        self.screen.say(f"starting {count} processes; the state of the pool is at {self.network.url}/v1/status")
 
     def set_up_chain(self) -> None:
         """Send all transactions that are needed before the first process starts."""
@@ -182,7 +182,7 @@ class Demo:
         """End the pool, wait until all work is settled and every cheat is slashed, and claim the rewards."""
         network = self.network
         self.screen.say("ending the pool; countersigned work is still settled")
-        await asyncio.to_thread(network.command, "pool", "end", key="operator")
+        await asyncio.to_thread(network.command, "pool", "end", "--yes", key="operator")
         await self.wait_for("settlement", lambda status: status.settled)
         network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
         cheats = {p.node for p in network.participants.workers if p.cheat}
@@ -238,10 +238,10 @@ class Demo:
             await self.look()
             if not is_shown and steps in self.record.rewards:
                 is_shown = True
-                self.screen.say(f"the pool keeps running: API {network.url}/docs, chain {network.chain.rpc_url}")
+                self.screen.say(f"the pool keeps running: API {network.url}/v1/status, chain {network.chain.rpc_url}")
                 self.screen.say(f"files and logs are in {network.participants.folder}. To join from another terminal:")
                 self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")
-                self.screen.say("  covey worker run --config worker/worker.toml")
+                self.screen.say("  covey up worker --detach")
                 self.screen.say("Ctrl-C stops the pool")
             await asyncio.sleep(LOOK_SECONDS)

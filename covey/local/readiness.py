@@ -14,6 +14,7 @@ from time import monotonic
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
+from covey.console.folder_values import build_local_url
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment
@@ -42,8 +43,6 @@ Others are ready as soon as they run.
 COORDINATOR = "coordinator serve"
 POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
 """Default port of a command that serves policies."""
-LOCAL_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Host for a URL, by the address on which the server listens."""
 SETTINGS = "coordinator.toml"
 
 
@@ -63,7 +62,7 @@ class Readiness:
             self._require_free(self._coordinator.host, str(self._coordinator.port), SETTINGS)
         for kept in self._kept:
             if _get_verb(kept) in POLICY_PORTS:
-                self._require_free(*_find_address(kept), PROCESSES_FILE)
+                self._require_free(*find_address(kept.command), PROCESSES_FILE)
 
     def _require_free(self, host: str, port: str, file: str) -> None:
         if not port.isdecimal() or int(port) > MAX_PORT:
@@ -129,8 +128,7 @@ def find_settings(folder: Path) -> CoordinatorConfig | None:
 
 def find_url(settings: CoordinatorConfig) -> str:
     """Return the local URL of the coordinator. Its public URL may be unreachable from its own machine."""
-    host = LOCAL_HOSTS.get(settings.host, settings.host)
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return build_local_url(settings.host, settings.port)
 
 
 def _get_verb(kept: KeptProcess) -> str:
@@ -138,11 +136,11 @@ def _get_verb(kept: KeptProcess) -> str:
     return " ".join(shlex.split(kept.command)[:2])
 
 
-def _find_address(kept: KeptProcess) -> tuple[str, str]:
+def find_address(command: str) -> tuple[str, str]:
     """Return the host and port in the command of an origin or a relay."""
-    words = [part for word in shlex.split(kept.command) for part in word.split("=") if part]
+    words = [part for word in shlex.split(command) for part in word.split("=") if part]
     options = dict(pairwise(words))
-    return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[_get_verb(kept)])
+    return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[" ".join(words[:2])])
 
 
 async def _ask(url: str) -> PoolView:

@@ -1,14 +1,13 @@
 """Re-exports the parts of eth-account that Covey uses. Only this module imports eth-account.
 
-Importing eth-account raises Python's recursion limit, so this module restores the limit (see
-`limit_recursion`). web3 imports eth-account too, so every module that imports web3 imports this one.
+Importing eth-account takes half a second of a core, so only what signs a transaction imports this module, and does so
+late. The import raises Python's recursion limit, and this module restores it (see `limit_recursion`).
 """
 
 from eth_account import Account
-from eth_account.signers.local import LocalAccount
 
 from covey.runtime.recursion import limit_recursion
 
-__all__ = ["Account", "LocalAccount"]
+__all__ = ["Account"]
 
 limit_recursion()

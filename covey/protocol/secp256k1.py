@@ -26,6 +26,11 @@ def sign_digest(key: PrivateKey, digest: bytes) -> bytes:
     return bytes(signature[:64]) + bytes([27 + signature[64]])
 
 
+def get_address(key: PrivateKey) -> Address:
+    """Return the address of a private key's account."""
+    return _to_address(key.public_key.format(compressed=False))
+
+
 def hash_personal(message: bytes) -> bytes:
     """Return the digest of a personal message, 32 bytes (EIP-191, version 0x45)."""
     return bytes(keccak(_PREFIX + str(len(message)).encode() + message))

@@ -2,12 +2,17 @@
 
 import ast
 import re
+import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from covey import cli
 from tests.architecture.tree import ROOT, parse
+from tests.e2e.fences import read_fences
 from tests.fakes.configs import read_settings
 from trainer.config import TrainerConfig
 
@@ -94,6 +99,71 @@ def test_page__every_function_that_it_names__is_in_that_file(page):
 
 def test_find_unknown_anchors__one_of_two__is_found():
     assert find_unknown_anchors("`covey/errors.py` `CoveyError`, `GhostError`") == ["covey/errors.py GhostError"]
+
+
+PAGES = [path for path in DOCUMENTS if path.name not in ("CHANGELOG.md", "commands.md", "errors.md")]
+
+
+def list_commands(page: Path) -> list[str]:
+    """Return the lines of a page's shell fences that begin with `covey`, without comments and pipes."""
+    bodies = [fence.body.replace("\\\n", " ") for fence in read_fences(page) if fence.language == "sh"]
+    lines = [line.split(" #")[0].split(" | ")[0].strip() for body in bodies for line in body.splitlines()]
+    return [line for line in lines if line.startswith("covey ")]
+
+
+def find_unknown_words(line: str) -> list[str]:
+    """Return the names of commands and options in a line that `covey` does not have."""
+    command: Any = typer.main.get_command(cli.app)
+    words = shlex.split(line)[1:]
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        name = words.pop(0)
+        if name not in command.commands:
+            return [name]
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--install-completion"}  # Typer adds it, and hides it from the parameters.
+    return [word for word in words if word.startswith("-") and word.partition("=")[0] not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page__every_command_that_it_shows__is_there_with_its_options(page):
+    assert {line: unknown for line in list_commands(page) if (unknown := find_unknown_words(line))} == {}
+
+
+def test_find_unknown_words__of_three_lines__finds_those_of_two():
+    lines = ["covey pool show mypool --json", "covey pool fly", "covey pool show --nothing=1 --raw"]
+    assert [find_unknown_words(line) for line in lines] == [[], ["fly"], ["--nothing=1"]]
+    assert sum(len(list_commands(page)) for page in PAGES) > 60
+
+
+def list_readme_commands() -> list[str]:
+    """Return the commands of the README that its test runs."""
+    fences = [fence for fence in read_fences(ROOT / "README.md") if fence.language == "sh" and not fence.reason]
+    return [line for fence in fences for line in fence.body.splitlines()]
+
+
+def test_start_page__commands__are_those_of_the_readme():
+    """The site begins with a page that can be followed, and its commands are those that a test runs."""
+    assert list_commands(ROOT / "docs/index.md") == list_readme_commands()
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    assert nav.splitlines()[0] == "  - Start: index.md"
+
+
+def test_transcript__of_a_first_run__has_the_commands_of_the_readme():
+    text = (ROOT / "docs/guides/run-a-pool.md").read_text()
+    transcript = text.partition("## A first run")[2].partition("\n## ")[0]
+    assert [line[2:] for line in transcript.splitlines() if line.startswith("$ ")] == list_readme_commands()
+
+
+def test_time_to_the_first_reward__is_the_same_everywhere():
+    """Three windows of the shipped pool take 40 s, and judging and blocks some more."""
+    values = tomllib.loads((ROOT / "configs/pool.toml").read_text())
+    terms, params = values["terms"], values["params"]
+    assert params["epoch_seconds"] + terms["challenge_window"] + terms["veto_window"] == 40
+    for name in ("README.md", "docs/guides/run-a-pool.md", "docs/guides/operate-a-coordinator.md"):
+        words = " ".join((ROOT / name).read_text().split())
+        assert re.findall(r"about (\d+) (?:s\b|seconds)", words).count("45") == 1, name
+        assert "40 s" not in words, name
 
 
 SHIPPED = sorted((ROOT / "configs").glob("*.toml"))

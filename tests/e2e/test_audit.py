@@ -140,7 +140,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         done = await audit(walk, row.evidence_hash, url, *reached)
         assert done.returncode == 1
         assert done.stderr.startswith("covey: not_public: nothing public is named submissions/")
-        walk.network.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
@@ -193,7 +193,7 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
         origin = OriginStore(tmp_path / "net" / "origin")
         steps = [policy.step for policy in origin.read_head(1).policies]
         assert sorted(steps) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
-        walk.network.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         url, relay = walk.coordinator.config.base_url, walk.coordinator.config.relays[0]

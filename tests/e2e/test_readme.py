@@ -43,6 +43,8 @@ GUIDES = (
     "recover-from-failures.md",
 )
 """In the order in which their commands run."""
+OWN_MODEL = "your-own-model.md"
+"""Guide whose commands `test_own_model` runs, because they need its variables."""
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / "guides" / name for name in GUIDES))
 SECONDS = 1200
 """Timeout of one fence."""
@@ -55,7 +57,8 @@ def list_fences() -> list[Fence]:
 
 
 def test_documents__are_all_guides_and_every_fence_has_a_language():
-    assert set(DOCUMENTS[1:]) == set((ROOT / "docs/guides").glob("*.md"))
+    guides = {path.name for path in (ROOT / "docs/guides").glob("*.md")}
+    assert {path.name for path in DOCUMENTS[1:]} | {OWN_MODEL} == guides
     assert [fence for path in DOCUMENTS for fence in read_fences(path) if fence.language not in LANGUAGES] == []
 
 
@@ -63,7 +66,7 @@ def test_fences__all_but_these__say_why_they_do_not_run():
     assert Counter(fence.document for fence in list_fences() if not fence.reason) == RUN
 
 
-RUN = {"README.md": 4, "run-a-pool.md": 3, "run-a-worker.md": 4, "bring-a-data-set.md": 4}
+RUN = {"README.md": 4, "run-a-pool.md": 3, "run-a-worker.md": 5, "bring-a-data-set.md": 4}
 """Number of fences that run, by document.  All others have a comment with the reason."""
 
 

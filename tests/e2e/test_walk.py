@@ -106,7 +106,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
             assert repository.get_step(1).state is StepState.OPEN
             assert repository.list_tasks(TaskState.PENDING) == []  # max_steps: nothing could be trained on it
 
-        walk.network.command("pool", "end", key="operator")  # 14
+        walk.network.command("pool", "end", "--yes", key="operator")  # 14
         await walk.follow()
         settled = {SubmissionState.SETTLED}
         await walk.until(lambda: {r.state for r in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
@@ -171,7 +171,7 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         assert walk.network.contracts.court.get_case(accusation).state is ChainCase.SLASHED
         assert walk.network.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == MIN_STAKE
 
-        walk.network.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
         assert walk.network.contracts.ledger.get_settlement(POOL).posted == 0

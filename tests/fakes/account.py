@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typer.testing import CliRunner
 
 from covey import cli
-from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState
+from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState, Unbonding
 from covey.chain.wallet import wallet_from_key
 from covey.console import account
 from covey.errors import TransientError
@@ -106,7 +106,7 @@ class FakeAccount(account.Account):
                 ALICE,
                 get_case=Case(amount=60, veto_until=120, state=OnChainCaseState.LOCKED, reason=5, span=7),
             ),
-            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
+            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[Unbonding(amount=2, available_at=95)] * 2),
             nodes=Contract(ALICE, nonce_of=0),
         )
         self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000)

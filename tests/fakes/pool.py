@@ -19,8 +19,10 @@ from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.settlement import Ledger
+from coordinator.domain.stakes import StakeRule
 from coordinator.domain.submissions import Countersigned
 from coordinator.domain.tasks import Ask
+from covey.chain.amounts import TokenUnit
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolTerms
 from covey.errors import CoveyError, ProtocolError
@@ -69,6 +71,9 @@ def make_params(**changes: Any) -> PoolParams:
         "verification": {"audit_rate": 1.0, "confirm_rate": 0.0, "draw_seconds": 1},
     }
     return PoolParams.model_validate(values | changes)
+
+
+STAKE_RULE = StakeRule(pool=PoolId(POOL), min_stake=100, unit=TokenUnit(2, "CVT"))
 
 
 def make_terms(**changes: Any) -> PoolTerms:
@@ -151,7 +156,7 @@ class FakePool:
     ) -> None:
         with self.database.write() as rows:
             sign = Sign(node=make_address(name), instance=instance, free_slots=slots, cached_version=version)
-            (result,) = record_signs(rows, self.params, [sign], terms=make_terms(), pool=PoolId(POOL), now=self.now)
+            (result,) = record_signs(rows, self.params, [sign], rule=STAKE_RULE, now=self.now)
             if isinstance(result, CoveyError):
                 raise result
             if seconds:  # As a claim does, but without stake.

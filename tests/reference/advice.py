@@ -9,7 +9,7 @@ _WINDOWS = "Wait for the challenge and veto windows, or nothing was earned."
 _CALIBRATION = "See [Measure thresholds](../guides/measure-thresholds.md)."
 _NODE = "The message quotes the chain's node; the sender of transactions deals with it."
 _VLLM = "The message quotes vLLM. The third time in a row ends a worker."
-_API = "See `/docs` of the coordinator for its routes and bodies."
+_API = "See [HTTP API](api.md) for the routes and bodies."
 
 ADVICE = {
     "already_committed": _CLAIM_ORDER,

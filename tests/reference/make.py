@@ -1,7 +1,8 @@
 """Pages of docs/reference, generated from the code. `make reference` writes them, and a test compares them.
 
 settings.md and commands.md come from the docstrings of settings classes and commands, errors.md from `codes`,
-metrics.md from `METRICS`, and environments.md from the kinds of `registry.KINDS` and their options.
+metrics.md from `METRICS`, environments.md from the kinds of `registry.KINDS` and their options, and api.md from the
+OpenAPI document.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from coordinator.api.application import build_routes
 from covey import cli
 from covey.chain.structs import PoolTerms
 from covey.cli.config import Role, get_settings_class
@@ -56,6 +58,7 @@ def build_pages() -> dict[str, str]:
         "errors.md": build_errors(),
         "metrics.md": build_metrics(),
         "environments.md": build_environments(),
+        "api.md": build_api(),
     }
 
 
@@ -335,6 +338,83 @@ def _read_prose(subject: Any) -> str:
     """Return what a function returns by its docstring, on one line and without markup of Markdown."""
     text = " ".join((inspect.getdoc(subject) or "").split()).removeprefix("Return ")
     return (text[:1].upper() + text[1:]).replace("<", "&lt;").replace("*", "\\*")
+
+
+# HTTP API
+
+
+def build_api() -> str:
+    document = build_routes().openapi()
+    schemes = document["components"]["securitySchemes"]
+    parts = [
+        NOTE,
+        "# HTTP API",
+        "Routes of a coordinator. Its OpenAPI document is at `/openapi.json`, and no page of it loads anything from\n"
+        "another server. Every error is an `ErrorBody`; [error codes](errors.md) lists the codes. A column says whose\n"
+        "wallet signs a request; the other routes need no signature.",
+        "## Signed requests",
+        _table(("header", "content"), ((f"`{name}`", scheme["description"]) for name, scheme in schemes.items())),
+    ]
+    by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            by_tag.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
+    for tag, operations in by_tag.items():
+        rows = (
+            (
+                f"`{method} {path}`",
+                tag if "security" in operation else "",
+                _name_body(operation),
+                _name_answer(operation),
+            )
+            for method, path, operation in operations
+        )
+        meanings = (
+            f"`{method} {path}`: {_end(operation.get('description', operation['summary']).partition(chr(10) * 2)[0])}"
+            for method, path, operation in operations
+        )
+        parts += [
+            f"## {tag.capitalize()}",
+            _table(("route", "signed by", "body", "answer"), rows),
+            "\n".join(f"- {line}" for line in meanings),
+        ]
+    parts.append("## Bodies")
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if "properties" in schema:
+            fields = (
+                (f"`{field}`", _name_schema(value), "required" if field in schema.get("required", ()) else "")
+                for field, value in schema["properties"].items()
+            )
+            parts += [f"### {name}", _table(("field", "type", ""), fields)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _name_body(operation: dict[str, Any]) -> str:
+    contents = operation.get("requestBody", {}).get("content", {})
+    return ", ".join(_name_schema(content.get("schema", {})) for content in contents.values())
+
+
+def _name_answer(operation: dict[str, Any]) -> str:
+    """Return the statuses of success with what they contain."""
+    answers = []
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            kinds = ", ".join(_name_schema(content.get("schema", {})) for content in answer.get("content", {}).values())
+            answers.append(f"{status} {kinds}".strip())
+    return ", ".join(answers)
+
+
+def _name_schema(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if kinds := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(_name_schema(kind) for kind in kinds)
+    if "items" in schema:
+        return f"list of {_name_schema(schema['items'])}"
+    if isinstance(more := schema.get("additionalProperties"), dict):
+        return f"object of {_name_schema(more)}"
+    return str(schema.get("format") or schema.get("type") or "any")
 
 
 if __name__ == "__main__":

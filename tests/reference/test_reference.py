@@ -34,7 +34,14 @@ def find(code):
 
 @pytest.mark.parametrize(
     "build",
-    [make.build_settings, make.build_commands, make.build_errors, make.build_metrics, make.build_environments],
+    [
+        make.build_settings,
+        make.build_commands,
+        make.build_errors,
+        make.build_metrics,
+        make.build_environments,
+        make.build_api,
+    ],
 )
 def test_page__is_what_the_code_says(build):
     page = make.FOLDER / f"{build.__name__.removeprefix('build_')}.md"

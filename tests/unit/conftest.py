@@ -51,5 +51,5 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 def opened(monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """The account that every command opens."""
     made = FakeAccount(1)
-    monkeypatch.setattr(options, "open_account", lambda deployment, key_file, pool=0: made)
+    monkeypatch.setattr(options, "open_account", lambda deployment, key_file, pool=0, *, folder=None: made)
     return made

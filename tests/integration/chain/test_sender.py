@@ -312,7 +312,7 @@ def test_pump__no_ether__stops_with_advice(chain, store):
         make_sender(chain, store).pump()
     assert caught.value.code == "insufficient_funds"
     address = chain.address("deployer")
-    assert f"{address} has 0 wei, which is not enough gas for TestToken.mint" in caught.value.message
+    assert f"{address} has 0 ether, which is not enough gas for TestToken.mint" in caught.value.message
     assert f"covey devnet fund {address}" in caught.value.fix
     chain.client.request("anvil_setBalance", chain.address("deployer"), hex(10**20))
     drain(make_sender(chain, store))

@@ -165,7 +165,7 @@ async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(harness: Co
     assert covey("pool", "show")["owed"] == 0
     harness.chain.advance(20)
     with pytest.raises(OperatorError, match="not_final"):
-        covey("rewards", "claim", key="contributor")
+        covey("rewards", "claim", "--coordinator-url", harness.url, key="contributor")
 
 
 async def test_case_veto__by_the_arbiter__frees_the_stake(harness: CoordinatorHarness, covey: Terminal):
@@ -227,10 +227,10 @@ def test_worker_remove__by_its_contributor__is_vouched_for_no_more(harness: Coor
 def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(harness: CoordinatorHarness, covey: Terminal):
     token, operator = harness.chain.contracts.token, harness.chain.address("operator")
     covey("stake", "add", str(MIN_STAKE), "--raw", "--kind", "operator", key="operator")
-    covey("pool", "end", key="operator")
+    covey("pool", "end", "--yes", key="operator")
     assert harness.chain.contracts.pools.state_of(harness.ctx.ledger.pool) is PoolState.ENDED
     harness.chain.advance(95)  # 20 + 4 x (10 + 10) = 100 s after the end
-    with pytest.raises(ProtocolError, match="PoolNotClosed"):
+    with pytest.raises(OperatorError, match=r"pool_not_closed: .*can be refunded from .*, in 5 s"):
         covey("pool", "refund", key="operator")
     harness.chain.advance(5)
     before = token.balance_of(operator)

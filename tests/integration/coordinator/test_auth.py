@@ -178,7 +178,9 @@ async def test_register__too_little_stake__is_refused(harness: CoordinatorHarnes
         with pytest.raises(ProtocolError) as caught:
             await client.register()
     assert caught.value.code == "stake_too_low"
-    assert "Run covey stake add 1 --raw --pool" in caught.value.message, "300 staked, 201 unbonded, 100 required"
+    assert 'Run covey stake add "0.000000000000000001 CVT" --kind' in caught.value.message, (
+        "300 staked, 201 unbonded, 100 required"
+    )
 
 
 async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(harness: CoordinatorHarness):
@@ -196,8 +198,8 @@ async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(h
         with pytest.raises(ProtocolError) as caught:
             await client.register()
     assert caught.value.code == "stake_too_low"
-    assert "has staked 0, of which cases lock 60; its nodes require 100 that are free" in caught.value.message
-    assert "in the token's smallest unit. Run covey stake add 160 --raw --pool" in caught.value.message
+    assert "has staked 0 CVT, of which cases lock 0.00000000000000006 CVT; its 1 node(s)" in caught.value.message
+    assert 'that are free. Run covey stake add "0.00000000000000016 CVT" --kind' in caught.value.message
 
 
 async def test_claim_task__stake_unbonded_since__is_refused(harness: CoordinatorHarness, unbond):

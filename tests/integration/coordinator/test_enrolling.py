@@ -71,7 +71,7 @@ async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordina
         async with harness.client(name) as elsewhere:
             await elsewhere.register()
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
-    assert (done["staked"], done["registered"], done["backed"]) == (4 * MIN_STAKE - STAKED, 2, 4)
+    assert (done["added"], done["registered"], done["backed"]) == (4 * MIN_STAKE - STAKED, 2, 4)
     for i in (1, 2):
         wallet = load_key(folder / f"keys/node-{i}.key")
         harness.chain.wallets[f"second-{i}"] = wallet
@@ -79,7 +79,7 @@ async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordina
             assert (await here.register()).contributor == harness.chain.address("contributor")
     before = count_sent(harness, "contributor")
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
-    assert (done["staked"], done["registered"], done["backed"]) == (0, 0, 4)
+    assert (done["added"], done["registered"], done["backed"]) == (0, 0, 4)
     assert count_sent(harness, "contributor") == before
 
 
@@ -88,7 +88,7 @@ def test_enroll__node_that_was_removed__needs_no_stake(harness: CoordinatorHarne
     harness.chain.send("contributor", nodes.remove_node(pool, harness.wallet("node-2").address))
     folder = make_folder(harness, tmp_path / "second", workers=2)
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
-    assert (done["staked"], done["backed"]) == (0, 3)
+    assert (done["added"], done["backed"]) == (0, 3)
 
 
 def test_enroll__not_invited__is_refused_before_any_money_moves(harness: CoordinatorHarness, tmp_path: Path, capsys):
@@ -106,7 +106,7 @@ def test_enroll__not_invited__is_refused_before_any_money_moves(harness: Coordin
     assert (caught.value.code, f"covey pool invite {contributor}" in caught.value.fix) == ("not_invited", True)
     assert count_sent(harness, "contributor") == before
     chain.send("operator", chain.contracts.nodes.invite(pool, [contributor]))
-    assert enroll(capsys, folder, key)["staked"] == MIN_STAKE
+    assert enroll(capsys, folder, key)["added"] == MIN_STAKE
 
 
 @pytest.mark.parametrize(

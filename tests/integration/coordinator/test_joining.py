@@ -60,7 +60,7 @@ def test_join__no_key__one_document_with_the_checks_and_what_comes_next(
     assert shown["next"] == [
         f"covey doctor --config {mine}/worker.toml",
         f"covey worker enroll {mine}",
-        f"covey worker run --config {mine}/worker.toml",
+        f"covey up {mine} --detach",
     ]
     assert "received 0.0000000000000002 CVT and ether for gas" in result.stderr
     assert list_chain(harness) == before
@@ -110,7 +110,7 @@ def test_join__json_and_yes__is_one_document(harness: CoordinatorHarness, join, 
     result = join("--json", "--yes", stakes=True)
     shown = json.loads(result.stdout)
     assert (result.exit_code, len(join.worked), shown["next"]) == (0, 1, [])
-    assert (shown["enrolled"]["staked"], shown["enrolled"]["backed"]) == (2 * MIN_STAKE + 1, 3)
+    assert (shown["enrolled"]["added"], shown["enrolled"]["backed"]) == (2 * MIN_STAKE + 1, 3)
     assert {row["status"] for row in shown["checks"]} <= {"ok", "warn"}
 
 
@@ -172,5 +172,5 @@ def test_list_steps__blank_in_a_path__is_quoted():
     assert [shlex.split(step)[1:] for step in steps] == [
         ["doctor", "--config", "my worker/worker.toml"],
         ["worker", "enroll", "my worker", "--key-file", "my key"],
-        ["worker", "run", "--config", "my worker/worker.toml"],
+        ["up", "my worker", "--detach"],
     ]

@@ -94,6 +94,7 @@ def document(harness: CoordinatorHarness) -> Any:
         "instances": [INSTANCE],
     }
     config = {
+        "generation": {"with-security-parameters": False},  # the hook signs instead
         "dictionaries": {kind: {"values": values} for kind, values in known.items()},
         "parameters": {
             name: {"dictionary": kind, "probability": 0.5} for kind, names in NAMES.items() for name in names

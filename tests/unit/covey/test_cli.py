@@ -11,6 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from covey import cli
+from covey.chain.deployment import CONTRACTS, Deployment
+from covey.chain.wallet import save_key
 from covey.console.options import load_settings
 from covey.errors import OperatorError, TransientError
 from covey.runtime.settings import Settings
@@ -104,6 +106,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "coordinator jobs",
         "coordinator restored",
         "worker run",
+        "worker leave",
         "worker status",
         "worker register",
         "worker remove",
@@ -125,8 +128,19 @@ def test_help__every_command_and_every_option__has_a_text(name):
             assert parameter.help, f"covey {name}: {parameter.name} has no help"
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folders that examples name."""
+    place = tmp_path_factory.mktemp("folders")
+    for folder, file in (("mypool", "coordinator.toml"), ("myworker", "worker.toml")):
+        (place / folder).mkdir()
+        (place / folder / file).write_text('home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\n')
+    return place
+
+
 @pytest.mark.parametrize("name", LEAVES)
-def test_help__every_command__has_an_example_that_parses(name):
+def test_help__every_command__has_an_example_that_parses(name, folders, monkeypatch):
+    monkeypatch.chdir(folders)
     (example,) = re.findall(r"Example: `covey ([^`]*)`", COMMANDS[name].help)
     words = name.split()
     arguments = shlex.split(example)
@@ -186,17 +200,62 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_help__best_of_five__takes_less_than_half_a_second_of_a_core():
-    """It waits for nothing, so the time on a core is what a person waits for where nothing else runs."""
+def measure_best_of_five(arguments, *, code, limit):
+    """Return the least time on a core, in seconds, that a command takes. Stop once it is below the limit.
+
+    It waits for nothing, so this is what a person waits for where nothing else runs.
+    """
     best = 9.0
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("--help").returncode == 0
+        assert run(*arguments).returncode == code
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        if best < 0.5:
+        if best < limit:
             break
-    assert best < 0.5
+    return best
+
+
+def test_help__best_of_five__takes_less_than_half_a_second_of_a_core():
+    assert measure_best_of_five(["--help"], code=0, limit=0.5) < 0.5
+
+
+@pytest.fixture
+def away(tmp_path):
+    """A deployment whose node does not respond."""
+    contracts = dict.fromkeys([*CONTRACTS.values(), "token"], ALICE)
+    Deployment(chain_id=31337, rpc_url="http://127.0.0.1:9", start_block=0, **contracts).save(tmp_path / "d.json")
+    return tmp_path / "d.json"
+
+
+def test_chain_command__best_of_five__takes_less_than_a_second_of_a_core(away):
+    command = ["pool", "show", "--deployment", str(away), "--pool", "1"]
+    assert measure_best_of_five(command, code=1, limit=1.0) < 1.0
+
+
+def test_chain_commands__import_nothing_that_only_roles_need(away):
+    lines = [["pool", "show"], ["stake", "add", "1", "--key-file", "KEY"], ["rewards", "claim", "--key-file", "KEY"]]
+    heavy = (*set(HEAVY) - {"httpx", "asyncio"}, "numpy", "eth_account", "py_ecc", "jinja2")
+    save_key(away.parent / "key", b"\x11" * 32)
+    code = f"""
+import sys
+from covey.cli import main
+for line in {lines!r}:
+    sys.argv = ["covey", *line, "--deployment", {str(away)!r}, "--pool", "1", "--coordinator-url", "http://127.0.0.1:9"]
+    sys.argv = [{str(away.parent / "key")!r} if word == "KEY" else word for word in sys.argv]
+    if line[0] != "rewards":
+        del sys.argv[-2:]
+    try:
+        main()
+    except SystemExit as error:
+        assert error.code == 1, line
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stderr.count("covey: chain_unreachable: ") == len(lines)
 
 
 @pytest.mark.parametrize(

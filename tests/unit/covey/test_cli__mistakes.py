@@ -52,6 +52,7 @@ verification = {{ audit_rate = 1.0 }}
 """
 TYPO = A[:-1] + ("0" if A[-1] != "0" else "1")
 CHAIN = "--deployment {folder}/away.json"
+COORDINATOR = "--pool 1 --coordinator-url http://127.0.0.1:9"
 SIGNED = f"{CHAIN} --key-file {{folder}}/operator.key"
 CREATE = f"pool create {{folder}}/pool.toml {SIGNED}"
 NODE = "--deployment {folder}/node.json --key-file {folder}/operator.key --pool 1"
@@ -269,11 +270,6 @@ ROWS = [
         refusal="WrongState(uint256,uint8)" + "1".zfill(64) + "2".zfill(64),
     ),
     Row(
-        f"stake withdraw --raw {NODE}",
-        "reverted: StakeManager.withdraw: NothingToWithdraw(). Run covey stake unbond first",
-        refusal="NothingToWithdraw()",
-    ),
-    Row(
         f"worker remove {A} {NODE}",
         "Set --key-file to the key of the contributor that",
         refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
@@ -285,7 +281,7 @@ ROWS = [
     ),
     Row(
         f"pool start {NODE}",
-        f"insufficient_funds: account {OPERATOR} has 5 wei, which is not enough gas for",
+        f"insufficient_funds: account {OPERATOR} has 0.000000000000000005 ether, which is not enough gas for",
         refusal="poor",
     ),
     Row(
@@ -334,18 +330,33 @@ ROWS = [
     Row("worker enroll {folder}", "no_processes: {folder}/processes.toml cannot be read"),
     Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
     Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
-    Row(f"rewards show {CHAIN} --pool 1", "no_key: the contributor is unknown, because neither --contributor nor"),
-    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO} is mistyped"),
-    Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
     Row(
-        f"rewards claim --wait {SIGNED} --pool 1",
+        f"rewards show {CHAIN} {COORDINATOR}",
+        "no_key: the contributor is unknown, because neither --contributor nor",
+    ),
+    Row(
+        f"rewards show --contributor {TYPO} {CHAIN} {COORDINATOR}",
+        f"bad_address: {TYPO} is mistyped",
+    ),
+    Row(
+        f"rewards claim --key-file {{folder}}/open.key {CHAIN} {COORDINATOR}",
+        "key_exposed: ",
+    ),
+    Row(
+        f"rewards claim --wait {SIGNED} {COORDINATOR}",
         "chain_unreachable: the chain node http://127.0.0.1:9 did not respond",
     ),
     # words of the shell
     Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
     Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),
     Row(f"pool show {CHAIN} --pool 0", "Invalid value for '--pool'", 2),
-    Row(f"pool start {SIGNED}", "Missing option '--pool'", 2),
+    Row(f"pool start {SIGNED}", "no_folder_named: --pool is missing, and there is no folder to read it from. Name the"),
+    Row("submissions list", "Name the folder of a pool or a worker as FOLDER, or add --coordinator-url"),
+    Row("pool show {folder}/half", "no_folder_settings: {folder}/half has no settings of a role, for example"),
+    Row("relay status {folder}/mine", "no_relays: {folder}/mine runs neither a relay nor an origin. Name the URL of"),
+    Row(f"worker status {A}", "no_coordinator: it is unknown which coordinator to ask. Add FOLDER or --coord"),
+    Row(f"pool end {NODE}", "reverted: "),
+    Row("worker leave {folder}", "no_processes: {folder}/processes.toml cannot be read"),
 ]
 
 

@@ -11,7 +11,7 @@ from coordinator.domain import stakes
 from coordinator.domain.presence import Sign
 from coordinator.domain.stakes import Stake
 from covey.errors import ProtocolError, TransientError
-from tests.fakes.pool import INSTANCE, POOL, FakePool, make_address, make_terms
+from tests.fakes.pool import INSTANCE, POOL, STAKE_RULE, FakePool, make_address
 
 pytestmark = pytest.mark.unit
 HANG_S = 60
@@ -26,7 +26,7 @@ class Calls:
         ctx: Any = SimpleNamespace(
             database=pool.database,
             params=pool.params,
-            terms=make_terms(),
+            stake_rule=STAKE_RULE,
             config=SimpleNamespace(pool=POOL),
             kicker=SimpleNamespace(kick=self.kicks.append),
             clock=lambda: pool.now,

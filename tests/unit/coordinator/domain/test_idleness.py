@@ -7,9 +7,8 @@ import pytest
 from coordinator.domain import idleness, nodes, pausing, tasks
 from coordinator.domain.idleness import Health
 from coordinator.domain.pausing import PausedBy
-from covey.protocol.ids import PoolId
 from covey.protocol.status import TaskState
-from tests.fakes.pool import POOL, FakePool, make_address, make_terms
+from tests.fakes.pool import STAKE_RULE, FakePool, make_address
 
 pytestmark = pytest.mark.unit
 
@@ -52,7 +51,7 @@ REASONS: list[tuple[str, Callable[[FakePool], None], str]] = [
     ("next", lambda pool: None, "It gets the next task."),
     ("suspended", change(suspended="rejected"), "It is suspended: rejected."),
     ("removed", change(removed=True), "Its contributor has removed it."),
-    ("stake_too_low", lower_stake, "has staked 1, of which cases lock 0"),
+    ("stake_too_low", lower_stake, "has staked 0.01 CVT, of which cases lock 0 CVT"),
     ("ended", end, "The pool ended in block 9."),
     ("paused", pause, "The pool is paused: its operator has paused it."),
     ("cooldown", change(cooldown_until=1023.0), "It pauses for 23 s"),
@@ -66,7 +65,7 @@ REASONS: list[tuple[str, Callable[[FakePool], None], str]] = [
 def explain(pool: FakePool) -> idleness.Idleness:
     with pool.database.read() as rows:
         row = nodes.require_node(rows, make_address("a"))
-        return idleness.explain(rows, pool.params, row, terms=make_terms(), pool=PoolId(POOL), now=pool.now)
+        return idleness.explain(rows, pool.params, row, rule=STAKE_RULE, now=pool.now)
 
 
 @pytest.fixture

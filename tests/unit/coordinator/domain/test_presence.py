@@ -8,7 +8,7 @@ from coordinator.domain import nodes, stakes
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.stakes import Stake
 from covey.errors import CoveyError
-from tests.fakes.pool import INSTANCE, POOL, FakePool, make_address, make_terms
+from tests.fakes.pool import INSTANCE, STAKE_RULE, FakePool, make_address
 
 pytestmark = pytest.mark.unit
 OTHER = "f" * 32
@@ -31,7 +31,7 @@ def stake(pool: FakePool, name: str, staked: int, locked: int = 0) -> None:
 def record(pool: FakePool, *signs: Sign) -> list[Any]:
     """Return the codes of errors, and whether a lease waits that the node does not know of."""
     with pool.database.write() as rows:
-        found = record_signs(rows, pool.params, signs, terms=make_terms(), pool=POOL, now=pool.now)
+        found = record_signs(rows, pool.params, signs, rule=STAKE_RULE, now=pool.now)
     return [each.code if isinstance(each, CoveyError) else each for each in found]
 
 

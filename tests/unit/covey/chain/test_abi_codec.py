@@ -65,6 +65,19 @@ def test_decode_result__any_bytes__decodes_or_raises_value_error(data):
     assert all(isinstance(value, str) for value in values[0])
 
 
+@pytest.mark.parametrize(
+    ("error", "at", "shown"),
+    [
+        ("NotFinal(uint256)", 1_764_053_023, "NotFinal(2025-11-25 06:43:43 UTC)"),
+        ("SignatureExpired(uint256)", 0, "SignatureExpired(1970-01-01 00:00:00 UTC)"),
+        ("PoolNotClosed(uint256)", (1 << 256) - 1, "PoolNotClosed(never)"),
+        ("InvalidWindow(uint256)", 1_764_053_023, "InvalidWindow(1764053023)"),
+    ],
+)
+def test_describe_revert__unix_time__is_a_date(error, at, shown):
+    assert abi_codec.describe_revert(abi_codec.keccak(text=error)[:4] + encode(["uint256"], [at])) == shown
+
+
 def test_describe_revert__custom_error__names_it_with_its_values():
     selector = abi_codec.keccak(text="WrongStep(uint256,uint256)")[:4]
     assert abi_codec.describe_revert(selector + encode(["uint256", "uint256"], [3, 9])) == "WrongStep(3, 9)"

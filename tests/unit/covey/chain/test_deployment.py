@@ -161,7 +161,13 @@ def test_load_key__no_file__is_refused(tmp_path: Path):
 def test_wallet__printed__does_not_show_its_key():
     wallet = wallet_from_key(KEY)
     assert KEY.hex() not in repr(wallet)
-    assert "account" not in repr(wallet)
+    assert repr(wallet) == f"Wallet(address='{ALICE}')"
+
+
+@pytest.mark.parametrize("key", [b"", b"\x11" * 31, b"\x11" * 33, b"\0" * 32, b"\xff" * 32])
+def test_wallet__not_a_key__is_refused(key):
+    with pytest.raises(ValueError, match=r"."):
+        wallet_from_key(key)
 
 
 def test_sign_transaction__same_transaction_twice__gives_the_same_bytes_and_their_hash():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from covey import cli
-from covey.chain.structs import Accusation, BondKind
+from covey.chain.structs import Accusation, BondKind, Unbonding
 from covey.cli import pool
 from covey.console import account, options
 from covey.errors import OperatorError
@@ -14,15 +14,18 @@ from tests.fakes.account import ACCUSATION, ALICE, BOB, HASH, RECORD, Contract, 
 pytestmark = pytest.mark.unit
 
 
+ADDED = {"added": 9, "stake": 50}
+STAKE = {"stake": 50, "unbonding": 4, "withdraw_from": 95}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sent", "expected"),
     [
         (["pool", "fund", "9", "--raw", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
         (["pool", "start", "--pool", "1"], ["start_pool"], {"pool": 1, "transaction": HASH}),
-        (["pool", "end", "--pool", "1"], ["end_pool"], {"pool": 1, "transaction": HASH}),
-        (["stake", "add", "9", "--raw", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
-        (["stake", "unbond", "9", "--raw", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
-        (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], {"stake": 50, "transaction": HASH}),
+        (["stake", "add", "9", "--raw", "--pool", "1"], ["approve", "stake"], ADDED | {"transaction": HASH}),
+        (["stake", "unbond", "9", "--raw", "--pool", "1"], ["unbond"], STAKE | {"transaction": HASH}),
+        (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], STAKE | {"transaction": HASH}),
     ],
 )
 def test_json__commands_that_send__parses_and_names_the_transaction(opened, arguments, sent, expected):
@@ -134,7 +137,29 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
 
 def test_json__stake_show(opened):
     found = invoke("stake", "show", "--pool", "1")
-    assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}
+    assert found == STAKE | {"account": opened.wallet.address, "kind": "contributor", "locked": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "unbondings", "locked", "closes_at", "said"),
+    [
+        ("validator", [], 0, 0, "no validator stake of SIGNER is unbonding. Run covey stake unbond AMOUNT --kind val"),
+        ("contributor", [90], 1, 0, "open cases lock 0.1 CVT of SIGNER. Wait until they are decided: covey case show"),
+        ("contributor", [130], 0, 0, "0.2 CVT of SIGNER can be withdrawn from 1970-01-01 00:02:10 UTC, in 30 s. Run "),
+        ("operator", [90], 0, 7300, "from 1970-01-01 02:01:40 UTC, in 2 hours. Run this command again then"),
+        ("operator", [90], 0, (1 << 256) - 1, "from a while after the end of the pool. End the pool with covey pool"),
+    ],
+)
+def test_stake_withdraw__too_early__says_why_and_until_when(opened, kind, unbondings, locked, closes_at, said):
+    opened.contracts.stakes._values |= {
+        "unbondings_of": [Unbonding(amount=2, available_at=at) for at in unbondings],
+        "locked_of": locked,
+    }
+    opened.contracts.pools._values["closes_at"] = closes_at
+    chain = ["--pool", "1", "--deployment", "d.json", "--key-file", "k"]
+    result = runner.invoke(cli.app, ["stake", "withdraw", "--kind", kind, *chain])
+    assert (result.exception.code, opened.sent) == ("nothing_to_withdraw", [])
+    assert said.replace("SIGNER", opened.wallet.address) in str(result.exception)
 
 
 def test_pool_fund__approval__is_the_ledgers(opened):
@@ -155,7 +180,7 @@ def test_amounts__without_raw__are_in_units_of_the_token_whether_or_not_json(ope
     invoke(*arguments, "--pool", "1")
     plain = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
     assert [call for call in opened.calls if call[0] == 1] == [sent, sent]
-    assert plain.stdout.split()[1:3] in (["10", "CVT"], ["5", "CVT"])
+    assert {"escrow  10 CVT", "stake  5 CVT"} & {line.strip() for line in plain.stdout.splitlines()}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +192,7 @@ def test_amounts__without_raw__are_in_units_of_the_token_whether_or_not_json(ope
         ),
         (["pool", "show", "--raw"], {"reward_per_unit": "3", "min_stake": "5", "escrow": "100", "owed": "15"}),
         (["stake", "show", "--key-file", "k"], {"stake": "5 CVT", "unbonding": "0.4 CVT", "locked": "0.1 CVT"}),
-        (["stake", "withdraw", "--key-file", "k"], {"stake": "5 CVT"}),
-        (["pool", "refund", "--key-file", "k"], {"escrow": "10 CVT"}),
-        (["pool", "refund", "--key-file", "k", "--raw"], {"escrow": "100"}),
+        (["stake", "withdraw", "--kind", "validator", "--key-file", "k"], {"stake": "5 CVT"}),
     ],
 )
 def test_amounts__shown_to_people__have_the_symbol(opened, arguments, shown):
@@ -188,6 +211,9 @@ def test_amounts__shown_to_people__have_the_symbol(opened, arguments, shown):
         ),
         (["stake", "add", "100000001"], "add --raw if it is in the token's smallest unit"),
         (["stake", "unbond", "5000001"], "more than a million times the balance of 5 CVT"),
+        (["stake", "unbond", "6"], "exceeds_balance: 6 CVT is more than the 5 CVT of 0x"),
+        (["stake", "add", "101"], "exceeds_balance: 101 CVT is more than the 100 CVT of 0x"),
+        (["pool", "fund", "101"], "Choose an amount up to 100 CVT, or add tokens to the account"),
         (["stake", "add", "1 USD"], "bad_amount: 1 USD is not an amount in CVT"),
     ],
 )
@@ -207,7 +233,6 @@ def test_json__odd_token__is_not_asked_for_its_unit(opened):
 @pytest.mark.parametrize(
     ("arguments", "sent", "call", "expected"),
     [
-        (["pool", "refund"], "refund_pool", (1,), {"escrow": 100}),
         (["pool", "invite", ALICE, BOB], "invite", (1, [ALICE, BOB]), {"invited": [ALICE, BOB]}),
         (["pool", "replace-validator", ALICE, BOB], "replace_validator", (1, ALICE, BOB), {"validators": [ALICE]}),
         (["worker", "remove", BOB], "remove_node", (1, BOB), {"node": BOB}),

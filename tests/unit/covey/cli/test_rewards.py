@@ -4,14 +4,15 @@ import pytest
 
 from covey import cli
 from covey.chain.structs import EpochRecord
-from covey.cli import rewards
-from covey.cli.rewards import Waiting, choose_pause, sum_waiting
+from covey.cli import waiting
+from covey.cli.rewards import Waiting, sum_waiting
 from covey.errors import TransientError
 from tests.fakes.account import ALICE, HASH, RECORD, SIGNER, FakeHistory, invoke, runner
 
 pytestmark = pytest.mark.unit
 
-CHAIN = ["--pool", "1", "--deployment", "d.json"]
+URL = ["--coordinator-url", "http://c"]
+CHAIN = ["--pool", "1", "--deployment", "d.json", *URL]
 
 
 def post(epoch, final_at):
@@ -54,7 +55,7 @@ def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
     opened.reward = SimpleNamespace(cumulative=45, proof=())
     opened.submissions = [*WORK, hand_in(contributor=ALICE)]
     opened.history.unfinal = [post(2, 150)]
-    assert invoke("rewards", "show", "--pool", "1") == {
+    assert invoke("rewards", "show", "--pool", "1", *URL) == {
         "contributor": SIGNER.address,
         "pending": 1,
         "accepted": 45,  # 15 units at 3
@@ -64,7 +65,7 @@ def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
         "claimed": 30,
         "claimable": 15,
     }
-    assert invoke("rewards", "claim", "--pool", "1") == {"claimed": 15, "transaction": HASH}
+    assert invoke("rewards", "claim", "--pool", "1", *URL) == {"claimed": 15, "transaction": HASH}
     assert opened.sent == ["claim"]
     assert opened.calls == [(1, RECORD, SIGNER.address, 45, ())], "the record is the chain's"
 
@@ -115,7 +116,7 @@ def test_rewards__proof_that_the_chain_refutes__is_neither_shown_nor_claimed(ope
 
 def test_rewards_show__contributor_by_address__needs_no_key(opened):
     opened._wallet, opened.submissions = None, [hand_in("SUBMITTED", contributor=ALICE)]
-    found = invoke("rewards", "show", "--contributor", ALICE, "--pool", "1", key=False)
+    found = invoke("rewards", "show", "--contributor", ALICE, "--pool", "1", *URL, key=False)
     assert (found["contributor"], found["pending"], found["earned"]) == (ALICE, 1, 0)
     result = runner.invoke(cli.app, ["rewards", "show", *CHAIN])
     assert result.exception.code == "no_key"
@@ -124,7 +125,7 @@ def test_rewards_show__contributor_by_address__needs_no_key(opened):
 
 def test_rewards__no_epoch_that_pays__nothing_is_earned_and_claim_says_until_when(opened, monkeypatch):
     monkeypatch.setattr(FakeHistory, "find_claimable", lambda *_, now: None)
-    found = invoke("rewards", "show", "--pool", "1")
+    found = invoke("rewards", "show", "--pool", "1", *URL)
     assert (found["epoch"], found["earned"], found["next_final_at"]) == (None, 0, None)
     shown = runner.invoke(cli.app, ["rewards", "show", *CHAIN, "--key-file", "k"]).stdout
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
@@ -145,16 +146,11 @@ def test_rewards_claim__nothing_earned__is_said(opened):
     assert opened.sent == []
 
 
-@pytest.mark.parametrize(("final_at", "pause"), [(None, 5), (90, 5), (103, 5), (112, 12), (160, 60), (100_000, 60)])
-def test_choose_pause__by_hand__until_it_is_final_within_bounds(final_at, pause):
-    assert choose_pause(None if final_at is None else post(1, final_at), 100) == pause
-
-
 @pytest.fixture
 def answers(opened, monkeypatch):
     """Return a list of the coordinator's next answers, which are given without a pause."""
-    monkeypatch.setattr(rewards, "MIN_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(rewards, "MAX_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "MIN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "MAX_PAUSE_SECONDS", 0.0)
     given = []
 
     async def answer(*_):
@@ -187,7 +183,7 @@ def test_rewards_claim__wait__outlasts_an_unreachable_coordinator(opened, answer
 
 @pytest.mark.parametrize(("last", "code"), [(AWAY, "coordinator_unreachable"), (None, "no_reward")])
 def test_rewards_claim__wait__ends_at_its_deadline(opened, answers, monkeypatch, last, code):
-    monkeypatch.setattr(rewards, "SPARE_SECONDS", -200.0)  # the two windows are 200 s
+    monkeypatch.setattr(waiting, "SPARE_SECONDS", -200.0)  # the two windows are 200 s
     answers += [last, last]
     result = runner.invoke(cli.app, ["rewards", "claim", "--wait", *CHAIN, "--key-file", "k"])
     assert (result.exception.code, opened.sent) == (code, [])

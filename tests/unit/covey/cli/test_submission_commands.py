@@ -1,5 +1,4 @@
 import shlex
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +19,8 @@ pytestmark = pytest.mark.unit
 
 VALIDATOR = wallet_from_key(b"\x22" * 32)
 EVIDENCE = "0x" + "e1" * 32
+URL = ["--coordinator-url", "http://c"]
+SERVED = f"http://c: pool 1 on chain 31337, operated by {ALICE}"
 RECEIPT = Receipt(
     pool=1,
     task=7,
@@ -88,7 +89,7 @@ class Coordinator:
         return self.detail
 
     async def get_pool(self):
-        return SimpleNamespace(relays=self.relays)
+        return SimpleNamespace(relays=self.relays, pool=1, chain_id=31337, operator=ALICE, contracts={})
 
     async def list_submissions(self, **wanted):
         self.asked.append(wanted)
@@ -98,7 +99,7 @@ class Coordinator:
 
 def show(opened, detail, *options, relays=()):
     opened.coordinator = Coordinator(detail, relays)
-    return invoke("submissions", "show", RECEIPT_HASH[:10], *options, "--pool", "1", key=False)
+    return invoke("submissions", "show", RECEIPT_HASH[:10], *options, "--pool", "1", *URL, key=False)
 
 
 def test_show__decided__receipt_verdict_epoch_case_and_the_audit_of_it(opened):
@@ -109,9 +110,7 @@ def test_show__decided__receipt_verdict_epoch_case_and_the_audit_of_it(opened):
     (verdict,) = found.pop("verdicts")
     command = shlex.split(verdict.pop("audit"))
     assert command[:4] == ["covey", "validator", "audit", EVIDENCE]
-    assert command[4:] == shlex.split(
-        "--deployment d.json --storage http://127.0.0.1:8000 --pool 1 --relay http://r:9001"
-    )
+    assert command[4:] == shlex.split("--deployment d.json --storage http://c --pool 1 --relay http://r:9001")
     tree = cli_tree("validator", "audit")
     tree.make_context("audit", command[3:])  # parses
     assert verdict == {
@@ -153,7 +152,7 @@ def cli_tree(*path):
 
 def test_show__for_people__every_part_is_there(opened):
     opened.coordinator = Coordinator(build_detail(epoch=None))
-    plain = ["submissions", "show", RECEIPT_HASH, "--deployment", "d.json", "--pool", "1"]
+    plain = ["submissions", "show", RECEIPT_HASH, "--deployment", "d.json", "--pool", "1", *URL]
     result = runner.invoke(cli.app, [*plain, "--relay", "http://my relay"])
     assert f"receipt_hash  {RECEIPT_HASH}" in result.stdout
     assert f"validator  {VALIDATOR.address}" in result.stdout
@@ -185,30 +184,32 @@ ALIEN = VerdictBody.of(VERDICT).model_copy(update={"receipt_hash": HASH})
 )
 def test_show__what_hash_or_signature_refutes__is_refused(opened, changes, code):
     opened.coordinator = Coordinator(build_detail().model_copy(update=changes))
-    plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "1"]
+    plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "1", *URL]
     result = runner.invoke(cli.app, plain)
     assert (result.exception.code, result.stdout) == (code, "")
 
 
 def test_show__coordinator_of_another_pool__is_refused(opened):
     opened.pool, opened.coordinator = 2, Coordinator(build_detail())
-    plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "2"]
+    plain = ["submissions", "show", RECEIPT_HASH[:10], "--deployment", "d.json", "--pool", "2", *URL]
     assert "serves pool 1, not 2" in str(runner.invoke(cli.app, plain).exception)
 
 
 @pytest.mark.parametrize("text", ["0x1234567", "1234567", "0x12345678g", "0x" + "1" * 65, "../../status"])
 def test_show__not_a_hash__is_refused_before_any_request(opened, text):
-    result = runner.invoke(cli.app, ["submissions", "show", text, "--deployment", "d.json", "--pool", "1"])
+    result = runner.invoke(cli.app, ["submissions", "show", text, "--deployment", "d.json", "--pool", "1", *URL])
     assert result.exception.code == "bad_hash"
 
 
 def test_list__names_what_is_wanted_and_prints_a_line_for_each(monkeypatch):
-    coordinator = Coordinator(build_detail(state="REJECTED", reason="token_margin", epoch=None))
-    monkeypatch.setattr(
-        "covey.network.coordinator_client.CoordinatorClient", lambda url, signer, *, chain_id: coordinator
+    coordinator = Coordinator(
+        build_detail(state="REJECTED", reason="token_margin", epoch=None, evidence_hashes=(EVIDENCE,) * 3)
     )
-    plain = ["submissions", "list", "--node", BOB, "--contributor", ALICE, "--state", "rejected", "--limit", "3"]
-    header, line = runner.invoke(cli.app, plain).stdout.splitlines()
+    monkeypatch.setattr("covey.console.served_pool.CoordinatorClient", lambda url, signer, *, chain_id: coordinator)
+    plain = ["submissions", "list", *URL, "--node", BOB, "--contributor", ALICE, "--state", "rejected", "--limit", "3"]
+    result = runner.invoke(cli.app, plain)
+    assert result.stderr == f"{SERVED}\n"
+    header, line = result.stdout.splitlines()
     assert coordinator.asked == [{"limit": 3, "node": BOB, "contributor": ALICE, "state": "REJECTED"}]
     assert line.split() == ["7", "REJECTED", "token_margin", "80", "none", RECEIPT_HASH[:10], BOB, EVIDENCE]
     assert header.split() == ["task", "state", "reason", "units", "epoch", "receipt", "node", "evidence"]
@@ -216,13 +217,12 @@ def test_list__names_what_is_wanted_and_prints_a_line_for_each(monkeypatch):
 
 
 def test_list__nothing_there__is_said_and_json_is_an_empty_list(monkeypatch):
-    nobody = SimpleNamespace(list_submissions=lambda **_: nothing())
-    monkeypatch.setattr(
-        "covey.network.coordinator_client.CoordinatorClient", lambda url, signer, *, chain_id: nullcontext(nobody)
-    )
-    result = runner.invoke(cli.app, ["submissions", "list"])
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no submissions found\n")
-    assert runner.invoke(cli.app, ["submissions", "list", "--json"]).stdout == '{"submissions": []}\n'
+    nobody = Coordinator(build_detail())
+    nobody.list_submissions = lambda **_: nothing()
+    monkeypatch.setattr("covey.console.served_pool.CoordinatorClient", lambda url, signer, *, chain_id: nobody)
+    result = runner.invoke(cli.app, ["submissions", "list", *URL])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{SERVED}\nno submissions found\n")
+    assert runner.invoke(cli.app, ["submissions", "list", *URL, "--json"]).stdout == '{"submissions": []}\n'
 
 
 async def nothing():
@@ -231,7 +231,7 @@ async def nothing():
 
 @pytest.mark.parametrize(("option", "code"), [(["--state", "lost"], "bad_state"), (["--node", "0x12"], "bad_address")])
 def test_list__wrong_words__are_refused(option, code):
-    assert runner.invoke(cli.app, ["submissions", "list", *option]).exception.code == code
+    assert runner.invoke(cli.app, ["submissions", "list", *URL, *option]).exception.code == code
 
 
 @pytest.mark.parametrize("field", ["state", "reason"])
@@ -259,3 +259,9 @@ def test_is_plain_url__strangers_relay(text, is_plain):
 
 def test_client__is_the_one_that_commands_use():
     assert {"get_submission", "list_submissions", "get_pool"} <= set(dir(CoordinatorClient))
+
+
+def test_list__no_coordinator_named__is_not_guessed():
+    result = runner.invoke(cli.app, ["submissions", "list"])
+    assert result.exception.code == "no_folder_named"
+    assert "--coordinator-url is missing" in result.exception.message
