@@ -4,15 +4,14 @@ Raises TransientError if the node does not respond, and ProtocolError("reverted"
 retries, because the caller's loop does.
 """
 
-import json
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal
 
-import httpx
 from eth_utils.address import to_checksum_address
+from web3 import HTTPProvider
+from web3.exceptions import Web3Exception
+from web3.types import RPCEndpoint
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
@@ -77,27 +76,27 @@ class ChainClient:
 
     def __init__(self, rpc_url: str, *, timeout_s: float = 10.0) -> None:
         self.rpc_url = rpc_url
-        self._http = httpx.Client(timeout=timeout_s)
-        weakref.finalize(self, self._http.close)
-        self._ids = count(1)
+        self._provider = HTTPProvider(
+            rpc_url, request_kwargs={"timeout": timeout_s}, exception_retry_configuration=None
+        )
 
     def request(self, method: str, *params: Any) -> Any:
         """Send one request and return its result.
 
         Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
-        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         try:
-            answer = _parse_answer(self._http.post(self.rpc_url, json=body).raise_for_status().content)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
+            answer = self._provider.make_request(RPCEndpoint(method), list(params))
+        # The errors of requests are OSErrors. ValueError is raised for an answer that is not JSON.
+        except (OSError, ValueError, Web3Exception) as error:
             raise TransientError(
                 "chain_unreachable",
                 f"the chain node {show_host(self.rpc_url)} did not respond to {method}: "
                 f"{type(error).__name__}. Start that node, or correct rpc_url in the deployment "
                 "file or the settings, or COVEY_RPC_URL",
             ) from error
-        if answer.get("error") is not None:
-            raise _to_error(method, answer["error"])
+        if "error" in answer:
+            raise _to_error(method, dict(answer["error"]))
         return answer.get("result")
 
     def chain_id(self) -> int:
@@ -247,14 +246,6 @@ def require_version(client: ChainClient, deployment: Deployment) -> None:
             f"the contracts have version {version[:16]!r}, but this release supports version {DOMAIN_VERSION!r}",
             fix="Use contracts of this version, or run the release that deployed them",
         )
-
-
-def _parse_answer(data: bytes) -> dict[str, Any]:
-    """Return a JSON-RPC answer. Raises ValueError if it is not a JSON object, or if its error is not one."""
-    answer = json.loads(data)
-    if not isinstance(answer, dict) or not isinstance(answer.get("error") or {}, dict):
-        raise ValueError("the answer is not a JSON-RPC object")
-    return answer
 
 
 def _to_error(method: str, error: dict[str, Any]) -> CoveyError:

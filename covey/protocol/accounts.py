@@ -1,7 +1,7 @@
 """Re-exports the parts of eth-account that Covey uses. Only this module imports eth-account.
 
-Importing eth-account takes half a second of a core, so only what signs a transaction imports this module, and does so
-late. The import raises Python's recursion limit, and this module restores it (see `limit_recursion`).
+Importing eth-account raises Python's recursion limit, so this module restores the limit (see `limit_recursion`). web3
+imports eth-account too, so the module that imports web3 imports this one.
 """
 
 from eth_account import Account

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.unit
 
 MIGRATIONS = "coordinator/db/migrations/*"
 ADDRESSES = {
+    "web3": ["covey/chain/*"],
     "eth_account": ["covey/protocol/accounts.py"],
     "vllm": ["covey/engines/vllm*"],
     "celery": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],
@@ -29,7 +30,7 @@ ADDRESSES = {
         MIGRATIONS,
     ],
     "alembic": ["coordinator/db/connection.py", MIGRATIONS],
-    "httpx": ["covey/chain/json_rpc.py", "covey/network/coordinator_client.py", "covey/shardcast/*"],
+    "httpx": ["covey/network/coordinator_client.py", "covey/shardcast/*"],
     "obstore": ["covey/object_store.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*", "covey/shardcast/delta/*"],
     "verifiers": ["covey/environments/kinds/verifiers/verifiers_server.py"],

@@ -156,7 +156,7 @@ def _examine_role(role: Role, file: Path, sets: list[str] | None, *, raw: bool, 
 
 def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
     yield Finding(name="python", is_well=sys.version_info >= (3, 11), detail=platform.python_version())
-    yield from map(_look_at_library, ("torch", "transformers", "numba", "eth-account"))
+    yield from map(_look_at_library, ("torch", "transformers", "numba", "web3"))
     yield _look_at_devices()
     yield _look_at_vllm(interpreter, is_needed=engine == "vllm")
     yield _look_at_isolation()

@@ -154,8 +154,8 @@ def test_request__no_answer__is_transient_after_the_timeout():
     assert caught.value.code == "chain_unreachable"
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"", b"\xff\xfe", b"[]", b'{"error": 3}', b"[" * 99_999])
-def test_request__answer_is_not_a_json_object__is_transient(node, client, body):
+@pytest.mark.parametrize("body", [b"<html>", b"", b"\xff\xfe"])
+def test_request__answer_is_not_json__is_transient(node, client, body):
     node.answers.append(body)
     with pytest.raises(TransientError) as caught:
         client.block_number()

@@ -86,7 +86,7 @@ def test_render_chat__template_that_fails__is_broken_and_names_the_line(template
 
 @pytest.fixture
 def plain_recursion() -> Iterator[None]:
-    """Set the recursion limit of every role. eth-account, which tests import, raises it beyond the stack's size."""
+    """Set the recursion limit of every role. web3, which other tests import, raises it beyond the size of the stack."""
     previous = sys.getrecursionlimit()
     sys.setrecursionlimit(RECURSION_LIMIT)
     yield

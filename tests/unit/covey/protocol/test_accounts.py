@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from covey.protocol import accounts  # noqa: F401 (it imports eth-account)
+from covey.chain import json_rpc  # noqa: F401 (it imports web3)
 from covey.runtime.recursion import RECURSION_LIMIT
 
 pytestmark = pytest.mark.unit

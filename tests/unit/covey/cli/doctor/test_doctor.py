@@ -40,7 +40,7 @@ def test_doctor__vllm_that_covey_does_not_support__is_not_well(tmp_path: Path, v
     assert (code, found["vllm"]["is_well"], found["vllm"]["detail"]) == (1, False, detail)
     assert found["python"]["detail"] == ".".join(map(str, sys.version_info[:3]))
     assert {name for name, each in found.items() if each["is_needed"]} == {
-        "python", "torch", "transformers", "numba", "eth-account", "vllm",
+        "python", "torch", "transformers", "numba", "web3", "vllm",
     }  # fmt: skip
 
 
@@ -87,4 +87,4 @@ def test_doctor__no_torch__is_said_and_the_rest_is_looked_at(tmp_path: Path) -> 
     ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, check=True)
     assert "('torch', False)" in ended.stdout
     assert "('accelerator', False)" in ended.stdout
-    assert "('eth-account', True)" in ended.stdout
+    assert "('web3', True)" in ended.stdout
