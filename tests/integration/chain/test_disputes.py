@@ -132,9 +132,10 @@ def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, cove
 
     monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
     monkeypatch.setattr(disputes, "require_true", lambda *_: None)
+    slash, url = ("case", "slash-signer", vetoed.receipt_hash), ("--coordinator-url", "http://c")
     with pytest.raises(ProtocolError, match="unknown_verdict"):
-        covey("case", "slash-signer", vetoed.receipt_hash, chain.address("validator-1"), key="deployer")
-    covey("case", "slash-signer", vetoed.receipt_hash, verdict.validator, key="deployer")
+        covey(*slash, chain.address("validator-1"), *url, key="deployer")
+    covey(*slash, verdict.validator, *url, key="deployer")
     bond = chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, verdict.validator)
     assert bond == Balance(bonded=5, leaving=0)
 
