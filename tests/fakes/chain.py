@@ -9,9 +9,10 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from covey.chain.json_rpc import Block, Call, MinedTransaction
+from covey.chain.json_rpc import Call
+from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import SignedTransaction
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 
 ACCOUNT = Address("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266")
@@ -51,6 +52,8 @@ class MemoryChain:
         self.pool: dict[int, Transaction] = {}
         self.lag = self.receipt_lag = 0
         """Number of newest blocks missing from the backend that answers, and from the one that answers for receipts."""
+        self.wording: str | None = None
+        """Words in which the node refuses a transaction that it has, or whose nonce is used. None: as Covey knows."""
         self._salt = 0
 
     # Events of the chain
@@ -126,12 +129,18 @@ class MemoryChain:
 
     def send_raw(self, raw: bytes) -> None:
         sent = Transaction(*json.loads(raw))
+        if self.wording is not None and (sent.nonce < self._count(self.blocks) or sent in self.pool.values()):
+            raise TransientError("chain_refused", f"the chain node refused eth_sendRawTransaction: {self.wording}")
         if sent.nonce < self._count(self.blocks):
             raise ProtocolError("nonce_too_low", "nonce too low")
         waiting = self.pool.get(sent.nonce)
         if waiting is not None and waiting != sent and sent.fee < waiting.fee * 1.1:
             raise ProtocolError("underpriced", "replacement transaction underpriced")
         self.pool[sent.nonce] = sent
+
+    def has_transaction(self, transaction: Hash) -> bool:
+        waiting = any(each.hash == transaction for each in self.pool.values())
+        return waiting or self.find_mined(transaction) is not None
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         return 21_000
