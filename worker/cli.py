@@ -119,6 +119,29 @@ def worker_status(
     show(values if as_json else texts, as_json)
 
 
+@worker.command("pardon")
+def worker_pardon(
+    address: Annotated[str, typer.Argument(help="Address of a contributor, or of one of its nodes.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    as_json: Json = False,
+) -> None:
+    """Take back all strikes of a contributor, so that its nodes suspended for strikes get tasks again. Operator only.
+
+    Nodes that were caught cheating stay suspended. The coordinator logs the pardon, and worker status shows the number
+    of pardons.
+
+    Example: `covey worker pardon ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
+    from covey.console.addresses import read_address
+
+    pardoned = read_address(address)
+    answer = options.open_account(deployment, key_file, pool).pardon(coordinator_url, pardoned)
+    show(answer.model_dump(mode="json"), as_json)
+
+
 @worker.command("run")
 def worker_run(
     engine: Annotated[

@@ -31,6 +31,7 @@ _ROLES: Mapping[str, Role] = {
     "validations": Role.VALIDATOR,
     "cases": Role.VALIDATOR,
     "batches": Role.TRAINER,
+    "pardons": Role.OPERATOR,
 }
 """Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
 _CHARGED = {"unsigned", "bad_signature", "expired_request", "replayed_nonce"}

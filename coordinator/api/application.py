@@ -11,7 +11,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from coordinator.api import objects, operations, public_objects, trainers, uploads, validators, views, workers
+from coordinator.api import (
+    objects,
+    operations,
+    operators,
+    public_objects,
+    trainers,
+    uploads,
+    validators,
+    views,
+    workers,
+)
 from coordinator.api.admission import Admission
 from coordinator.api.documented_answers import EVERY_ROUTE
 from coordinator.api.error_answers import describe_error
@@ -36,7 +46,7 @@ def build_api(ctx: Context) -> FastAPI:
     api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "", lifespan=run)
     api.state.api = state
     # The busiest come first.
-    for module in (workers, uploads, validators, trainers, views, operations, public_objects, objects):
+    for module in (workers, uploads, validators, trainers, operators, views, operations, public_objects, objects):
         api.include_router(module.router, responses=EVERY_ROUTE)
     _add_errors(api, ctx)
     api.add_middleware(

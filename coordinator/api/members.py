@@ -1,4 +1,4 @@
-"""Who may sign requests: the nodes, validators and the trainer of a pool, known in memory before a body is read."""
+"""Who may sign requests: nodes, validators, trainer and operator of a pool, known in memory before a body is read."""
 
 from enum import Enum, auto
 
@@ -16,14 +16,17 @@ class Role(Enum):
     NODE = auto()
     VALIDATOR = auto()
     TRAINER = auto()
+    OPERATOR = auto()
 
 
 class Members:
     """The addresses of each role. Example: `members.add_node(address)`."""
 
-    def __init__(self, database: Database, chain: ChainState, *, pool: int, trainer: Address) -> None:
+    def __init__(
+        self, database: Database, chain: ChainState, *, pool: int, trainer: Address, operator: Address
+    ) -> None:
         self._database, self._chain, self._pool = database, chain, pool
-        self._trainer = trainer
+        self._trainer, self._operator = trainer, operator
         self._nodes: set[str] = set()
         """Lower-case addresses of nodes that are registered, or were once."""
 
@@ -42,7 +45,8 @@ class Members:
         return role is Role.ANYBODY or self._is_known_on_chain(role, address)
 
     async def require(self, role: Role, address: str) -> None:
-        """Raise ProtocolError "unknown_node", "not_a_validator" or "not_the_trainer" unless the address has the role.
+        """Raise ProtocolError "unknown_node", "not_a_validator", "not_the_trainer" or "not_the_operator" unless the
+        address has the role.
 
         A node that memory does not have is looked up: another process may have registered it.
         """
@@ -54,10 +58,17 @@ class Members:
         if role is Role.TRAINER:
             message = f"{address} is not the trainer of pool {self._pool}"
             raise ProtocolError("not_the_trainer", message, status=403)
+        if role is Role.OPERATOR:
+            message = f"{address} is not the operator of pool {self._pool}"
+            raise ProtocolError("not_the_operator", message, status=403)
         if not await self._database.look(lambda rows: rows.has_node(address)):
             raise ProtocolError("unknown_node", f"{address} is not registered here; register it first", status=403)
         self._nodes.add(address.lower())
 
     def _is_known_on_chain(self, role: Role, address: str) -> bool:
-        named = self._chain.active_validators if role is Role.VALIDATOR else (self._trainer,)
-        return any(address.lower() == each.lower() for each in named)
+        named = {
+            Role.VALIDATOR: self._chain.active_validators,
+            Role.TRAINER: (self._trainer,),
+            Role.OPERATOR: (self._operator,),
+        }
+        return any(address.lower() == each.lower() for each in named[role])

@@ -88,7 +88,9 @@ def build_state(ctx: Context) -> ApiState:
     offers = Offers(changes)
     return ApiState(
         ctx=ctx,
-        members=Members(ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer),
+        members=Members(
+            ctx.database, ctx.chain, pool=ctx.config.pool, trainer=ctx.terms.trainer, operator=ctx.operator.address
+        ),
         nonces=_open_nonces(ctx),
         changes=changes,
         turns=FactSignal(changes, TURNS),

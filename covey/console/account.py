@@ -25,6 +25,7 @@ from covey.console.pool_terms import read_terms
 from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import require_pinned_template
 from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.operator import PardonResponse
 from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
 from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import Address, Hash, PoolId, TaskId
@@ -265,6 +266,15 @@ class Account:
         async def ask() -> SubmissionDetail:
             async with self.open_client(coordinator_url) as client:
                 return await client.get_submission(receipt_hash)
+
+        return asyncio.run(ask())
+
+    def pardon(self, coordinator_url: str, address: Address) -> PardonResponse:
+        """Ask the coordinator to take back the strikes of a contributor, or of the contributor of a node."""
+
+        async def ask() -> PardonResponse:
+            async with self.open_client(coordinator_url) as client:
+                return await client.pardon(address)
 
         return asyncio.run(ask())
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
+from covey.protocol.api.operator import PardonRequest, PardonResponse
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest
 from covey.protocol.api.validator import (
@@ -228,6 +229,12 @@ class CoordinatorClient:
         """Wait at most `wait_seconds` for the batch of a step. Returns None if it is not ready."""
         body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
         return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
+
+    # -- the operator
+
+    async def pardon(self, address: Address) -> PardonResponse:
+        """Take back all strikes of a contributor, named by its own address or that of one of its nodes."""
+        return _parse(PardonResponse, await self._post("/v1/pardons", _dump(PardonRequest(address=address))))
 
     # -- objects by link
 

@@ -16,7 +16,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.protocol.http_signatures import SignedRequest, sign_request
 
 pytestmark = pytest.mark.unit
-NODE, STRANGER, VALIDATOR, TRAINER = (wallet_from_key(bytes([number]) * 32) for number in (1, 2, 3, 4))
+NODE, STRANGER, VALIDATOR, TRAINER, OPERATOR = (wallet_from_key(bytes([number]) * 32) for number in range(1, 6))
 NOW, CHAIN, AUTHORITY = 1_700_000_000, 31337, "127.0.0.1:8000"
 BODY = b'{"free_slots":1}'
 
@@ -60,7 +60,7 @@ class Gate:
         self.now, self.admitted = float(NOW), list[tuple[str | None, bytes]]()
         self.looked_up: list[str] = []
         chain = SimpleNamespace(active_validators=frozenset([VALIDATOR.address]))
-        self.members = Members(self, chain, pool=1, trainer=TRAINER.address)  # type: ignore[arg-type]
+        self.members = Members(self, chain, pool=1, trainer=TRAINER.address, operator=OPERATOR.address)  # type: ignore[arg-type]
         self.members.add_node(NODE.address)
         self.admission = Admission(
             self.run,
@@ -112,6 +112,9 @@ async def test_admission__signed_by_a_node__reaches_the_route_with_body_and_sign
         ("/v1/validations/claim", VALIDATOR, ""),
         ("/v1/batches/claim", VALIDATOR, "not_the_trainer"),
         ("/v1/batches/claim", TRAINER, ""),
+        ("/v1/pardons", OPERATOR, ""),
+        ("/v1/pardons", TRAINER, "not_the_operator"),
+        ("/v1/pardons", NODE, "not_the_operator"),
         ("/v1/nodes", STRANGER, ""),
     ],
 )
