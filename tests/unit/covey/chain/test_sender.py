@@ -43,7 +43,7 @@ class Life:
     def pump(self, times: int) -> None:
         """Pump, and go on after a refusal as a role's loop does."""
         for _ in range(times):
-            with suppress(TransientError):
+            with suppress(TransientError):  # The node does not show yet that it has mined the transaction.
                 self.sender.pump()
 
     def work(self) -> None:
@@ -113,8 +113,7 @@ def test_pump__nonce_used_by_the_owner_and_refused_in_unknown_words__gets_a_new_
     life.chain.send_by_owner()
     life.chain.mine()
     life.chain.wording = "words that Covey does not know"
-    with pytest.raises(TransientError, match="words that Covey"):
-        life.sender.pump()
+    life.sender.pump()
     life.chain.mine(6)
     life.come_to_rest()
     assert life.chain.list_effects() == ["owner", "intent-0"]
