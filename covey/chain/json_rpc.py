@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+from eth_utils.crypto import keccak
 from requests import HTTPError, Response
 from web3 import HTTPProvider
 from web3.exceptions import Web3Exception
@@ -28,13 +29,15 @@ from covey.chain.node_answers import (
     read_mined,
 )
 from covey.chain.node_refusals import SEND, build_error, is_busy, is_unknown_transaction
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import CoveyError, OperatorError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.urls import show_host
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 Result = TypeVar("Result")
+_UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
+"""Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
 DEFAULT_PRIORITY_FEE = 10**9
 """Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
 FEE_BLOCKS = 20
@@ -210,19 +213,21 @@ class ChainClient:
         return DEFAULT_PRIORITY_FEE
 
     def send_raw(self, raw: bytes) -> None:
-        """Broadcast a signed transaction. A transaction that the node already has is not an error."""
+        """Broadcast a signed transaction. A transaction that the node already has is not an error, whatever it says."""
         try:
             self.request(SEND, _to_hex(raw))
-        except ProtocolError as error:
-            if error.code != "already_known":
+        except CoveyError as error:
+            is_known = error.code == "already_known"
+            if error.code in _UNCLEAR_REFUSALS:
+                is_known = self._has_transaction(hash_from_bytes(keccak(raw)))
+            if not is_known:
                 raise
 
-    def has_transaction(self, transaction: Hash) -> bool:
+    def _has_transaction(self, transaction: Hash) -> bool:
         """Return whether the node has a transaction, in its pool or in a block. False if it does not say so."""
         try:
             return self.request("eth_getTransactionByHash", transaction) is not None
-        except TransientError as error:
-            _require_refusal(error)
+        except TransientError:
             return False
 
     def find_mined(self, transaction: Hash) -> MinedTransaction | None:

@@ -157,8 +157,7 @@ class Sender:
     def _send(self, entry: Entry, head: Block) -> MinedTransaction | None:
         """Broadcast the newest attempt. Returns the transaction if it is already mined.
 
-        Nodes word refusals differently. Whatever the wording, a refused transaction counts as sent if the node has it,
-        and the intent starts over if its nonce is used.
+        Nodes word refusals differently. Whatever the wording, the intent starts over if its nonce is used.
         """
         try:
             self._client.send_raw(entry.attempts[-1].raw)
@@ -169,17 +168,10 @@ class Sender:
             if error.code not in ("insufficient_funds", "chain_refused"):
                 raise
             mined = self._find_or_displace(entry, head)
-            if mined is None and not self._is_explained(entry):
+            if mined is None and self._client.count_transactions(self._wallet.address) <= (entry.nonce or 0):
                 raise self._name_payer(entry, error) from error
             return mined
         return self._mined.find(entry)
-
-    def _is_explained(self, entry: Entry) -> bool:
-        """Return whether a refusal needs no report, because the node has the transaction or its nonce is used."""
-        if self._require_entry(entry.intent.key).nonce != entry.nonce:
-            return True
-        used = self._client.count_transactions(self._wallet.address)
-        return used > (entry.nonce or 0) or self._client.has_transaction(entry.attempts[-1].hash)
 
     def _find_or_displace(self, entry: Entry, head: Block) -> MinedTransaction | None:
         """Handle a used nonce: an attempt of this intent used it, or a different transaction of the same key did.

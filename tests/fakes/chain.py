@@ -53,7 +53,7 @@ class MemoryChain:
         self.lag = self.receipt_lag = 0
         """Number of newest blocks missing from the backend that answers, and from the one that answers for receipts."""
         self.wording: str | None = None
-        """Words in which the node refuses a transaction that it has, or whose nonce is used. None: as Covey knows."""
+        """Words in which the node refuses a transaction whose nonce is used. None: those that Covey knows."""
         self._salt = 0
 
     # Events of the chain
@@ -129,7 +129,7 @@ class MemoryChain:
 
     def send_raw(self, raw: bytes) -> None:
         sent = Transaction(*json.loads(raw))
-        if self.wording is not None and (sent.nonce < self._count(self.blocks) or sent in self.pool.values()):
+        if self.wording is not None and sent.nonce < self._count(self.blocks) and self.find_mined(sent.hash) is None:
             raise TransientError("chain_refused", f"the chain node refused eth_sendRawTransaction: {self.wording}")
         if sent.nonce < self._count(self.blocks):
             raise ProtocolError("nonce_too_low", "nonce too low")
@@ -137,10 +137,6 @@ class MemoryChain:
         if waiting is not None and waiting != sent and sent.fee < waiting.fee * 1.1:
             raise ProtocolError("underpriced", "replacement transaction underpriced")
         self.pool[sent.nonce] = sent
-
-    def has_transaction(self, transaction: Hash) -> bool:
-        waiting = any(each.hash == transaction for each in self.pool.values())
-        return waiting or self.find_mined(transaction) is not None
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         return 21_000

@@ -249,11 +249,23 @@ def test_find_mined__error_instead_of_null__is_not_mined(node, client):
     assert client.find_mined(WORD) is None
 
 
-def test_has_transaction__answers__are_told_apart(node, client):
-    node.result({"hash": WORD})
-    node.result(None)
+@pytest.mark.parametrize("message", ["words that Covey does not know", "execution reverted", "insufficient funds"])
+def test_send_raw__node_has_the_transaction__is_sent_whatever_the_node_says(node, client, message):
+    for answer in ({"hash": WORD}, None):
+        node.error(code=-32000, message=message)
+        node.result(answer)
+    client.send_raw(b"\x02\x03")
+    assert node.asked[1]["method"] == "eth_getTransactionByHash"
+    assert node.asked[1]["params"] == ["0x" + keccak(b"\x02\x03").hex()]
+    with pytest.raises(CoveyError, match=message):
+        client.send_raw(b"\x02\x03")
+
+
+def test_send_raw__node_cannot_look_transactions_up__raises_the_refusal(node, client):
+    node.error(code=-32000, message="words that Covey does not know")
     node.error(code=-32601, message="the method is not available")
-    assert [client.has_transaction(WORD) for _ in range(3)] == [True, False, False]
+    with pytest.raises(TransientError, match="words that Covey does not know"):
+        client.send_raw(b"\x02\x03")
 
 
 def test_get_priority_fee__no_suggestion__is_the_median_of_the_newest_blocks(node, client):

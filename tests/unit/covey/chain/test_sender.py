@@ -93,18 +93,6 @@ def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(scr
     life.store.close()
 
 
-def test_pump__node_has_the_transaction_and_says_so_in_unknown_words__waits_for_it():
-    life = Life()
-    life.chain.wording = "words that Covey does not know"
-    life.put()
-    life.pump(3)
-    life.chain.mine()
-    life.pump(1)
-    assert life.store.find("intent-0").state is IntentState.MINED
-    assert len(life.store.find("intent-0").attempts) == 1
-    life.store.close()
-
-
 def test_pump__nonce_used_by_the_owner_and_refused_in_unknown_words__gets_a_new_nonce():
     life = Life()
     life.put()
