@@ -12,7 +12,7 @@ from coordinator.domain.stakes import Stake
 from covey.chain import events
 from covey.chain.contracts import Contracts
 from covey.chain.follower import SeenBlock
-from covey.chain.json_rpc import Block
+from covey.chain.node_answers import Block
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Address, Hash, PoolId
 

@@ -11,7 +11,7 @@ from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, judging, pausing, retention, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
-from covey.chain.json_rpc import Block
+from covey.chain.node_answers import Block
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key

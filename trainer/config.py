@@ -151,8 +151,8 @@ class TrainerConfig(RoleSettings):
     lora_alpha: float = Field(default=16.0, gt=0, allow_inf_nan=False)
     """Scaling factor of the LoRA adapters. It is divided by `lora_rank`."""
     lora_targets: tuple[str, ...] = ()
-    """Linear layers that get LoRA adapters, given by the last component of their names. Empty: all linear layers
-    except the head.
+    """Linear layers that get LoRA adapters, given by the last component of their names. The head, embeddings and
+    layers with tied weights are refused. Empty: all linear layers except the head.
     """
 
     rank_seconds: float = Field(default=1800.0, ge=20)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from covey import slots
 from covey.engines.base import Engine
-from covey.environments.base import Environment, Grader
+from covey.environments.base import Environment, Grade, Grader, Reply
 from covey.environments.grader import is_explained_by_limit
 from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat
@@ -180,8 +180,9 @@ def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Recompute every reward from the text. The worker's reward must be equal bit for bit.
 
     In a group of equal rewards, tiny differences would be scaled up to advantages that the worker chooses.
-    The judgement is unknown, without a strike for anyone, in two cases. Either a grading limit may explain the
-    difference, or grading takes more than half of the time for a judgement.
+    The judgement is unknown, without a strike for anyone, in three cases: a grading limit may explain the difference,
+    the grader gives the same reply another reward when it is asked again, or grading takes more than half of the time
+    for a judgement.
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
@@ -193,15 +194,21 @@ def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
         elif time.monotonic() > deadline:
             return Judgement.unknown(what="slow grades", graded=start)
         chunk = slice(start, start + GRADED_TOGETHER)
+        wrong: list[tuple[Reply, Grade, dict[str, float | int]]] = []
         for row, reply, grade in zip(claim.rollouts[chunk], replies[chunk], tools.grade(replies[chunk]), strict=True):
             rewards.append(grade.reward)
             if row.reward == grade.reward:
                 continue
-            where = {"group": row.group, "sibling": row.sibling}
-            wrong = tools.environment.grade_wrong(reply)
-            if not is_explained_by_limit(row.reward, grade, wrong, tools.params.grading):
-                return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=grade.reward, **where)
-            unclear = Judgement.unknown(what="limit", claimed=row.reward, recomputed=grade.reward, **where)
+            details = {"group": row.group, "sibling": row.sibling, "claimed": row.reward, "recomputed": grade.reward}
+            if is_explained_by_limit(row.reward, grade, tools.environment.grade_wrong(reply), tools.params.grading):
+                unclear = Judgement.unknown(what="limit", **details)
+            else:
+                wrong.append((reply, grade, details))
+        again = tools.grade([reply for reply, _, _ in wrong]) if wrong else ()
+        for (_, grade, details), second in zip(wrong, again, strict=True):
+            if second.reward == grade.reward:
+                return Judgement.reject(Reason.REWARD, **details)
+            unclear = Judgement.unknown(what="unsteady grade", again=second.reward, **details)
     claim.live_groups = count_live_groups([row.group for row in claim.rollouts], rewards)
     return unclear
 

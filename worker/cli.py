@@ -8,6 +8,7 @@ import typer
 from covey.console import options
 from covey.console.options import (
     ConfigFile,
+    CoordinatorUrl,
     DeploymentFile,
     FolderSource,
     Json,
@@ -161,6 +162,30 @@ def _list_nodes(folder: Path) -> "list[Address]":
             fix="Use a folder that covey join has created",
         )
     return [load_key(WorkerConfig.load(file, environment={}).key_file).address for file in files]
+
+
+@worker.command("pardon")
+def worker_pardon(
+    address: Annotated[str, typer.Argument(help="Address of a contributor, or of one of its nodes.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
+    """Take back all strikes of a contributor, so that its nodes suspended for strikes get tasks again. Operator only.
+
+    Nodes that were caught cheating stay suspended. The coordinator logs the pardon, and worker status shows the number
+    of pardons.
+
+    Example: `covey worker pardon ADDRESS mypool`
+    """
+    from covey.console.addresses import read_address
+
+    pardoned = read_address(address)
+    answer = options.open_account(deployment, key_file, pool, folder=folder).pardon(coordinator_url, pardoned)
+    show(answer.model_dump(mode="json"), as_json)
 
 
 @worker.command("run")

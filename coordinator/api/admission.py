@@ -33,6 +33,7 @@ _ROLES: Mapping[str, Role] = {
     "batches": Role.TRAINER,
     "learning": Role.TRAINER,
     "pause": Role.OPERATOR,
+    "pardons": Role.OPERATOR,
 }
 """Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
 _CHARGED = {"unsigned", "bad_signature", "expired_request", "replayed_nonce"}

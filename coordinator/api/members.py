@@ -63,6 +63,9 @@ class Members:
         self._nodes.add(address.lower())
 
     def _is_known_on_chain(self, role: Role, address: str) -> bool:
-        single = self._operator if role is Role.OPERATOR else self._trainer
-        named = self._chain.active_validators if role is Role.VALIDATOR else (single,)
-        return any(address.lower() == each.lower() for each in named)
+        named = {
+            Role.VALIDATOR: self._chain.active_validators,
+            Role.TRAINER: (self._trainer,),
+            Role.OPERATOR: (self._operator,),
+        }
+        return any(address.lower() == each.lower() for each in named[role])

@@ -1,12 +1,12 @@
-"""The route of the operator: pause new tasks, and assign them again."""
+"""Routes of the operator: pause new tasks and assign them again, and pardon a contributor."""
 
 from fastapi import APIRouter
 
 from coordinator.api.auth import Ctx, Operator
-from coordinator.api.documented_answers import SIGNED
-from coordinator.domain import pausing
+from coordinator.api.documented_answers import SIGNED, name_refusals
+from coordinator.domain import nodes, pausing
 from coordinator.domain.pausing import PausedBy
-from covey.protocol.api.operator import PauseRequest
+from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
 from covey.runtime.log import get_logger
 
 router = APIRouter(prefix="/v1", tags=["operator"], responses=SIGNED)
@@ -21,3 +21,21 @@ async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
     if is_new:
         get_logger().warning("new tasks are paused" if body.is_paused else "new tasks go on", operator=operator)
         ctx.kicker.kick("assign_tasks")
+
+
+@router.post("/pardons", responses=name_refusals(404))
+async def pardon(ctx: Ctx, operator: Operator, body: PardonRequest) -> PardonResponse:
+    """Take back all strikes of a contributor, and serve the nodes that were suspended for them.
+
+    Raises ProtocolError "no_contributor" if no node of the contributor was ever registered.
+    """
+    given = await ctx.database.run(lambda rows: nodes.pardon(rows, body.address))
+    get_logger().warning(
+        "the operator pardoned a contributor",
+        contributor=given.contributor,
+        strikes=given.strikes,
+        nodes=given.nodes,
+        operator=operator,
+    )
+    ctx.kicker.kick("assign_tasks")
+    return PardonResponse(contributor=given.contributor, strikes=given.strikes, nodes=tuple(given.nodes))

@@ -141,6 +141,7 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
         cooldown_seconds=max(0.0, row.cooldown_until - now),
         dropped=row.dropped,
         strikes=nodes.count_strikes(repository, row.contributor),
+        pardons=nodes.count_pardons(repository, row.contributor),
     )
 
 

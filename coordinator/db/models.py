@@ -115,7 +115,13 @@ class ContributorRow(Base):
     __tablename__ = "contributors"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     strikes: Mapped[int] = mapped_column(default=0)
-    """Soft rejections and repeated drops of all its nodes, including those that it has removed."""
+    """Soft rejections and repeated drops of all its nodes, including those that it has removed.  Accepted work and
+    pardons take them back.
+    """
+    accepted_since: Mapped[int] = mapped_column(default=0)
+    """Number of submissions accepted since the last strike was taken back; 0 without strikes."""
+    pardons: Mapped[int] = mapped_column(default=0)
+    """Number of times that the operator took back all strikes."""
     staked: Mapped[str | None] = mapped_column(String(78))
     """Stake in the token's smallest unit (decimal text). None: it is not looked up yet."""
     locked: Mapped[str | None] = mapped_column(String(78))

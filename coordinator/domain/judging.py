@@ -321,6 +321,7 @@ def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, 
     node = nodes.require_node(repository, row.node)
     if ruling.decision is Decision.ACCEPT:
         node.accepted += 1
+        nodes.take_back_strike(repository, params, row.contributor)
     elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
     elif ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and is_rejected(params, row)):

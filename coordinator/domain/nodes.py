@@ -1,14 +1,17 @@
 """The standing of nodes and contributors: who is served, on which record, and what a cheat loses.
 
 A suspension belongs to the node, whoever vouches for it; strikes belong to the contributor, whichever of its nodes
-earned them.  Removal is neither: it ends when the node registers again.
+earned them.  Accepted work takes strikes back one by one, and a pardon of the operator takes back all of them.  Removal
+is neither: it ends when the node registers again.
 """
+
+from typing import NamedTuple
 
 from coordinator.db.models import ContributorRow, NodeRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import panel, scheduling
 from covey.errors import ProtocolError
-from covey.protocol.ids import ZERO_HASH
+from covey.protocol.ids import ZERO_HASH, Address
 from covey.protocol.params import PoolParams
 from covey.protocol.status import (
     SUBMISSION_MOVES,
@@ -23,7 +26,9 @@ from covey.protocol.verdict import Reason
 REJECTED, CASE, STRIKES, EQUIVOCATION = "rejected", "case", "strikes", "equivocation"
 """Reasons of a suspension."""
 VETOABLE = (REJECTED, CASE)
-"""Reasons that a veto of the arbiter takes back.  The others stay for good, and nothing replaces them."""
+"""Reasons that a veto of the arbiter takes back.  A pardon of the operator takes back STRIKES alone.  Nothing replaces
+EQUIVOCATION, which stays for good.
+"""
 INSTANCE_SECONDS = 120.0
 """Seconds without a sign of life after which another instance of a node may take its place."""
 
@@ -98,6 +103,12 @@ def count_strikes(repository: Repository, contributor: str) -> int:
     return row.strikes if row else 0
 
 
+def count_pardons(repository: Repository, contributor: str) -> int:
+    """Times that the operator took back a contributor's strikes."""
+    row = repository.get_contributor(contributor)
+    return row.pardons if row else 0
+
+
 def is_struck_out(repository: Repository, params: PoolParams, contributor: str) -> bool:
     """Whether a contributor has as many strikes as suspend its nodes, future ones too."""
     return count_strikes(repository, contributor) >= params.strikes_to_suspend
@@ -113,6 +124,47 @@ def add_strike(repository: Repository, params: PoolParams, contributor: str) -> 
     if is_struck_out(repository, params, contributor):
         for node in repository.list_nodes_of(contributor):
             node.suspended = node.suspended or STRIKES
+
+
+def take_back_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
+    """Count an accepted submission: every `accepted_per_strike` of them take back one strike.
+
+    Nothing is counted without strikes, so that nobody works ahead for later ones.  Strikes that suspend stay, as the
+    suspension does.
+    """
+    row = repository.get_contributor(contributor)
+    if row is None or not 0 < row.strikes < params.strikes_to_suspend:
+        return
+    row.accepted_since += 1
+    if row.accepted_since >= params.accepted_per_strike:
+        row.strikes, row.accepted_since = row.strikes - 1, 0
+
+
+class Pardon(NamedTuple):
+    """What a pardon took back."""
+
+    contributor: Address
+    strikes: int
+    nodes: list[Address]
+    """Nodes that were suspended for strikes."""
+
+
+def pardon(repository: Repository, address: str) -> Pardon:
+    """Take back all strikes of a contributor, named by its own address or that of a node, and what they suspend.
+
+    Raises ProtocolError("no_contributor").
+    """
+    node = repository.get_node(address)
+    row = repository.get_contributor(address if node is None else node.contributor)
+    if row is None:
+        raise ProtocolError(
+            "no_contributor", f"{address} is neither a node nor a contributor of this coordinator", status=404
+        )
+    strikes, row.strikes, row.accepted_since, row.pardons = row.strikes, 0, 0, row.pardons + 1
+    barred = [node for node in repository.list_nodes_of(row.address) if node.suspended == STRIKES]
+    for node in barred:
+        node.suspended = ""
+    return Pardon(Address(row.address), strikes, [Address(node.address) for node in barred])
 
 
 def cool_down(repository: Repository, params: PoolParams, node: NodeRow, now: float, *, is_dropped: bool) -> None:
@@ -138,8 +190,11 @@ def remove(repository: Repository, node: NodeRow) -> None:
 
 
 def suspend(repository: Repository, node: NodeRow, why: str) -> None:
-    """Assign nothing more to a node and take back what it holds."""
-    if not node.suspended or node.suspended in VETOABLE:
+    """Assign nothing more to a node and take back what it holds.
+
+    A pardon must not reinstate a node that was caught, so STRIKES give way to any other reason.
+    """
+    if node.suspended != EQUIVOCATION:
         node.suspended = why
     _end_leases(repository, node)
 

@@ -12,7 +12,8 @@ from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
-from covey.chain.json_rpc import ChainClient, MinedTransaction
+from covey.chain.json_rpc import ChainClient
+from covey.chain.node_answers import MinedTransaction
 from covey.chain.wallet import Wallet
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address
@@ -95,7 +96,7 @@ def send_and_wait(
     Raises TransientError("not_mined") after MINE_SECONDS, and ProtocolError("reverted") if the transaction fails.
     """
     draft = {"from": sender.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
-    gas = int(client.request("eth_estimateGas", draft), 16)
+    gas = client.estimate_draft(draft)
     priority_fee = client.get_priority_fee()
     transaction: dict[str, object] = {
         "type": 2,

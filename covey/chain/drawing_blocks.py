@@ -6,7 +6,8 @@ Coordinator and auditors both use this module to find it.
 import functools
 from collections.abc import Callable, Iterable, Mapping
 
-from covey.chain.json_rpc import Block, ChainClient
+from covey.chain.json_rpc import ChainClient
+from covey.chain.node_answers import Block
 
 
 def find_first_blocks(client: ChainClient, timestamps: Iterable[int], *, head: Block) -> Mapping[int, Block]:

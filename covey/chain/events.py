@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any, get_args
 
 from covey.chain import abi_codec
-from covey.chain.json_rpc import Log
+from covey.chain.node_answers import Log
 from covey.chain.structs import EpochRecord
+from covey.errors import TransientError
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_to_bytes
 
@@ -260,7 +261,8 @@ AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | 
 def decode(log: Log) -> AnyEvent | None:
     """Decode a log of one of Covey's contracts.
 
-    Returns None for events that Covey does not use, such as role changes.
+    Returns None for events that Covey does not use, such as role changes. Raises TransientError("chain_unreadable") if
+    the log does not have the event's values, because the node has then changed it.
     """
     if not log.topics:
         return None
@@ -268,13 +270,11 @@ def decode(log: Log) -> AnyEvent | None:
     if decoder is None:
         return None
     item, kind = decoder
-    indexed = [param for param in item.inputs if param.is_indexed]
-    plain = [param for param in item.inputs if not param.is_indexed]
-    words = b"".join(hash_to_bytes(topic) for topic in log.topics[1:])
-    values: dict[str, Any] = {}
-    for params, data in ((indexed, words), (plain, log.data)):
-        for param, value in zip(params, abi_codec.decode_values(params, data), strict=True):
-            values[abi_codec.to_snake(param.name)] = _to_struct(param, value)
+    try:
+        values = _decode_values(item, log)
+    except ValueError as error:
+        message = f"the chain node's log {log.log_index} of transaction {log.transaction_hash} is not a {item.name}"
+        raise TransientError("chain_unreadable", message) from error
     return kind(
         block_number=log.block_number,
         block_hash=log.block_hash,
@@ -282,6 +282,17 @@ def decode(log: Log) -> AnyEvent | None:
         log_index=log.log_index,
         **values,
     )
+
+
+def _decode_values(item: abi_codec.Item, log: Log) -> dict[str, Any]:
+    indexed = [param for param in item.inputs if param.is_indexed]
+    plain = [param for param in item.inputs if not param.is_indexed]
+    words = b"".join(hash_to_bytes(topic) for topic in log.topics[1:])
+    values: dict[str, Any] = {}
+    for params, data in ((indexed, words), (plain, log.data)):
+        for param, value in zip(params, abi_codec.decode_values(params, data), strict=True):
+            values[abi_codec.to_snake(param.name)] = _to_struct(param, value)
+    return values
 
 
 def _to_struct(param: abi_codec.Param, value: Any) -> Any:

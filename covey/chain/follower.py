@@ -1,7 +1,7 @@
 """Follows the chain's events across reorganisations.
 
-It has no state. The caller applies a `ChainProgress` and stores its cursor in one transaction, so a crash repeats a
-poll and loses nothing. It raises only TransientError.
+Its only state is the number of blocks that the node accepts in one request. The caller applies a `ChainProgress` and
+stores its cursor in one transaction, so a crash repeats a poll and loses nothing. It raises only TransientError.
 
 For blocks that it does not have, a lagging node returns no logs and no error. The logs of the newest blocks are
 therefore requested by block hash, because such a node refuses an unknown hash.
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from covey.chain import events
 from covey.chain.deployment import Deployment
 from covey.chain.finality import KEPT_BLOCKS, Finality
-from covey.chain.json_rpc import Block, ChainClient, Log
+from covey.chain.json_rpc import ChainClient
+from covey.chain.log_ranges import LogRanges
+from covey.chain.node_answers import Block, Log
 from covey.errors import TransientError
 from covey.protocol.ids import Hash
 
@@ -63,9 +65,10 @@ class Follower:
         self._addresses = list(deployment.get_contracts().values())
         self._finality: Finality = finality
         self._max_range = max_range
+        self._ranges = LogRanges(client)
 
     def poll(self, cursor: tuple[SeenBlock, ...]) -> ChainProgress:
-        """Read at most `max_range` blocks after `cursor`.
+        """Read at most `max_range` blocks after `cursor`, and fewer if the node does not accept as many.
 
         An empty cursor, `()`, starts at the deployment's first block.
         """
@@ -85,7 +88,7 @@ class Follower:
         last = head
         if head.number - first >= self._max_range:
             last = self._client.get_block(first + self._max_range - 1)
-        new_events = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
+        last, new_events = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
         seen = (*known, SeenBlock(number=last.number, hash=last.hash))
         return ChainProgress(
             rolled_back_to=rolled_back_to,
@@ -106,18 +109,30 @@ class Follower:
             has_moved = has_moved or block is not None
         return (), has_moved
 
-    def _read_events(self, first: int, last: Block, *, near: int) -> tuple[events.AnyEvent, ...]:
-        """Return the events of blocks first..last. Blocks from number `near` on are read by hash."""
+    def _read_events(self, first: int, last: Block, *, near: int) -> tuple[Block, tuple[events.AnyEvent, ...]]:
+        """Return the last block that was read, and the events of blocks first..last or of as many as the node accepts.
+
+        Blocks from number `near` on are read by hash.
+        """
         logs: list[Log] = []
         if first < near:
-            logs += self._client.get_logs(self._addresses, first=first, last=min(near - 1, last.number))
+            far = min(near - 1, last.number)
+            end, logs = self._ranges.fit(
+                lambda blocks: self._read_far_logs(first, min(far, first + blocks - 1), last), most=far - first + 1
+            )
+            last = end if end.number < far else last
         if near <= last.number:
             logs += self._read_near_logs(near, last)
         after = self._client.find_block(last.number)
         if after is None or after.hash != last.hash:
             raise _build_moved(last.number)
         decoded = (events.decode(log) for log in logs)
-        return tuple(event for event in decoded if event is not None)
+        return last, tuple(event for event in decoded if event is not None)
+
+    def _read_far_logs(self, first: int, end: int, last: Block) -> tuple[Block, list[Log]]:
+        """Return block `end`, as it was before the logs of first..end were read, and these logs."""
+        block = last if end == last.number else self._client.get_block(end)
+        return block, self._client.get_logs(self._addresses, first=first, last=end)
 
     def _read_near_logs(self, first: int, last: Block) -> list[Log]:
         """Read logs from `last` backwards along the parent hashes, so that all blocks belong to one branch."""

@@ -5,20 +5,19 @@ Each query reads only the events that it needs. A role that needs every event us
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from covey.chain import events
 from covey.chain.contracts import Contracts
 from covey.chain.json_rpc import ChainClient
+from covey.chain.log_ranges import LogRanges
+from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
-from covey.errors import TransientError
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
 
 KEPT_EPOCHS = 256
 """Number of newest epochs that rewards can be claimed from. EpochLedger does not keep older ones."""
-MIN_RANGE = 1000
-"""Number of blocks that every node accepts in one request. The follower uses the same number."""
 Found = TypeVar("Found", bound=events.Event)
 
 
@@ -31,6 +30,10 @@ class History:
 
     client: ChainClient
     contracts: Contracts
+    _ranges: LogRanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ranges", LogRanges(self.client))
 
     def find_params(self, pool: PoolId) -> str | None:
         """Return the unchecked text of a pool's parameters. None if the pool does not exist."""
@@ -120,22 +123,19 @@ class History:
     def _walk_back(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Iterator[Found]:
         """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes.
 
-        Nodes limit the number of blocks per request, each differently. A refused range is therefore halved, down to
-        MIN_RANGE.
+        It reads as many blocks at a time as the node accepts.
         """
         topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
-        ranges = [(self.contracts.deployment.start_block, self.client.block_number())]
-        while ranges:
-            first, last = ranges.pop()
-            try:
-                logs = self.client.get_logs([contract], first=first, last=last, topics=topics)
-            except TransientError as error:
-                if error.code != "chain_refused" or last - first < MIN_RANGE:
-                    raise
-                middle = (first + last) // 2
-                ranges += [(first, middle), (middle + 1, last)]
-                continue
+        start, last = self.contracts.deployment.start_block, self.client.block_number()
+
+        def read(blocks: int) -> tuple[int, list[Log]]:
+            first = max(start, last - blocks + 1)
+            return first, self.client.get_logs([contract], first=first, last=last, topics=topics)
+
+        while last >= start:
+            first, logs = self._ranges.fit(read, most=last - start + 1)
             yield from (event for event in map(events.decode, reversed(logs)) if isinstance(event, kind))
+            last = first - 1
 
 
 def _read_accusation(opened: events.CaseOpened) -> Accusation:

@@ -1,63 +1,47 @@
 """Typed JSON-RPC requests to one node of the chain.
 
-Raises TransientError if the node does not respond, and ProtocolError("reverted") if a contract refuses. It never
-retries, because the caller's loop does.
+Raises TransientError if the node does not respond or its answer cannot be read, and ProtocolError("reverted") if a
+contract refuses. It never retries, because the caller's loop does.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
-from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+from requests import HTTPError, Response
 from web3 import HTTPProvider
 from web3.exceptions import Web3Exception
 from web3.types import RPCEndpoint
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
-from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from covey.chain.node_answers import (
+    Block,
+    Log,
+    MinedTransaction,
+    read_block,
+    read_bytes,
+    read_int,
+    read_logs,
+    read_median_fee,
+    read_mined,
+)
+from covey.chain.node_refusals import SEND, build_error, is_busy, is_unknown_transaction
+from covey.errors import CoveyError, OperatorError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.urls import show_host
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """Header of a block. `timestamp` is in Unix seconds, and `base_fee` in wei per gas."""
-
-    number: int
-    hash: Hash
-    parent_hash: Hash
-    timestamp: int
-    base_fee: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Log:
-    """One log entry that is not decoded."""
-
-    address: Address
-    topics: tuple[Hash, ...]
-    data: bytes
-    block_number: int
-    block_hash: Hash
-    transaction_hash: Hash
-    log_index: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MinedTransaction:
-    """Ethereum's receipt of a transaction. It is not called a receipt, because in Covey nodes sign receipts."""
-
-    hash: Hash
-    block_number: int
-    block_hash: Hash
-    is_success: bool
-    gas_used: int
-    contract: Address | None
-    """Address of the deployed contract. None if the transaction deployed none."""
+Result = TypeVar("Result")
+_UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
+"""Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
+DEFAULT_PRIORITY_FEE = 10**9
+"""Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
+FEE_BLOCKS = 20
+"""Number of newest blocks whose priority fees replace a missing suggestion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,29 +65,70 @@ class ChainClient:
         )
 
     def request(self, method: str, *params: Any) -> Any:
-        """Send one request and return its result.
+        """Send one request and return its result, of which nothing is checked.
 
         Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
         try:
-            answer = self._provider.make_request(RPCEndpoint(method), list(params))
+            answer: Any = self._provider.make_request(RPCEndpoint(method), list(params))
+        except HTTPError as error:
+            answer = self._read_http_error(method, cast("Response", error.response))
         # The errors of requests are OSErrors. ValueError is raised for an answer that is not JSON.
-        except (OSError, ValueError, Web3Exception) as error:
-            raise TransientError(
-                "chain_unreachable",
-                f"the chain node {show_host(self.rpc_url)} did not respond to {method}: "
-                f"{type(error).__name__}. Start that node, or correct rpc_url in the deployment "
-                "file or the settings, or COVEY_RPC_URL",
-            ) from error
-        if "error" in answer:
-            raise _to_error(method, dict(answer["error"]))
-        return answer.get("result")
+        except (OSError, ValueError, RecursionError, Web3Exception) as error:
+            raise self._build_unreachable(method, type(error).__name__) from error
+        if not isinstance(answer, dict) or not answer.keys() & {"result", "error", "jsonrpc"}:
+            raise self._build_unreadable(method, answer)
+        # Some nodes add "error": null to a result, and some leave out a result that is null.
+        refusal, result = answer.get("error"), answer.get("result")
+        if refusal or (refusal is not None and result is None):
+            raise build_error(method, refusal)
+        return result
+
+    def _read_http_error(self, method: str, response: Response) -> dict[str, Any]:
+        """Return the JSON-RPC error that came with an HTTP status of failure, or one that names the status.
+
+        Raises TransientError("chain_unreachable") if a gateway says that the node is away.
+        """
+        status = response.status_code
+        try:
+            answer = json.loads(response.content)
+        except (ValueError, RecursionError):
+            answer = None
+        refusal = answer.get("error") if isinstance(answer, dict) else None
+        if status == 429:
+            return {"error": f"HTTP 429, too many requests: {refusal or answer}"}
+        if not refusal and status >= 500:
+            raise self._build_unreachable(method, f"HTTP {status}")
+        return {"error": refusal or f"HTTP {status}. Check the address and the key in rpc_url"}
+
+    def _build_unreachable(self, method: str, name: str) -> TransientError:
+        return TransientError(
+            "chain_unreachable",
+            f"the chain node {show_host(self.rpc_url)} did not respond to {method}: "
+            f"{name}. Start that node, or correct rpc_url in the deployment "
+            "file or the settings, or COVEY_RPC_URL",
+        )
+
+    def _build_unreadable(self, method: str, result: object) -> TransientError:
+        return TransientError(
+            "chain_unreadable",
+            f"the chain node {show_host(self.rpc_url)} answered {method} with {ascii(result)[:80]}, which cannot be "
+            "read. Set rpc_url to a different node if this persists",
+        )
+
+    def _read(self, convert: Callable[[Any], Result], method: str, *params: Any) -> Result:
+        """Send one request and return its converted result. Raises TransientError if it cannot be converted."""
+        result = self.request(method, *params)
+        try:
+            return convert(result)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise self._build_unreadable(method, result) from error
 
     def chain_id(self) -> int:
-        return int(self.request("eth_chainId"), 16)
+        return self._read(read_int, "eth_chainId")
 
     def block_number(self) -> int:
-        return int(self.request("eth_blockNumber"), 16)
+        return self._read(read_int, "eth_blockNumber")
 
     def get_block(self, tag: BlockTag) -> Block:
         """Return a block. Raises TransientError("no_block") if the node does not have it."""
@@ -114,16 +139,7 @@ class ChainClient:
 
     def find_block(self, tag: BlockTag) -> Block | None:
         """Return a block. None if the node does not have it."""
-        block = self.request("eth_getBlockByNumber", _to_tag(tag), False)
-        if block is None:
-            return None
-        return Block(
-            number=int(block["number"], 16),
-            hash=Hash(block["hash"]),
-            parent_hash=Hash(block["parentHash"]),
-            timestamp=int(block["timestamp"], 16),
-            base_fee=int(block.get("baseFeePerGas", "0x0"), 16),
-        )
+        return self._read(read_block, "eth_getBlockByNumber", _to_tag(tag), False)
 
     def call(
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
@@ -132,7 +148,7 @@ class ChainClient:
         transaction = {"to": to, "data": _to_hex(data)} | ({"value": hex(value)} if value else {})
         if sender is not None:
             transaction["from"] = sender
-        return _from_hex(self.request("eth_call", transaction, _to_tag(block)))
+        return self._read(read_bytes, "eth_call", transaction, _to_tag(block))
 
     def get_logs(
         self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
@@ -141,19 +157,18 @@ class ChainClient:
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)
-        return self._list_logs(query)
+        return self._read(read_logs, "eth_getLogs", query) or []
 
     def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
         """Return the logs of one block in order. Raises TransientError if the node does not have the block."""
-        return self._list_logs({"address": addresses, "blockHash": block})
-
-    def _list_logs(self, query: dict[str, Any]) -> list[Log]:
-        logs = [_to_log(entry) for entry in self.request("eth_getLogs", query)]
-        return sorted(logs, key=lambda log: (log.block_number, log.log_index))
+        logs = self._read(read_logs, "eth_getLogs", {"address": addresses, "blockHash": block})
+        if logs is None and self.request("eth_getBlockByHash", block, False) is None:
+            raise TransientError("no_block", f"the chain node does not have block {block}")
+        return logs or []
 
     def get_balance(self, address: Address) -> int:
         """Return the balance of an account in wei."""
-        return int(self.request("eth_getBalance", address, "latest"), 16)
+        return self._read(read_int, "eth_getBalance", address, "latest")
 
     def has_code(self, address: Address) -> bool:
         """Return whether there is a contract at an address."""
@@ -161,43 +176,70 @@ class ChainClient:
 
     def get_code(self, address: Address) -> bytes:
         """Return the code of the contract at an address. Empty if there is none."""
-        return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
+        return self._read(lambda code: read_bytes(code or "0x"), "eth_getCode", address, "latest")
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
         """Return the account's next nonce at a block. "pending" also counts transactions in the node's pool."""
-        return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
+        return self._read(read_int, "eth_getTransactionCount", address, _to_tag(block))
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         """Return the gas that a call needs. Raises ProtocolError("reverted") if the call would fail now."""
-        transaction = {"from": sender, "to": call.to, "data": _to_hex(call.data), "value": hex(call.value)}
-        return int(self.request("eth_estimateGas", transaction), 16)
+        return self.estimate_draft(
+            {"from": sender, "to": call.to, "data": _to_hex(call.data), "value": hex(call.value)}
+        )
+
+    def estimate_draft(self, draft: dict[str, str]) -> int:
+        """Return the gas that a transaction in the form of JSON-RPC needs, for example one without "to".
+
+        Raises ProtocolError("reverted") if it would fail now.
+        """
+        return self._read(read_int, "eth_estimateGas", draft)
 
     def get_priority_fee(self) -> int:
-        """Return the suggested priority fee in wei per gas. A transaction pays it in addition to the base fee."""
-        return int(self.request("eth_maxPriorityFeePerGas"), 16)
+        """Return a priority fee in wei per gas. A transaction pays it in addition to the base fee.
+
+        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE. Not every
+        node has `eth_maxPriorityFeePerGas`, which is not in the first specification of EIP-1559.
+        """
+        history = ("eth_feeHistory", hex(FEE_BLOCKS), "latest", [50])
+        try:
+            return self._read(read_int, "eth_maxPriorityFeePerGas")
+        except TransientError as error:
+            _require_refusal(error)
+        try:
+            return self._read(read_median_fee, *history)
+        except TransientError as error:
+            _require_refusal(error)
+        return DEFAULT_PRIORITY_FEE
 
     def send_raw(self, raw: bytes) -> None:
-        """Broadcast a signed transaction. A transaction that the node already has is not an error."""
+        """Broadcast a signed transaction. A transaction that the node already has is not an error, whatever it says."""
         try:
-            self.request("eth_sendRawTransaction", _to_hex(raw))
-        except ProtocolError as error:
-            if error.code != "already_known":
+            self.request(SEND, _to_hex(raw))
+        except CoveyError as error:
+            is_known = error.code == "already_known"
+            if error.code in _UNCLEAR_REFUSALS:
+                is_known = self._has_transaction(hash_from_bytes(keccak(raw)))
+            if not is_known:
                 raise
+
+    def _has_transaction(self, transaction: Hash) -> bool:
+        """Return whether the node has a transaction, in its pool or in a block. False if it does not say so."""
+        try:
+            return self.request("eth_getTransactionByHash", transaction) is not None
+        except TransientError:
+            return False
 
     def find_mined(self, transaction: Hash) -> MinedTransaction | None:
         """Return a mined transaction. None while it is not in a block."""
-        receipt = self.request("eth_getTransactionReceipt", transaction)
-        if receipt is None or receipt.get("blockNumber") is None:
-            return None
-        contract = receipt.get("contractAddress")
-        return MinedTransaction(
-            hash=transaction,
-            block_number=int(receipt["blockNumber"], 16),
-            block_hash=Hash(receipt["blockHash"]),
-            is_success=int(receipt["status"], 16) == 1,
-            gas_used=int(receipt["gasUsed"], 16),
-            contract=Address(to_checksum_address(contract)) if contract else None,
-        )
+        try:
+            return self._read(
+                lambda receipt: read_mined(transaction, receipt), "eth_getTransactionReceipt", transaction
+            )
+        except TransientError as error:
+            if is_unknown_transaction(error):
+                return None
+            raise
 
 
 def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
@@ -248,37 +290,10 @@ def require_version(client: ChainClient, deployment: Deployment) -> None:
         )
 
 
-def _to_error(method: str, error: dict[str, Any]) -> CoveyError:
-    message = str(error.get("message", ""))
-    text = message.lower()
-    data = error.get("data")
-    # Hexadecimal data is the contract's revert data. Some nodes send a longer text instead, or nothing.
-    if error.get("code") == 3 or "revert" in text:
-        reason = (
-            abi_codec.describe_revert(_from_hex(data)) if isinstance(data, str) and data.startswith("0x") else message
-        )
-        return ProtocolError("reverted", reason)
-    if "already known" in text or "already imported" in text:
-        return ProtocolError("already_known", message)
-    if "nonce too low" in text:
-        return ProtocolError("nonce_too_low", message)
-    if "underpriced" in text or "less than block base fee" in text:
-        return ProtocolError("underpriced", message)
-    if "insufficient funds" in text:
-        return OperatorError("insufficient_funds", message, fix="Send ether to the account that pays the gas")
-    return TransientError("chain_refused", f"the chain node refused {method}: {message}")
-
-
-def _to_log(entry: dict[str, Any]) -> Log:
-    return Log(
-        address=Address(to_checksum_address(entry["address"])),
-        topics=tuple(Hash(topic) for topic in entry["topics"]),
-        data=_from_hex(entry["data"]),
-        block_number=int(entry["blockNumber"], 16),
-        block_hash=Hash(entry["blockHash"]),
-        transaction_hash=Hash(entry["transactionHash"]),
-        log_index=int(entry["logIndex"], 16),
-    )
+def _require_refusal(error: TransientError) -> None:
+    """Raise the error again unless the node refused the request for good, or gave an answer that cannot be read."""
+    if error.code not in ("chain_refused", "chain_unreadable") or is_busy(error):
+        raise error
 
 
 def _to_tag(tag: BlockTag) -> str:
@@ -287,7 +302,3 @@ def _to_tag(tag: BlockTag) -> str:
 
 def _to_hex(data: bytes) -> str:
     return "0x" + data.hex()
-
-
-def _from_hex(text: str) -> bytes:
-    return bytes.fromhex(text.removeprefix("0x"))

@@ -7,7 +7,8 @@ the intent becomes SIGNED again.
 import time
 
 from covey.chain.finality import KEPT_BLOCKS, Finality
-from covey.chain.json_rpc import Block, ChainClient, MinedTransaction
+from covey.chain.json_rpc import ChainClient
+from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.outbox import Entry, OutboxStore, Place
 from covey.chain.wallet import Wallet
 from covey.errors import ProtocolError, TransientError

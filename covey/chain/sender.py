@@ -12,11 +12,12 @@ from threading import Event as Flag
 from covey.chain.advice import add_advice
 from covey.chain.amounts import ETHER, format_amount
 from covey.chain.finality import Finality
-from covey.chain.json_rpc import Block, Call, ChainClient, MinedTransaction
+from covey.chain.json_rpc import Call, ChainClient
 from covey.chain.mined import MinedWatch
+from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.outbox import Attempt, Entry, Intent, IntentState, OutboxStore, Refusal
 from covey.chain.wallet import Wallet
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.runtime.log import get_logger
 
 GAS_MARGIN = 1.25
@@ -155,17 +156,22 @@ class Sender:
             return None
 
     def _send(self, entry: Entry, head: Block) -> MinedTransaction | None:
-        """Broadcast the newest attempt. Returns the transaction if it is already mined."""
+        """Broadcast the newest attempt. Returns the transaction if it is already mined.
+
+        Nodes word refusals differently. Whatever the wording, the intent starts over if its nonce is used.
+        """
         try:
             self._client.send_raw(entry.attempts[-1].raw)
         except ProtocolError as error:
-            if error.code == "nonce_too_low":
-                return self._find_or_displace(entry, head)
             # The node has another attempt of this intent and finds this fee too low. The next replacement raises it.
-            if error.code != "underpriced":
+            return self._mined.find(entry) if error.code == "underpriced" else self._find_or_displace(entry, head)
+        except (OperatorError, TransientError) as error:
+            if error.code not in ("insufficient_funds", "chain_refused"):
                 raise
-        except OperatorError as error:
-            raise self._name_payer(entry, error) from error
+            mined = self._find_or_displace(entry, head)
+            if mined is None and self._client.count_transactions(self._wallet.address) <= (entry.nonce or 0):
+                raise self._name_payer(entry, error) from error
+            return mined
         return self._mined.find(entry)
 
     def _find_or_displace(self, entry: Entry, head: Block) -> MinedTransaction | None:
@@ -258,7 +264,7 @@ class Sender:
             )
         return entry
 
-    def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
+    def _name_payer(self, entry: Entry, error: CoveyError) -> CoveyError:
         """Return an error with the account's address, because the node reports only that the ether is insufficient."""
         if error.code != "insufficient_funds":
             return error

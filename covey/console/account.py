@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
     from covey.chain.outbox import Entry
     from covey.network.coordinator_client import CoordinatorClient
+    from covey.protocol.api.operator import PardonResponse
     from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
     from covey.protocol.params import PoolParams
 
@@ -280,6 +281,15 @@ class Account:
         async def ask() -> "SubmissionDetail":
             async with self.open_client(coordinator_url) as client:
                 return await client.get_submission(receipt_hash)
+
+        return asyncio.run(ask())
+
+    def pardon(self, coordinator_url: str, address: Address) -> PardonResponse:
+        """Ask the coordinator to take back the strikes of a contributor, or of the contributor of a node."""
+
+        async def ask() -> PardonResponse:
+            async with self.open_client(coordinator_url) as client:
+                return await client.pardon(address)
 
         return asyncio.run(ask())
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
     """Return `params` with the end tokens of the pool's first model and, in the format "chat", its template's hash.
 
     `source` is the name or folder of the model, of which only the tokenizer and the generation configuration are read.
-    `datasets` are folders of the data sets that the environment uses.
+    `datasets` are folders of the data sets that the environment uses. A line on standard error warns if the template
+    ends a turn with a token that does not end a completion, as is usual for base models.
 
     Raises ProtocolError("policy_mismatch") if `params` contains different values, and the OperatorError of
     `require_stable_template`.
@@ -88,6 +91,7 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
     from covey.model.prompts import (
         PromptFormat,
         compute_template_hash,
+        find_turn_end,
         require_policy_format,
         require_stable_template,
     )
@@ -108,6 +112,14 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
             unopened=environment.unopened_tags,
         )
         pinned["chat_template_hash"] = compute_template_hash(tokenizer)
+        turn_end = find_turn_end(tokenizer, PromptFormat.of(params.model))
+        if turn_end is not None and turn_end[1] not in end_tokens:
+            typer.echo(
+                f"warn: the model's chat template ends a turn with {turn_end[0]!r} (token {turn_end[1]}), which is not "
+                f"in end_tokens {sorted(end_tokens)}. Answers that end with it run on to max_completion_tokens. Add "
+                f"{turn_end[1]} to eos_token_id in the model's generation_config.json",
+                err=True,
+            )
     return params.model_copy(update={"model": params.model.model_copy(update=pinned)})
 
 

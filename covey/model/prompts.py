@@ -35,7 +35,7 @@ _RESERVED = frozenset(
     }
 )  # fmt: skip
 """Variable names that the rendering itself uses."""
-_PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
+_PROBE, _PROBE_SYSTEM, _PROBE_ANSWER = "How much is 2 + 3?", "Answer with a number.", "It is 5."
 _TEMPLATE_FIX = "Correct the model's chat template, or choose another model"
 _PRIVATE_USE = range(0xE000, 0xF900)
 """Code points of private-use characters, which ordinary text does not contain.
@@ -167,6 +167,25 @@ def require_stable_template(
                     "the chat template renders a different text in another process",
                     fix=_TEMPLATE_FIX,
                 )
+
+
+def find_turn_end(tokenizer: Tokenizer, format: PromptFormat) -> tuple[str, int] | None:
+    """Return text and id of the control token that the chat template writes after an answer.
+
+    None if the template writes another text there, or does not render answers. Call `require_stable_template` first.
+    """
+    template = _get_template(tokenizer)
+    if template is None:
+        return None
+    messages = [*_build_messages(_PROBE, ""), {"role": "assistant", "content": _PROBE_ANSWER}]
+    try:
+        rendered = render_chat(template, messages, _collect_variables(tokenizer, format.variables), is_open=False)
+    except ProtocolError:
+        return None
+    _, found, after = rendered.rpartition(_PROBE_ANSWER)
+    controls = _find_controls(tokenizer, template).items() if found else ()
+    ends = [(text, number) for text, number in controls if after.lstrip().startswith(text)]
+    return max(ends, key=lambda end: len(end[0]), default=None)
 
 
 def require_pinned_template(params: ModelParams) -> None:

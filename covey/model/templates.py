@@ -118,8 +118,10 @@ def _require_public(name: object) -> None:
         raise jinja2.exceptions.SecurityError(f"a namespace contains the private name {name!r}")
 
 
-def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
-    """Return the text of `messages`, followed by the opening of the assistant's turn.
+def render_chat(
+    template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object], *, is_open: bool = True
+) -> str:
+    """Return the text of `messages`, followed by the opening of the assistant's turn if `is_open`.
 
     Each message has "role" and "content". `variables` contains the other values that the template can read, including
     the special tokens' texts.
@@ -131,7 +133,7 @@ def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables:
         environment, compiled = _compile(template)
         cast(_Steps, environment.extensions[_Steps.identifier]).begin()
         arguments = {"messages": [dict(each) for each in messages], "tools": None, "documents": None}
-        return compiled.render({**variables, **arguments, "add_generation_prompt": True})
+        return compiled.render({**variables, **arguments, "add_generation_prompt": is_open})
     except _FAILURES as error:
         code = "unstable_template" if isinstance(error, _Unstable) else "broken_template"
         raise ProtocolError(code, f"{_find_line(error)}{str(error) or type(error).__name__}") from error

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
-from covey.protocol.api.operator import PauseRequest
+from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (
@@ -240,6 +240,10 @@ class CoordinatorClient:
     async def set_paused(self, is_paused: bool) -> None:
         """Pause new tasks, or assign them again. Raises ProtocolError("not_the_operator")."""
         await self._post("/v1/pause", _dump(PauseRequest(is_paused=is_paused)))
+
+    async def pardon(self, address: Address) -> PardonResponse:
+        """Take back all strikes of a contributor, named by its own address or that of one of its nodes."""
+        return _parse(PardonResponse, await self._post("/v1/pardons", _dump(PardonRequest(address=address))))
 
     # -- objects by link
 

@@ -196,6 +196,10 @@ class PoolParams(_Part):
     """Number of strikes at which all nodes of a contributor are suspended. The strikes of all its nodes count
     together.
     """
+    accepted_per_strike: Count = 6
+    """Number of accepted submissions that take back one strike of their contributor. Those of all its nodes count
+    together. The strikes of a suspended contributor stay.
+    """
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
     """Number of steps that the pool trains. Tasks that could only be used in later steps are not planned. None: no
     limit.

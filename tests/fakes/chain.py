@@ -9,9 +9,10 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from covey.chain.json_rpc import Block, Call, MinedTransaction
+from covey.chain.json_rpc import Call
+from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import SignedTransaction
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 
 ACCOUNT = Address("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266")
@@ -51,6 +52,8 @@ class MemoryChain:
         self.pool: dict[int, Transaction] = {}
         self.lag = self.receipt_lag = 0
         """Number of newest blocks missing from the backend that answers, and from the one that answers for receipts."""
+        self.wording: str | None = None
+        """Words in which the node refuses a transaction whose nonce is used. None: those that Covey knows."""
         self._salt = 0
 
     # Events of the chain
@@ -126,6 +129,8 @@ class MemoryChain:
 
     def send_raw(self, raw: bytes) -> None:
         sent = Transaction(*json.loads(raw))
+        if self.wording is not None and sent.nonce < self._count(self.blocks) and self.find_mined(sent.hash) is None:
+            raise TransientError("chain_refused", f"the chain node refused eth_sendRawTransaction: {self.wording}")
         if sent.nonce < self._count(self.blocks):
             raise ProtocolError("nonce_too_low", "nonce too low")
         waiting = self.pool.get(sent.nonce)

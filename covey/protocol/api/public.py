@@ -185,6 +185,8 @@ class NodeDetail(NodeView):
     """Number of leases that it dropped."""
     strikes: UInt64
     """Strikes of its contributor."""
+    pardons: UInt64
+    """Number of times that the operator took back all strikes of its contributor."""
 
 
 class HealthView(Body):

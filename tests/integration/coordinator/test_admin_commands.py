@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.api import views
+from coordinator.domain.nodes import add_strike
 from covey import cli
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key
@@ -242,3 +243,26 @@ def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(harness:
     covey("stake", "withdraw", "--kind", "operator", key="operator")
     assert stakes.stake_of(pool, BondKind.OPERATOR, operator) == 0
     assert token.balance_of(operator) - before == 1_000_000 + MIN_STAKE
+
+
+async def test_worker_pardon__by_the_operator__serves_the_node_again(harness: CoordinatorHarness, covey: Terminal):
+    url, node = ("--coordinator-url", harness.url), harness.wallet("node").address
+    async with harness.client("node") as client:
+        await client.register()
+    with harness.ctx.database.write() as rows:
+        for _ in range(harness.ctx.params.strikes_to_suspend):
+            add_strike(rows, harness.ctx.params, harness.chain.address("contributor"))
+    async with harness.client("node") as client:
+        with pytest.raises(ProtocolError, match="suspended"):
+            await client.claim_task(instance="0" * 32, free_slots=1, holding=(), cached_version=None, wait_seconds=0)
+    for other in ("contributor", "arbiter"):
+        with pytest.raises(ProtocolError, match="not_the_operator"):
+            await asyncio.to_thread(covey, "worker", "pardon", node, *url, key=other)
+    answer = await asyncio.to_thread(covey, "worker", "pardon", node, *url, key="operator")
+    assert answer == {"contributor": harness.chain.address("contributor"), "strikes": 8, "nodes": [node]}
+    async with harness.client("node") as client:
+        detail = await client.get_node(node)
+        assert (detail.suspended, detail.strikes, detail.pardons) == ("", 0, 1)
+        await client.claim_task(instance="0" * 32, free_slots=1, holding=(), cached_version=None, wait_seconds=0)
+    with pytest.raises(ProtocolError, match="no_contributor"):
+        await asyncio.to_thread(covey, "worker", "pardon", harness.chain.address("arbiter"), *url, key="operator")

@@ -262,6 +262,47 @@ def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
     assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
 
 
+class UnsteadyGrader:
+    """A grader that gives the first reply another reward each time, as a program with random numbers earns."""
+
+    def __init__(self, tools: CheckTools, *rewards: float) -> None:
+        self.tools, self.rewards = tools, list(rewards)
+        self.asked: list[Sequence[Reply]] = []
+
+    def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
+        self.asked.append(replies)
+        return [
+            dataclasses.replace(grade, reward=self.rewards.pop(0)) if reply is self.asked[0][0] else grade
+            for reply, grade in zip(replies, self.tools.grade(replies), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(
+    ("rewards", "decision"),
+    [((7.0, 7.0), Decision.REJECT), ((7.0, 0.0), Decision.UNKNOWN), ((7.0, 8.0), Decision.UNKNOWN)],
+)
+def test_judge__wrong_reward__is_graded_twice_and_unknown_if_the_grader_disagrees_with_itself(
+    worker: Worker, tools: CheckTools, honest: Work, rewards: tuple[float, ...], decision: Decision, full: bool
+):
+    grader = UnsteadyGrader(tools, *rewards)
+    judgement = judge(honest, worker, dataclasses.replace(tools, grade=grader), full=full)
+    assert judgement.decision is decision
+    assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
+    assert [len(replies) for replies in grader.asked] == [len(honest.rollouts), 1]
+    if decision is Decision.UNKNOWN:
+        assert (judgement.details["what"], judgement.details["again"]) == ("unsteady grade", rewards[1])
+
+
+def test_judge__faked_work_with_an_unsteady_grade__is_rejected(worker: Worker, tools: CheckTools, honest: Work):
+    """A program with random numbers must not keep the work from being replayed, nor hide a lie about another row."""
+    faked = honest.with_each(lambda row: {"logprobs": tuple(value - 1.0 for value in row.logprobs)})
+    lied = honest.with_rollouts([*honest.rollouts[:-1], dataclasses.replace(honest.rollouts[-1], reward=0.25)])
+    for work, reason in ((faked, Reason.LOGPROB), (lied, Reason.REWARD)):
+        unsteady = dataclasses.replace(tools, grade=UnsteadyGrader(tools, 7.0, 8.0))
+        assert judge(work, worker, unsteady).reason is reason
+
+
 def test_judge__faked_work_with_a_reward_that_a_limit_explains__is_rejected(
     worker: Worker, tools: CheckTools, honest: Work
 ):
@@ -295,9 +336,14 @@ def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
 
 
 def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: CheckTools, honest: Work):
+    limited: list[Reply] = []
+
     def grade(replies: Sequence[Reply]) -> list[Grade]:
-        first, *others = tools.grade(replies)
-        return [dataclasses.replace(first, reward=7.0, limit="sandbox_cpu"), *others]
+        limited.extend(replies[:1])
+        return [
+            dataclasses.replace(grade, reward=7.0, limit="sandbox_cpu") if reply is limited[0] else grade
+            for reply, grade in zip(replies, tools.grade(replies), strict=True)
+        ]
 
     rows = [*honest.rollouts[:-1], dataclasses.replace(honest.rollouts[-1], reward=0.25)]
     judgement = judge(honest.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))

@@ -16,7 +16,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.protocol.http_signatures import SignedRequest, sign_request
 
 pytestmark = pytest.mark.unit
-NODE, STRANGER, VALIDATOR, TRAINER, OPERATOR = (wallet_from_key(bytes([number]) * 32) for number in (1, 2, 3, 4, 5))
+NODE, STRANGER, VALIDATOR, TRAINER, OPERATOR = (wallet_from_key(bytes([number]) * 32) for number in range(1, 6))
 NOW, CHAIN, AUTHORITY = 1_700_000_000, 31337, "127.0.0.1:8000"
 BODY = b'{"free_slots":1}'
 
@@ -119,6 +119,9 @@ async def test_admission__signed_by_a_node__reaches_the_route_with_body_and_sign
         ("/v1/pause", TRAINER, "not_the_operator"),
         ("/v1/pause", NODE, "not_the_operator"),
         ("/v1/pause", STRANGER, "not_the_operator"),
+        ("/v1/pardons", OPERATOR, ""),
+        ("/v1/pardons", TRAINER, "not_the_operator"),
+        ("/v1/pardons", NODE, "not_the_operator"),
         ("/v1/nodes", STRANGER, ""),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from covey.chain.drawing_blocks import find_first_blocks
-from covey.chain.json_rpc import Block
+from covey.chain.node_answers import Block
 from tests.fakes.pool import make_hash
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec, events
-from covey.chain.json_rpc import Log
+from covey.chain.node_answers import Log
 from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from covey.chain.deployment import Deployment
 from covey.chain.events import PolicyPublished
 from covey.chain.follower import KEPT_BLOCKS, NEAR_BLOCKS, ChainProgress, Follower
-from covey.chain.json_rpc import Block, Log
+from covey.chain.node_answers import Block, Log
 from covey.errors import TransientError
 
 pytestmark = pytest.mark.unit
@@ -37,9 +37,14 @@ class MemoryChain:
         self.safe_depth = 0
         self.on_logs = lambda: None
         self.ranges: list[tuple[int, int]] = []
+        self.limit = 10**9
+        """Number of blocks per request for logs that the node accepts."""
 
     def hash_of(self, number: int) -> str:
         return "0x" + keccak(b"".join(self.salts[: number + 1])).hex()
+
+    def block_number(self) -> int:
+        return len(self.salts) - 1
 
     def find_block(self, number: int) -> Block | None:
         if not 0 <= number < len(self.salts):
@@ -55,6 +60,8 @@ class MemoryChain:
 
     def get_logs(self, addresses: list[str], *, first: int, last: int) -> list[Log]:
         assert addresses == [ALICE] * 6
+        if last - first >= self.limit:
+            raise TransientError("chain_refused", "eth_getLogs: too wide")
         self.on_logs()
         self.ranges.append((first, last))
         return self.list_logs(first, last)
@@ -209,6 +216,25 @@ def test_poll__newest_blocks__are_read_by_hash_and_older_ones_by_number():
     assert len(chain.ranges) == 1
 
 
+@pytest.mark.parametrize("limit", [1, 5, 10, 64, 500])
+def test_poll__node_accepts_few_blocks__reads_on_from_where_it_stopped(limit: int):
+    chain, ledger = MemoryChain(100), Ledger()
+    chain.limit = limit
+    follower = make_follower(chain)
+    catch_up(follower, ledger)
+    assert ledger.rows == rows_of(chain)
+    numbers = [number for first, last in chain.ranges for number in range(first, last + 1)]
+    assert numbers == list(range(100 - NEAR_BLOCKS))
+
+
+def test_poll__reorganised_while_a_shorter_range_is_read__is_transient():
+    chain = MemoryChain(100)
+    chain.limit = 10
+    chain.on_logs = lambda: chain.reorganise(depth=99, length=99, salt=1)
+    with pytest.raises(TransientError, match="chain_moved"):
+        make_follower(chain).poll(())
+
+
 def test_poll__finality_safe__stops_at_the_safe_block():
     chain = MemoryChain(10)
     chain.safe_depth = 4
@@ -233,6 +259,7 @@ steps = st.lists(
         st.tuples(st.just("grow"), st.integers(1, 12)),
         st.tuples(st.just("fork"), st.tuples(st.integers(1, 64), st.integers(0, 70))),
         st.tuples(st.just("poll"), st.integers(1, 3)),
+        st.tuples(st.just("limit"), st.integers(1, 20)),
     ),
     max_size=25,
 )
@@ -250,6 +277,8 @@ def test_poll__any_forks_and_pauses__ends_in_the_same_state_as_a_replay(script, 
         elif verb == "fork":
             chain.reorganise(*value, salt)
             chain.salts = chain.salts or [bytes([salt, 255])]
+        elif verb == "limit":
+            chain.limit = value
         else:
             for _ in range(value):
                 ledger.apply(follower.poll(ledger.cursor))

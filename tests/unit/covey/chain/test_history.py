@@ -1,5 +1,6 @@
 """Queries of past events on a node that limits the blocks of one request."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 
 from covey.chain.events import PolicyPublished
 from covey.chain.history import History
-from covey.chain.json_rpc import Log
+from covey.chain.node_answers import Log
 from covey.errors import TransientError
 from tests.unit.covey.chain.test_follower import ALICE, DEPLOYMENT, TOPIC
 
@@ -21,8 +22,8 @@ AT = (7, 7, 25_001, 49_999)
 class LimitedNode:
     """A chain of LENGTH blocks whose node accepts ranges of at most `limit` blocks, including both ends."""
 
-    def __init__(self, limit: int, code: str = "chain_refused") -> None:
-        self.limit, self.code = limit, code
+    def __init__(self, limit: int) -> None:
+        self.limit, self.refused = limit, 0
         self.asked: list[tuple[int, int]] = []
 
     def block_number(self) -> int:
@@ -30,7 +31,8 @@ class LimitedNode:
 
     def get_logs(self, addresses: list[str], *, first: int, last: int, topics: object) -> list[Log]:
         if last - first + 1 > self.limit:
-            raise TransientError(self.code, "eth_getLogs: query exceeds max block range")
+            self.refused += 1
+            raise TransientError("chain_refused", "eth_getLogs: query exceeds max block range")
         self.asked.append((first, last))
         return [
             Log(
@@ -51,7 +53,7 @@ def make_history(node: LimitedNode, start_block: int = 3) -> History:
     return History(client=node, contracts=SimpleNamespace(deployment=replace(DEPLOYMENT, start_block=start_block)))
 
 
-@pytest.mark.parametrize("limit", [1000, 1024, 10_000, LENGTH])
+@pytest.mark.parametrize("limit", [400, 1000, 1024, 10_000, LENGTH])
 def test_list_policies__any_limit__is_complete_and_in_order_and_reads_no_block_twice(limit: int):
     node = LimitedNode(limit)
     assert [event.step for event in make_history(node).list_policies(1)] == [0, 1, 2, 3]
@@ -68,8 +70,28 @@ def test_find__event_is_in_the_newest_range__reads_no_older_range():
     assert len(node.asked) == 1
 
 
-@pytest.mark.parametrize(("limit", "code"), [(400, "chain_refused"), (1000, "chain_unreachable")])
-def test_list_policies__node_refuses_every_range__is_transient(limit: int, code: str):
-    with pytest.raises(TransientError) as caught:
-        make_history(LimitedNode(limit, code)).list_policies(1)
-    assert caught.value.code == code
+def test_list_policies__second_query__starts_with_the_size_that_was_accepted():
+    node = LimitedNode(400)
+    history = make_history(node)
+    history.list_policies(1)
+    refused = node.refused
+    history.list_policies(1)
+    assert node.refused - refused < refused
+
+
+def test_list_policies__node_refuses_every_range__is_transient():
+    with pytest.raises(TransientError, match="chain_refused"):
+        make_history(LimitedNode(0)).list_policies(1)
+
+
+def test_list_policies__node_goes_down__is_transient():
+    node = LimitedNode(1000)
+    node.block_number = iter_block_numbers(LENGTH - 1).__next__
+    with pytest.raises(TransientError, match="chain_unreachable"):
+        make_history(node).list_policies(1)
+
+
+def iter_block_numbers(number: int) -> Iterator[int]:
+    """Answer once, and then be down."""
+    yield number
+    raise TransientError("chain_unreachable", "gone")

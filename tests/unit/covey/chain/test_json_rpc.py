@@ -24,13 +24,14 @@ class Node:
     def __init__(self) -> None:
         node = self
         self.answers: list[bytes] = []
+        self.status = 200
         self.asked: list[dict] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 node.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 body = node.answers.pop(0)
-                self.send_response(200)
+                self.send_response(node.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -62,6 +63,7 @@ def server() -> Iterator[Node]:
 @pytest.fixture
 def node(server: Node) -> Node:
     server.answers.clear()
+    server.status = 200
     server.asked.clear()
     return server
 
@@ -160,6 +162,177 @@ def test_request__answer_is_not_json__is_transient(node, client, body):
     with pytest.raises(TransientError) as caught:
         client.block_number()
     assert caught.value.code == "chain_unreachable"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        [{"jsonrpc": "2.0", "id": 1, "result": "0x1"}],
+        5,
+        "text",
+        None,
+        {},
+        {"message": "no"},
+        *({"jsonrpc": "2.0", "id": 1, "result": each} for each in (None, "", "x", -1, True, [], {}, "0x1g", "1e3")),
+        {"jsonrpc": "2.0", "id": 1},
+    ],
+)
+def test_chain_id__unusual_answer__is_transient(node, client, body):
+    node.answers.append(json.dumps(body).encode())
+    with pytest.raises(TransientError) as caught:
+        client.chain_id()
+    assert caught.value.code == "chain_unreadable"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"jsonrpc": "2.0", "id": 1, "result": "0x2a", "error": None},
+        {"jsonrpc": "2.0", "id": "1", "result": "0x2A"},
+        {"jsonrpc": "2.0", "result": 42},
+        {"id": None, "result": "42"},
+        {"result": "0x02a", "error": ""},
+    ],
+)
+def test_chain_id__deviations_of_nodes__are_read(node, client, answer):
+    node.answers.append(json.dumps(answer).encode())
+    assert client.chain_id() == 42
+
+
+@pytest.mark.parametrize("damage", [{"hash": None}, {"number": "x"}, {"hash": "0x12"}, {"timestamp": []}])
+def test_get_block__damaged__is_transient(node, client, damage):
+    node.result({"number": "0x10", "hash": WORD, "parentHash": WORD, "timestamp": "0x5"} | damage)
+    with pytest.raises(TransientError, match="chain_unreadable"):
+        client.get_block("latest")
+
+
+def test_get_block__no_base_fee__is_zero(node, client):
+    node.result({"number": 16, "hash": WORD.upper().replace("X", "x"), "parentHash": WORD, "timestamp": "5"})
+    assert (client.get_block("latest").base_fee, node.asked[0]["params"]) == (0, ["latest", False])
+    node.result({"number": "0x10", "hash": WORD, "parentHash": WORD, "timestamp": "0x5", "baseFeePerGas": None})
+    assert client.get_block("latest").base_fee == 0
+
+
+def test_get_logs__null__is_no_logs(node, client):
+    node.result(None)
+    assert client.get_logs([ALICE], first=1, last=2) == []
+
+
+@pytest.mark.parametrize("logs", ["", {}, 5, [None], [{}], ["x"], [{"address": ALICE, "topics": None}]])
+def test_get_logs__damaged__is_transient(node, client, logs):
+    node.result(logs)
+    with pytest.raises(TransientError, match="chain_unreadable"):
+        client.get_logs([ALICE], first=1, last=2)
+
+
+def test_get_block_logs__null__is_no_logs_only_if_the_node_has_the_block(node, client):
+    node.result(None)
+    node.result({"number": "0x1"})
+    assert client.get_block_logs([ALICE], WORD) == []
+    assert node.asked[1]["method"] == "eth_getBlockByHash"
+    node.result(None)
+    node.result(None)
+    with pytest.raises(TransientError, match="no_block"):
+        client.get_block_logs([ALICE], WORD)
+
+
+@pytest.mark.parametrize("receipt", [5, [], "x", {"blockNumber": "0x1"}, {"blockNumber": "0x1", "blockHash": WORD}])
+def test_find_mined__damaged__is_transient(node, client, receipt):
+    node.result(receipt)
+    with pytest.raises(TransientError, match="chain_unreadable"):
+        client.find_mined(WORD)
+
+
+def test_find_mined__error_instead_of_null__is_not_mined(node, client):
+    node.error(code=-32000, message="transaction not found")
+    assert client.find_mined(WORD) is None
+
+
+@pytest.mark.parametrize("message", ["words that Covey does not know", "execution reverted", "insufficient funds"])
+def test_send_raw__node_has_the_transaction__is_sent_whatever_the_node_says(node, client, message):
+    for answer in ({"hash": WORD}, None):
+        node.error(code=-32000, message=message)
+        node.result(answer)
+    client.send_raw(b"\x02\x03")
+    assert node.asked[1]["method"] == "eth_getTransactionByHash"
+    assert node.asked[1]["params"] == ["0x" + keccak(b"\x02\x03").hex()]
+    with pytest.raises(CoveyError, match=message):
+        client.send_raw(b"\x02\x03")
+
+
+def test_send_raw__node_cannot_look_transactions_up__raises_the_refusal(node, client):
+    node.error(code=-32000, message="words that Covey does not know")
+    node.error(code=-32601, message="the method is not available")
+    with pytest.raises(TransientError, match="words that Covey does not know"):
+        client.send_raw(b"\x02\x03")
+
+
+def test_get_priority_fee__no_suggestion__is_the_median_of_the_newest_blocks(node, client):
+    node.error(code=-32601, message="the method eth_maxPriorityFeePerGas does not exist")
+    node.result({"oldestBlock": "0x1", "reward": [["0x5"], ["0x1"], ["0x9"]]})
+    assert client.get_priority_fee() == 5
+    assert node.asked[1]["params"] == ["0x14", "latest", [50]]
+
+
+@pytest.mark.parametrize("history", [None, {}, {"reward": None}, {"reward": []}, {"reward": [[]]}])
+def test_get_priority_fee__neither_suggestion_nor_history__is_one_gwei(node, client, history):
+    node.result(None)
+    node.result(history)
+    assert client.get_priority_fee() == 10**9
+    node.error(code=-32601, message="Method not found")
+    node.error(code=-32601, message="Method not found")
+    assert client.get_priority_fee() == 10**9
+
+
+def test_get_priority_fee__limit_of_requests__is_not_a_missing_method(node, client):
+    node.error(code=-32005, message="request rate limited")
+    with pytest.raises(TransientError, match="rate limited"):
+        client.get_priority_fee()
+
+
+@pytest.mark.parametrize("status", [400, 403, 413, 500, 503])
+def test_request__json_rpc_error_with_an_http_status__is_that_error(node, client, status):
+    node.status = status
+    node.error(code=3, message="execution reverted: closed")
+    with pytest.raises(ProtocolError, match="closed"):
+        client.call(ALICE, b"")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (
+            401,
+            b"<html>",
+            "chain_refused: the chain node refused eth_blockNumber: HTTP 401. Check the address and the key",
+        ),
+        (413, b"", "chain_refused: the chain node refused eth_blockNumber: HTTP 413"),
+        (403, b'{"message": "no"}', "chain_refused: the chain node refused eth_blockNumber: HTTP 403"),
+        (429, b"slow down", "chain_refused: the chain node refused eth_blockNumber: HTTP 429, too many requests"),
+        (429, b'{"error": "later"}', "HTTP 429, too many requests: later"),
+        (502, b"<html>", "chain_unreachable: the chain node http://.* did not respond to eth_blockNumber: HTTP 502"),
+        (500, b'{"error": null}', "chain_unreachable: .*: HTTP 500"),
+    ],
+)
+def test_request__http_status_without_a_json_rpc_error__is_transient(node, client, status, body, message):
+    node.status = status
+    node.answers.append(body)
+    with pytest.raises(TransientError, match=message):
+        client.block_number()
+
+
+def test_request__no_content__is_transient(node, client):
+    node.status = 204
+    node.answers.append(b"")
+    with pytest.raises(TransientError, match="chain_unreachable"):
+        client.block_number()
+
+
+def test_request__deeply_nested_answer__is_transient(node, client):
+    node.answers.append(b"[" * 200_000)
+    with pytest.raises(TransientError, match="chain_unreachable"):
+        client.block_number()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The sender on a chain in memory that reorganises, loses transactions and lags. Every intent has its effect once."""
 
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
+from covey.errors import TransientError
 from tests.fakes.chain import ACCOUNT, FakeWallet, MemoryChain
 
 pytestmark = pytest.mark.unit
@@ -39,8 +41,10 @@ class Life:
         self.store.put(Intent(key=key, call=Call(to=ACCOUNT, data=key.encode(), label=key)))
 
     def pump(self, times: int) -> None:
+        """Pump, and go on after a refusal as a role's loop does."""
         for _ in range(times):
-            self.sender.pump()
+            with suppress(TransientError):  # The node does not show yet that it has mined the transaction.
+                self.sender.pump()
 
     def work(self) -> None:
         """Add an intent, mine it, and let the sender notice."""
@@ -67,15 +71,16 @@ class Life:
         """Mine blocks without any further reorganisation, until everything is settled."""
         self.chain.lag = self.chain.receipt_lag = 0
         for _ in range(20 + 14 * len(self.keys)):
-            self.sender.pump()
+            self.pump(1)
             self.chain.mine()
         self.sender.pump()
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(verbs, min_size=15, max_size=40))
-def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(script):
+@given(st.lists(verbs, min_size=15, max_size=40), st.sampled_from([None, "words that Covey does not know"]))
+def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(script, wording):
     life = Life()
+    life.chain.wording = wording
     for verb, values in script:
         life.live(verb, values)
     life.come_to_rest()
@@ -85,6 +90,21 @@ def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(scr
         entry = life.store.find(key)
         assert entry.state is IntentState.MINED
         assert entry.place.block_hash == life.chain.get_block(entry.place.block_number).hash
+    life.store.close()
+
+
+def test_pump__nonce_used_by_the_owner_and_refused_in_unknown_words__gets_a_new_nonce():
+    life = Life()
+    life.put()
+    life.pump(1)
+    life.chain.pool.clear()
+    life.chain.send_by_owner()
+    life.chain.mine()
+    life.chain.wording = "words that Covey does not know"
+    life.sender.pump()
+    life.chain.mine(6)
+    life.come_to_rest()
+    assert life.chain.list_effects() == ["owner", "intent-0"]
     life.store.close()
 
 

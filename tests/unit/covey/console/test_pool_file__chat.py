@@ -76,6 +76,19 @@ def test_pin_model__no_chat_model__is_refused(tmp_path, monkeypatch: pytest.Monk
         pool_file.pin_model(params, tiny_folder())
 
 
+@pytest.mark.parametrize("ends", [(END_OF_TEXT,), (END_OF_TEXT, IM_END)])
+def test_pin_model__turn_end_that_ends_no_completion__is_a_warning(tmp_path, capsys, ends: tuple[int, ...]) -> None:
+    """A base model ends texts, not turns, so that all its answers would be cut off."""
+    template = "{%- for m in messages %}{{- '<|im_start|>' + m['content'] + '<|im_end|>' }}{%- endfor %}"
+    folder = write_chat_model(tmp_path / "model", template, ends=ends)
+    file = write(tmp_path, CHAT)
+    params = pool_file.build_params(file, pool_file.read_document(file), {})
+    assert pool_file.pin_model(params, folder).model.end_tokens == ends
+    warned = capsys.readouterr().err
+    assert (f"'<|im_end|>' (token {IM_END}), which is not in end_tokens [{END_OF_TEXT}]" in warned) is (len(ends) == 1)
+    assert ("eos_token_id" in warned) is (len(ends) == 1)
+
+
 @pytest.mark.parametrize("kind", ["alone", "mixture"])
 def test_read_pool_file__questions_with_a_system_text__have_the_template_tried_with_one(
     tmp_path, model, checked, kind: str

@@ -12,6 +12,7 @@ from covey.model.prompts import (
     compute_template_hash,
     decode_question,
     encode_prompt,
+    find_turn_end,
     require_pinned_template,
     require_policy_format,
 )
@@ -236,3 +237,26 @@ def test_require_policy_format__no_template__is_refused() -> None:
 def test_require_policy_format__other_end_tokens__names_both_sets(ends: set[int]) -> None:
     with pytest.raises(ProtocolError, match=r"policy_mismatch: .*the pool requires \[0, 2\]"):
         require_policy_format(TOKENIZER, ends, ModelParams(end_tokens=(0, 2)))
+
+
+ANSWERING = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] AFTER }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [
+        ("+ '<|im_end|>\\n' ", ("<|im_end|>", IM_END)),
+        ("+ '\\n<|endoftext|>' ", ("<|endoftext|>", END_OF_TEXT)),
+        ("+ eos_token ", ("<|im_end|>", IM_END)),
+        ("+ ('<|endoftext|>' if add_generation_prompt else '<|im_end|>') ", ("<|im_end|>", IM_END)),
+        ("+ '\\n' ", None),
+        ("+ ' END ' ", None),
+    ],
+)
+def test_find_turn_end__templates__is_the_control_token_after_an_answer(after: str, end: tuple[str, int] | None):
+    assert find_turn_end(build_chat_tokenizer(ANSWERING.replace("AFTER", after)), CHAT) == end
+
+
+@pytest.mark.parametrize("template", [None, CHATML, "{{- raise_exception('no') }}", "{{- messages[0]['content'] }}"])
+def test_find_turn_end__template_without_answers__is_unknown(template: str | None):
+    assert find_turn_end(build_chat_tokenizer(template), CHAT) is None

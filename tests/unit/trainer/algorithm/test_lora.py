@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, load_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
 from covey.model.policy_files import load_model, load_tokenizer, load_weights
@@ -152,9 +152,56 @@ def test_add_adapters__no_peft__names_the_extra(monkeypatch: pytest.MonkeyPatch)
         build_adapted()
 
 
-def test_add_adapters__unknown_layer__is_refused() -> None:
-    with pytest.raises(OperatorError, match="bad_lora_targets"):
-        build_adapted(targets=("qq_proj",))
+UNSUITABLE = ["qq_proj", "lm_head", "embed_tokens", "input_layernorm", "norm", "self_attn", "layers", "0", "", "proj"]
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("others", [(), ("q_proj",)])
+@pytest.mark.parametrize("target", [*UNSUITABLE, "model.embed_tokens", "all-linear", "model.layers.0.mlp.act_fn"])
+def test_add_adapters__target_that_is_not_a_linear_layer_below_the_head__is_refused(
+    target: str, others: tuple[str, ...], is_tied: bool
+) -> None:
+    model = build_small(is_tied=is_tied)
+    with pytest.raises(OperatorError) as caught:
+        add_adapters(model, rank=2, alpha=4.0, targets=(*others, target), seed=0)
+    assert caught.value.code == "bad_lora_targets"
+    assert f"lora_targets names {target!r}, but" in caught.value.message
+    assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in caught.value.message
+    assert not any(".lora_" in name for name, _ in model.named_parameters())
+
+
+def test_add_adapters__layers_that_share_a_weight__are_refused() -> None:
+    model = build_small(is_tied=False)
+    layers: Any = model.model.layers
+    layers[1].mlp.up_proj.weight = layers[0].mlp.up_proj.weight
+    with pytest.raises(OperatorError, match="lora_targets names 'up_proj', but"):
+        add_adapters(model, rank=2, alpha=4.0, targets=("up_proj",), seed=0)
+    layers[1].self_attn = layers[0].self_attn
+    with pytest.raises(OperatorError, match="lora_targets names 'q_proj', but"):
+        add_adapters(model, rank=2, alpha=4.0, targets=("q_proj",), seed=0)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj"), ("layers.0.mlp.up_proj",)])
+def test_learn__any_linear_layers__published_policy_is_the_trained_one(targets: tuple[str, ...], is_tied: bool) -> None:
+    model = build_small(is_tied=is_tied)
+    add_adapters(model, rank=4, alpha=16.0, targets=targets, seed=0)
+    learner = build_learner(model)
+    teach(learner, 0, 1, 2)
+    assert all(bool(each.any()) for name, each in learner.get_masters().items() if ".lora_B." in name)
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        trained, published = (each(input_ids=ids).logits.log_softmax(-1) for each in (model, merge_adapters(model)))
+    torch.testing.assert_close(published, trained, rtol=0, atol=1e-4)
+
+
+def build_small(*, is_tied: bool) -> PreTrainedModel:
+    """Build the tiny model with random weights, whose head shares its weight with the embedding if `is_tied`."""
+    config = AutoConfig.from_pretrained(tiny_folder(), tie_word_embeddings=is_tied)
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    assert (model.get_input_embeddings().weight is model.get_output_embeddings().weight) is is_tied
+    return model
 
 
 def test_recompute_activations__adapters__give_the_same_gradients() -> None:

@@ -1,0 +1,123 @@
+"""What a node's answers contain: blocks, logs and mined transactions, read with the deviations that nodes have.
+
+Every function raises TypeError, ValueError, LookupError or AttributeError if a value does not have the required form.
+"""
+
+import re
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any
+
+from eth_utils.address import to_checksum_address
+
+from covey.protocol.ids import Address, Hash, is_hash
+
+_NUMBER = re.compile("0x[0-9a-fA-F]*|[0-9]{1,78}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Header of a block. `timestamp` is in Unix seconds, and `base_fee` in wei per gas."""
+
+    number: int
+    hash: Hash
+    parent_hash: Hash
+    timestamp: int
+    base_fee: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """One log entry that is not decoded."""
+
+    address: Address
+    topics: tuple[Hash, ...]
+    data: bytes
+    block_number: int
+    block_hash: Hash
+    transaction_hash: Hash
+    log_index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinedTransaction:
+    """Ethereum's receipt of a transaction. It is not called a receipt, because in Covey nodes sign receipts."""
+
+    hash: Hash
+    block_number: int
+    block_hash: Hash
+    is_success: bool
+    gas_used: int
+    contract: Address | None
+    """Address of the deployed contract. None if the transaction deployed none."""
+
+
+def read_int(value: Any) -> int:
+    """Convert a quantity. Some nodes write decimal numbers, or "0x" for zero."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        raise ValueError("the value is not a number")
+    return int(value[2:] or "0", 16) if value.startswith("0x") else int(value)
+
+
+def _read_hash(value: Any) -> Hash:
+    if not is_hash(text := value.lower()):
+        raise ValueError("the value is not a hash of 32 bytes")
+    return Hash(text)
+
+
+def read_block(block: Any) -> Block | None:
+    if block is None:
+        return None
+    return Block(
+        number=read_int(block["number"]),
+        hash=_read_hash(block["hash"]),
+        parent_hash=_read_hash(block["parentHash"]),
+        timestamp=read_int(block["timestamp"]),
+        base_fee=read_int(block.get("baseFeePerGas") or 0),
+    )
+
+
+def read_median_fee(history: Any) -> int:
+    """Return the median of the blocks' priority fees. Raises ValueError if there are none."""
+    return int(median_low([read_int(fees[0]) for fees in history["reward"]]))
+
+
+def read_logs(entries: Any) -> list[Log] | None:
+    """Convert logs, and sort them by position. None if the node wrote null, as some do instead of an empty list."""
+    if entries is None:
+        return None
+    if not isinstance(entries, list):
+        raise ValueError("the value is not a list")
+    return sorted(map(_read_log, entries), key=lambda log: (log.block_number, log.log_index))
+
+
+def _read_log(entry: Any) -> Log:
+    return Log(
+        address=Address(to_checksum_address(entry["address"])),
+        topics=tuple(_read_hash(topic) for topic in entry["topics"]),
+        data=read_bytes(entry["data"]),
+        block_number=read_int(entry["blockNumber"]),
+        block_hash=_read_hash(entry["blockHash"]),
+        transaction_hash=_read_hash(entry["transactionHash"]),
+        log_index=read_int(entry["logIndex"]),
+    )
+
+
+def read_mined(transaction: Hash, receipt: Any) -> MinedTransaction | None:
+    if receipt is None or receipt.get("blockNumber") is None:
+        return None
+    contract = receipt.get("contractAddress")
+    return MinedTransaction(
+        hash=transaction,
+        block_number=read_int(receipt["blockNumber"]),
+        block_hash=_read_hash(receipt["blockHash"]),
+        is_success=read_int(receipt["status"]) == 1,
+        gas_used=read_int(receipt["gasUsed"]),
+        contract=Address(to_checksum_address(contract)) if contract else None,
+    )
+
+
+def read_bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))
