@@ -21,6 +21,7 @@ from covey.environments.kinds.reasoning_gym.reasoning_items import COMPOSITE, RE
 from covey.environments.registry import load
 from tests.conftest import IS_FULL
 from tests.fakes.grading_tricks import CONSTANTS, list_tricks
+from tests.fakes.kept_items import keep_items
 
 pytestmark = [
     pytest.mark.unit,
@@ -45,27 +46,13 @@ ROWS = {
 """Verification data, the right answer and a wrong one, by kind whose answers are texts."""
 
 
-class KeptItems:
-    """Items of a generator, each created once, because creating one takes up to a second."""
-
-    def __init__(self, items) -> None:
-        self.score_answer = items.score_answer
-        self._items, self._kept = items, {}
-
-    def __getitem__(self, item: int):
-        if item not in self._kept:
-            self._kept[item] = self._items[item]
-        return self._kept[item]
-
-
 @cache
 def open_source(name: str) -> ReasoningGymSource:
     """Open a generator in this process, where its questions may differ from those of a pool but its grades do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reasoning_items, "is_inside", lambda: True)
         source = ReasoningGymSource({"name": name}, refuse_data_sets)
-    source._dataset = KeptItems(source._dataset)  # type: ignore[assignment]
-    return source
+    return keep_items(source)
 
 
 def list_answered(source: ReasoningGymSource, name: str) -> list[tuple[Task, str]]:

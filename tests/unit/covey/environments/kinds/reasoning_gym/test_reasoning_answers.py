@@ -23,6 +23,7 @@ from covey.environments.kinds.reasoning_gym.reasoning_answers import (
     normalise,
 )
 from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
+from tests.fakes.kept_items import keep_items
 
 pytestmark = pytest.mark.unit
 MODULE = "__import__('covey.environments.environment',fromlist=['a'])"
@@ -43,7 +44,7 @@ def refuse(_answer: str) -> float:
 
 @pytest.mark.parametrize("generator", EVALUATING)
 def test_grade__answer_that_is_a_program__earns_nothing_and_is_not_run(generator: str) -> None:
-    source = ReasoningGymSource({"name": generator}, refuse_data_sets)
+    source = keep_items(ReasoningGymSource({"name": generator}, refuse_data_sets))
     cost = TaskEnvironment._compute_cost
     for answer in EXPLOITS:
         assert not grade(generator, answer, answer[::-1], score=refuse) if generator not in CHECKS else True
@@ -53,15 +54,15 @@ def test_grade__answer_that_is_a_program__earns_nothing_and_is_not_run(generator
 
 @pytest.mark.parametrize("generator", EVALUATING)
 def test_grade__reference_answer__is_right(generator: str) -> None:
-    source = ReasoningGymSource({"name": generator}, refuse_data_sets)
-    for number in range(5):
+    source = keep_items(ReasoningGymSource({"name": generator}, refuse_data_sets))
+    for number in range(3):
         task = source.draw(number)
         assert source.grade(task.verification, source.find_answer(task)) == 1.0
 
 
 def test_grade__composite__follows_the_rules_of_the_items_generator() -> None:
     config = {"datasets": [{"name": "countdown", "weight": 1}, {"name": "letter_counting", "weight": 1}]}
-    source = ReasoningGymSource({"name": "composite", "config": config}, refuse_data_sets)
+    source = keep_items(ReasoningGymSource({"name": "composite", "config": config}, refuse_data_sets))
     tasks = [source.draw(number) for number in range(8)]
     assert {source.grade(task.verification, source.find_answer(task)) for task in tasks} == {1.0}
     assert {source.grade(task.verification, PATCH) for task in tasks} == {0.0}
@@ -69,7 +70,7 @@ def test_grade__composite__follows_the_rules_of_the_items_generator() -> None:
 
 def test_grade__composite_in_a_sandbox__follows_the_rules_of_the_items_generator() -> None:
     config = {"datasets": [{"name": "ransom_note", "weight": 1}, {"name": "gsm_symbolic", "weight": 1}]}
-    source = ReasoningGymSource({"name": "composite", "config": config}, refuse_data_sets)
+    source = keep_items(ReasoningGymSource({"name": "composite", "config": config}, refuse_data_sets))
     tasks = [source.draw(number) for number in range(3)]
     assert {source.grade(task.verification, source.find_answer(task)) for task in tasks} == {1.0}
     assert {source.grade(task.verification, source.find_answer(task) + " or 3") for task in tasks} == {0.0}

@@ -8,6 +8,7 @@ import pytest
 
 from covey.environments.base import refuse_data_sets
 from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
+from tests.fakes.kept_items import keep_items
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +20,7 @@ CASES = [json.loads(line) for line in LINES]
 @cache
 def open_source(options: str) -> ReasoningGymSource:
     """Open the source of some options in JSON. It is cached, because opening takes longer than grading an answer."""
-    return ReasoningGymSource(json.loads(options), refuse_data_sets)
+    return keep_items(ReasoningGymSource(json.loads(options), refuse_data_sets))
 
 
 def test_cases__are_many_and_different_with_both_labels() -> None:
