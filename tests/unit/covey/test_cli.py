@@ -52,6 +52,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "case equivocation",
         "case slash-signer",
         "worker rotate",
+        "worker pardon",
         "pool withdraw-invitation",
         "registry pause",
         "registry unpause",
