@@ -48,11 +48,11 @@ _LAYOUT = re.compile(
     r"|\\!\s*|\\[,;:>]|~|\$"
 )
 _SET_COMMA = re.compile(r",\\!\s*")
-_SPACE = re.compile(r"\\ |\\quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|\s+|\\(?:hspace|vspace)\*?\{[^{}]*\}")
+_SPACE = re.compile(r"(?:\\ |\\q?quad|\s|\\[hv]space\*?\{[^{}]*\})+")
 _SYNONYMS = {name: new for new, names in {
-    "frac": "dfrac tfrac cfrac", "binom": "dbinom tbinom", "<=": "le leq leqslant", ">=": "ge geq geqslant", "ne": "neq",
-    "<": "lt",
-    ">": "gt", "*": "ast", ":": "colon", "|": "mid vert lvert rvert Vert lVert rVert", "'": "prime",
+    "frac": "dfrac tfrac cfrac", "binom": "dbinom tbinom", "<=": "le leq leqslant", ">=": "ge geq geqslant",
+    "ne": "neq", "<": "lt", ">": "gt", "*": "ast", ":": "colon", "'": "prime",
+    "|": "mid vert lvert rvert Vert lVert rVert",
     "text": "textbf textit textrm textsf texttt textnormal mathrm mathbf mathit mathsf mathcal operatorname boldsymbol "
             "bm pmb mbox hbox emph underline",
     "approx": "simeq doteq fallingdotseq risingdotseq approxeq thickapprox", "vec": "overrightarrow", "hat": "widehat",
@@ -88,6 +88,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 _ABOUT = re.compile(r"((?:^|[\s(\[])[-+]?[0-9.,]{1,40})?\s?(?:(?<=\s)~|\\sim)\s*(?=[-+]?[0-9]*\.[0-9])")
 """Pattern of "~" before a decimal, with the plain number before it, if there is one: "2.5 ~ 3.5" is a range."""
 _LONE_DOLLAR = re.compile(r"\$(?= ?[-+]?[0-9.])|(?<=[0-9])\$$")
+_RAISED_O = re.compile(r"(?<=[0-9])\^ ?(?:\{ ?o ?\}|o(?![a-zA-Z]))")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _BRACKETS = re.compile(r"[({\[\])}]")
@@ -111,12 +112,14 @@ def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
     text = _COMMAND.sub(_replace_synonym, text)
     text = _LAYOUT.sub("", _SET_COMMA.sub("{,}", text))
     text = _SPACE.sub(" ", text).strip()
+    text = _RAISED_O.sub(r"^\\circ ", text)
     text = _ROOT.sub(r"\\sqrt ", text).replace("**", "^").replace("!=", r"\ne ")
-    text = _IN_TEXT.sub(_spell_name, text)
+    text = re.sub(" +", " ", _IN_TEXT.sub(_spell_name, text)).strip()
     text = _strip_stop(text)
     if not text or len(text) > 2 * limit or not _is_shallow(text):
         return None
-    return spell_numbers(_brace_arguments(text))
+    text = spell_numbers(_brace_arguments(text))
+    return None if _LONG_NUMBER.search(text) else text
 
 
 def find_closing(text: str, start: int) -> int | None:

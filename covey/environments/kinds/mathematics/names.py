@@ -32,6 +32,7 @@ _SIMPLER = (
 )
 """Parts of names that are replaced before the rest is checked: marks, indexes, primes, arguments and lengths."""
 _NAME = re.compile(rf"(?:[a-zA-Z]|\\(?:angle|triangle|frac|cdot|parallel|{_GREEK})(?![a-zA-Z])|[{{}}()|,:/ ]){{1,60}}")
+_DISTANCE = re.compile(r"\| ?[xyt] ?\|")
 _PRODUCT = re.compile(r"[xyz ]*[xyz] ?[xyz][xyz ]*")
 
 
@@ -42,7 +43,7 @@ def is_name(text: str) -> bool:
         return False
     if _COMPUTED.match(text) or _RATIO_OF_ANGLE.fullmatch(text):
         return True
-    if _PRODUCT.fullmatch(text):
+    if _PRODUCT.fullmatch(text) or _DISTANCE.fullmatch(text):
         return False
     for pattern, simpler in _SIMPLER:
         text = pattern.sub(simpler, text)

@@ -44,6 +44,7 @@ _CASES = re.compile(
     r"(?:\\\{ ?)?\\begin ?\{(cases|aligned|array|gathered)\} ?(?:\{[lcr|]*\})?(.*?)\\end ?\{\1\}", re.DOTALL
 )
 _OPERATOR = re.compile(r"<=|>=|<|>|=|\\ne(?![a-zA-Z])|\\approx(?![a-zA-Z])")
+_POINT = re.compile(r"([A-Z]) ?(\([^()A-Za-z]*,[^()]*\))")
 _MARK = r" ?(?:{0}|\^ ?\{{ ?{0} ?\}}) ?"
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _DEGREES = re.compile(
@@ -87,10 +88,14 @@ def read_value(text: str) -> Value | None:
                 return None if items is None else Combination(operator=operator, parts=items)
         member = _MEMBER.match(text)
         if member:
-            return read_value(text[member.end() :])
+            inner = text[member.end() :]
+            return None if _MEMBER.match(inner) else read_value(inner)
         sides, operators = _split_sides(text)
         if sides != [text]:
             return _read_chain(sides, operators)
+    point = _POINT.fullmatch(text)
+    if point:
+        return _read_assignment([point.group(1), point.group(2)])
     return _read_bracketed(text)
 
 

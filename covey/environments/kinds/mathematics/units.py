@@ -56,7 +56,9 @@ _MAX_UNITS = 4
 """Maximum number of units in a quantity such as 3 hours and 30 minutes."""
 _MAX_THINGS = 4
 """Maximum number of words in a unit that are not the name of a unit."""
-_PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent|pct)\s*\}|(?<![a-zA-Z])(?:percent|percentage|pct))$")
+_PERCENT = re.compile(
+    r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|per ?cent|pct)\s*\}|(?<![a-zA-Z])(?:per ?cent|percentage|pct))$"
+)
 _CURRENCY = re.compile(
     r"([+-]?)\s*(?:\\(dollar|euro|pounds|yen|rupee)(?![a-zA-Z])|\\text\s*\{\s*(Rs|USD|EUR|GBP|INR)\.?\s*\}|(Rs|USD|EUR)\b\.?)"
     r"\s*(?=[-+]?[0-9.\\])"
@@ -127,11 +129,15 @@ def split_unit(latex: str) -> tuple[str, MeasureUnit | None, int]:
     """
     currency = _CURRENCY.match(latex)
     if currency:
-        number, unit, scale = split_unit(currency.group(1) + latex[currency.end() :])
+        number, unit, scale = _split_suffix(currency.group(1) + latex[currency.end() :])
         money = _UNITS[next(name for name in currency.groups()[1:] if name)]
         if unit is None or unit.dimension == money.dimension:
             return number, money, scale
         return number, _multiply([(unit, 1), (money, 1)]), scale
+    return _split_suffix(latex)
+
+
+def _split_suffix(latex: str) -> tuple[str, MeasureUnit | None, int]:
     degrees = _DEGREES.search(latex)
     if degrees and degrees.start() and not _FUNCTION.search(latex):
         letter = next((letter for letter in degrees.groups() if letter), "degree")

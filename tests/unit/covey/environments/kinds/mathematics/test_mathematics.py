@@ -61,8 +61,9 @@ def test_is_right__case_of_math_verify(case):
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, **NAMED)
 def test_is_right__known_disagreement__still_differs(case):
-    """If a case agrees with its label, move it to mathematics.jsonl."""
-    assert len(DISAGREEMENTS) <= 10
+    """Each is a case of math-verify's tests with its label there. If a grade changes, move it to math_verify.jsonl."""
+    assert len(DISAGREEMENTS) <= 20
+    assert case["why"]
     assert case["grade"] is not case["right"]
     assert is_right(case["answer"], case["truths"]) is case["grade"], case["why"]
 
