@@ -21,6 +21,7 @@ class MathSource(RowSource):
 
     task_type: ClassVar[str] = "math"
     extraction: ClassVar[str] = "last_boxed"
+    version: ClassVar[str] = "2"
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:

@@ -4,15 +4,16 @@ Main name: `are_same`. The first argument is always the truth. An answer may add
 a variable name ("x = 5" for 5) or a unit. The reverse is not allowed where it would let a guess count.
 """
 
-import re
 from fractions import Fraction
 
 import sympy
 
 from covey.environments.kinds.mathematics import scalars
-from covey.environments.kinds.mathematics.reading import read_value
+from covey.environments.kinds.mathematics.reading import read_sum, read_value
 from covey.environments.kinds.mathematics.sets import read_set
+from covey.environments.kinds.mathematics.units import CELSIUS, DEGREE, FAHRENHEIT, RADIAN, MeasureUnit
 from covey.environments.kinds.mathematics.values import (
+    Approximation,
     Assignment,
     Chain,
     Combination,
@@ -28,40 +29,81 @@ SIGNIFICANT_DIGITS = 6
 decimal.
 """
 
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 def are_same(truth: Value, answer: Value) -> bool:
     """Return whether an answer is mathematically the same as the truth. The truth decides the required form."""
-    if isinstance(answer, Assignment) and not all(_is_same_side(answer.latex[1], step) for step in answer.steps):
-        # "x = 2 = 3" gives two answers.
+    if isinstance(answer, Chain) and not isinstance(truth, Chain | Assignment):
+        answer = read_sum(answer) or answer
+    if isinstance(answer, Assignment) and not _is_consistent(answer):
         return False
-    if isinstance(truth, Assignment) and isinstance(answer, Assignment):
-        if truth.name == answer.name:
-            return are_same(truth.value, answer.value)
+    if isinstance(truth, Approximation):
+        return any(value is not None and are_same(value, answer) for value in (truth.value, truth.rounded))
+    if isinstance(answer, Approximation):
+        is_value = answer.value is not None and are_same(truth, answer.value)
+        return is_value or (_is_decimal(answer) and are_same(truth, answer.rounded))
+    if isinstance(truth, Assignment) and isinstance(answer, Assignment) and truth.name != answer.name:
         return _are_same_relations(_equate(truth), _equate(answer))
-    if isinstance(answer, Assignment) and not isinstance(truth, Chain):
-        return are_same(truth, answer.value)
-    if isinstance(truth, Assignment) and not isinstance(answer, Chain):
-        return are_same(truth.value, answer)
-    truth, answer = _unwrap(truth), _unwrap(answer)
+    if isinstance(truth, Chain) or isinstance(answer, Chain):
+        return _are_same_chains(truth, answer)
+    left, right = (_unwrap(side.value if isinstance(side, Assignment) else side) for side in (truth, answer))
+    return _are_same_values(truth, answer) if left is truth and right is answer else are_same(left, right)
+
+
+def _are_same_values(truth: Value, answer: Value) -> bool:
     if isinstance(truth, Scalar) and isinstance(answer, Scalar):
         return are_same_scalars(truth, answer)
-    if isinstance(truth, Word) and isinstance(answer, Word):
-        return truth.text == answer.text or _are_same_sets(truth, answer)
+    if isinstance(truth, Word) and isinstance(answer, Word) and truth.text == answer.text:
+        return True
     if isinstance(truth, Matrix) and isinstance(answer, Matrix):
-        return len(truth.rows) == len(answer.rows) and all(
-            _are_same_in_order(row, other) for row, other in zip(truth.rows, answer.rows, strict=True)
-        )
+        return len(truth.rows) == len(answer.rows) and all(map(_are_same_in_order, truth.rows, answer.rows))
     if isinstance(truth, Matrix) or isinstance(answer, Matrix):
         return _is_same_vector(truth, answer)
     if isinstance(truth, Group) and isinstance(answer, Group) and _are_same_groups(truth, answer):
         return True
+    return _are_same_sets(truth, answer)
+
+
+def _are_same_chains(truth: Value, answer: Value) -> bool:
     left, right = _as_chain(truth), _as_chain(answer)
     if left is not None and right is not None and _are_same_relations(left, right):
         return True
     return _are_same_sets(truth, answer)
+
+
+def _is_consistent(answer: Assignment) -> bool:
+    """Return whether all sides of an answer's equation have the same value: "x = 2 = 3" gives two answers.
+
+    A side with variables may define a number, as in S = ab/2 = 6. A side that repeats the number gives no information.
+    """
+    steps = (*answer.steps, answer.latex[0]) if not answer.name else answer.steps
+    value = answer.value.value if isinstance(answer.value, Approximation) else answer.value
+    return all(
+        (value is not None and _is_definition(step, value)) or _is_same_side(answer.latex[1], step) for step in steps
+    )
+
+
+def _is_definition(step: str, value: Value) -> bool:
+    formula, number = scalars.read_expression(read_value(step)), scalars.read_expression(value)
+    return formula is not None and number is not None and bool(formula.free_symbols) and not number.free_symbols
+
+
+def _is_decimal(approximation: Approximation) -> bool:
+    """Return whether the value after an approximation sign may count as the answer.
+
+    It must have a fractional part, because "\\approx 42" does not claim 42. If there is a value before the sign, it
+    must be the decimal of that value, rounded or cut off to three digits or more.
+    """
+    rounded = approximation.rounded
+    if not isinstance(rounded, Scalar) or rounded.exact is None or rounded.exact.denominator == 1 or not rounded.places:
+        return False
+    if approximation.value is None:
+        return True
+    value = scalars.read_expression(approximation.value)
+    exact = None if value is None else scalars.evaluate_real(value)
+    step = Fraction(10) ** -rounded.places
+    return exact is not None and abs(rounded.exact) >= 100 * step and abs(exact - rounded.exact) < step
 
 
 def _unwrap(value: Value) -> Value:
@@ -75,22 +117,18 @@ def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
 
     If only one side has a unit, it is ignored. If only one side has a percent sign, 50% matches both 50 and 0.5.
     """
-    if (
-        truth.unit
-        and answer.unit
-        and (truth.unit.dimension, truth.unit.power) != (answer.unit.dimension, answer.unit.power)
-    ):
-        return (
-            "thing" in (truth.unit.dimension, answer.unit.dimension) and truth.unit.dimension == answer.unit.dimension
-        )
+    if (truth.unit and answer.is_percent) or (answer.unit and truth.is_percent):
+        return False
+    if _is_angle(truth) and not _is_angle(answer) and _is_radian(answer):
+        return _is_same_angle(truth, answer)
+    if _is_angle(answer) and not _is_angle(truth) and _is_radian(truth):
+        return _is_same_angle(answer, truth)
+    if truth.unit and answer.unit and not _have_same_dimension(truth.unit, answer.unit):
+        return False
     factor = answer.unit.factor / truth.unit.factor if truth.unit and answer.unit else Fraction(1)
     factors = [factor]
     if truth.is_percent != answer.is_percent:
         factors.append(Fraction(1, 100) if answer.is_percent else Fraction(100))
-    if _is_angle(truth) and not answer.unit and r"\pi" in answer.latex:
-        return _is_same_angle(truth, answer)
-    if _is_angle(answer) and not truth.unit and r"\pi" in truth.latex:
-        return _is_same_angle(answer, truth)
     return any(_are_same_times(truth, answer, factor) for factor in factors)
 
 
@@ -104,9 +142,7 @@ def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
         if factor != 1:
             return False
         return _is_rounded(truth.exact, answer) or _is_rounded(answer.exact, truth)
-    if not _have_same_case(truth.latex, answer.latex):
-        return False
-    left, right = (scalars.parse_expression(scalar.latex) for scalar in (truth, answer))
+    left, right = scalars.read_expression(truth), scalars.read_expression(answer)
     if left is None or right is None:
         return False
     right *= sympy.Rational(factor.numerator, factor.denominator)
@@ -138,19 +174,27 @@ def _has_few_digits(value: Fraction) -> bool:
     return value.denominator.bit_length() < 64 and 10**20 % value.denominator == 0
 
 
+def _have_same_dimension(truth: MeasureUnit, answer: MeasureUnit) -> bool:
+    """Return whether two units measure the same. A degree sign may be short for a degree of a temperature."""
+    dimensions = {truth.dimension, answer.dimension}
+    return len(dimensions) == 1 or dimensions in ({DEGREE, CELSIUS}, {DEGREE, FAHRENHEIT})
+
+
 def _is_angle(scalar: Scalar) -> bool:
-    return scalar.unit is not None and scalar.unit.dimension == "angle"
+    return scalar.unit is not None and scalar.unit.dimension == DEGREE
+
+
+def _is_radian(scalar: Scalar) -> bool:
+    if scalar.unit is None:
+        return r"\pi" in scalar.latex
+    return scalar.unit.dimension == RADIAN
 
 
 def _is_same_angle(degrees: Scalar, radians: Scalar) -> bool:
-    left, right = (scalars.parse_expression(scalar.latex) for scalar in (degrees, radians))
-    return left is not None and right is not None and scalars.are_equal(left * sympy.pi, right * 180)
-
-
-def _have_same_case(left: str, right: str) -> bool:
-    """Return whether both texts use the same case for each letter. The parser treats x and X as one variable."""
-    first, second = ({mark for mark in _COMMAND.sub("", latex) if mark.isalpha()} for latex in (left, right))
-    return not any(letter.swapcase() in second - first for letter in first - second)
+    left, right = scalars.read_expression(degrees), scalars.read_expression(radians)
+    size = degrees.unit.factor if degrees.unit else Fraction(1)
+    factor = sympy.pi * sympy.Rational(size.numerator, size.denominator) / 180
+    return left is not None and right is not None and scalars.are_equal(left * factor, right)
 
 
 def _are_same_in_order(truths: tuple[Value, ...], answers: tuple[Value, ...]) -> bool:
@@ -171,13 +215,18 @@ def _are_same_in_any_order(truths: tuple[Value, ...], answers: tuple[Value, ...]
 
 def _are_same_groups(truth: Group, answer: Group) -> bool:
     kinds = {truth.brackets, answer.brackets}
+    if not (len(kinds) == 1 or kinds <= {"", "{}"} or kinds == {"", "()"}):
+        return False
+    names = [{item.name for item in group.items if isinstance(item, Assignment)} for group in (truth, answer)]
+    if max(map(len, names)) > 1:
+        # Values of several unknowns may have any order only if both sides name them.
+        compare = _are_same_in_any_order if names[0] == names[1] else _are_same_in_order
+        return compare(truth.items, answer.items)
     if kinds == {"{}"}:
         return _are_same_in_any_order(_drop_repeated(truth.items), _drop_repeated(answer.items))
     if kinds <= {"", "{}"}:
         return _are_same_in_any_order(truth.items, answer.items)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return _are_same_in_order(truth.items, answer.items)
-    return False
+    return _are_same_in_order(truth.items, answer.items)
 
 
 def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -229,11 +278,7 @@ def _are_same_relations(truth: Chain, answer: Chain) -> bool:
             for operators, sides in ((answer.operators, answer.sides), _flip(answer))
         )
     differences = [_subtract(*chain.sides) for chain in (truth, answer)]
-    if (
-        differences[0] is None
-        or differences[1] is None
-        or not _have_same_case("".join(truth.sides), "".join(answer.sides))
-    ):
+    if differences[0] is None or differences[1] is None:
         return False
     ratio = scalars.find_ratio(differences[0], differences[1])
     if ratio is None:

@@ -4,7 +4,7 @@ Main names: `is_right`, `versions`. The truths are the reference answers of the 
 compared first. Then both are parsed into numbers, lists, sets, matrices or relations (`reading`), whose
 expressions math-verify parses and compares (`scalars`). Decisions:
 - A decimal is exact. One with six digits or more may also be the rounded value of a truth that is not a
-  decimal.
+  decimal. After an approximation sign, three digits are enough, because the exact value comes first.
 - An answer with several values is right only if the truth has the same ones. Lists are unordered, tuples
   ordered.
 - An interval does not equal one of its points. An equation without information ("x = x") is not an answer.

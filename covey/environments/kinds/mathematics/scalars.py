@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 import sympy
-from latex2sympy2_extended.math_normalization import NormalizationConfig
-from math_verify import LatexExtractionConfig, parse, verify
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from math_verify import verify
 from sympy.core.function import AppliedUndef
+
+from covey.environments.kinds.mathematics.numerals import read_number
+from covey.environments.kinds.mathematics.values import Scalar, Value
 
 MAX_LEAF = 400
 """Maximum length of an expression to parse, in characters."""
@@ -43,34 +46,40 @@ logging.getLogger("math_verify").propagate = False
 # reports it as a limit.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
 
-_EXTRACTION = [
-    LatexExtractionConfig(
-        boxed_match_priority=-1,
-        normalization_config=NormalizationConfig(
-            basic_latex=False, units=False, malformed_operators=False, nits=False, boxed="none", equations=False
-        ),
-    )
-]
+_CONVERSION = ConversionConfig(lowercase_symbols=False)
 _FUNCTIONS = frozenset(
-    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh", "log",
-     "ln", "exp", "pi", "infty", "theta", "alpha", "beta", "gamma", "lambda", "phi", "omega"}
+    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "arcsec", "arccsc", "sinh",
+     "cosh", "tanh", "arsinh", "arcosh", "artanh", "log", "ln", "exp"}
 )  # fmt: skip
-_COMMANDS = _FUNCTIONS | {
-    "frac", "sqrt", "binom", "cdot", "times", "div", "varphi", "mu", "sigma", "delta", "rho", "tau", "epsilon",
-    "varepsilon", "lfloor", "rfloor", "lceil", "rceil", "zeta", "eta", "kappa", "nu", "xi", "psi", "chi", "Delta",
-    "Omega",
+_PLAIN = _FUNCTIONS | {"pi", "infty", "theta", "alpha", "beta", "gamma", "lambda", "phi", "omega"}
+_COMMANDS = _PLAIN | {
+    "bar", "hat", "tilde", "vec", "dot", "ddot", "mathit", "frac", "sqrt", "binom", "cdot", "times", "div", "varphi",
+    "mu", "sigma", "delta", "rho", "tau", "epsilon", "varepsilon", "lfloor", "rfloor", "lceil", "rceil", "zeta", "eta",
+    "kappa", "nu", "xi", "psi", "chi", "Delta", "Omega",
 }  # fmt: skip
 _ALLOWED = re.compile(r"[0-9A-Za-z+\-*/^_(){}.!|\\\[\] ]+")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
-_FUNCTION = re.compile("|".join(sorted(_FUNCTIONS, key=len, reverse=True)))
+_MARKED = re.compile(r"(\\(?:bar|hat|tilde|vec|dot|ddot) *\{[^{}]*\})|(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_PREFIX = re.compile("|".join(sorted(_PLAIN, key=len, reverse=True)))
+_NAMES = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
+_INDEXED = rf"\\(?:{_NAMES})(?![a-zA-Z]) ?(?:[_^] ?(?:\{{(?:[^{{}}]|\{{[^{{}}]*\}}){{1,40}}\}}|[0-9a-z]) ?)"
+_ARGUMENT = re.compile(
+    rf"({_INDEXED}{{0,2}})"
+    r"((?:[0-9.a-zA-Z ]|\\(?:pi|theta|alpha|beta|phi)(?![a-zA-Z])|\\frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\}){1,40}?)"
+    r" ?(?=\\cdot|\\times|\*)"
+)
+r"""Pattern of a function whose argument ends at a sign of multiplication. The parser would read on: \ln 2 \cdot 3."""
+_BASE_OR_POWER = re.compile(rf"{_INDEXED}{{1,2}}")
+"""Pattern of a function with a base or a power, which a number may follow."""
+_REPEATING = re.compile(r"[0-9]+\.[0-9]*\\bar *\{[0-9]+\}")
+_VECTOR = re.compile(r"\\vec *\{ *([a-zA-Z]) *\}")
+_CAPITAL_I = re.compile(r"(?<![a-zA-Z\\{])I(?![a-zA-Z])")
 _POWER = re.compile(r"\^\s*(-?[0-9]+(?:\.[0-9]+)?|\([^()]*\)|-[a-z])")
-_BINOMIAL = re.compile(r"\\binom\{[0-9]{1,3}\}\{[0-9]{1,3}\}")
+_BINOMIAL = re.compile(r"\\binom\{(?:[0-9]{1,3}|[0-9+\-]{0,4}[a-z][0-9+\-]{0,4})\}\{[0-9]{1,3}\}")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _LETTER = re.compile(r"\\text\s*\{\s*([a-zA-Z])\s*\}")
-_BASE = re.compile(r"_\{?[0-9]+\}? ")
 _UNCLEAR = re.compile(
-    r"[0-9}] +[0-9]|!\s*!|\)\s*!|(?:[+\-]\s*){4}"
+    r"[0-9] +[0-9]|!\s*!|\)\s*!|(?:[+\-]\s*){4}"
     r"|\^\s*(?:[0-9a-zA-Z]+|\{[^{}]*\}|\\[a-zA-Z]+)\s*\^"
 )
 """Pattern of expressions that are ambiguous, or that the parser misreads or parses slowly: "1 2", "5!!",
@@ -78,8 +87,9 @@ _UNCLEAR = re.compile(
 """
 _NODES = (
     sympy.Add, sympy.Mul, sympy.Pow, sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec,
-    sympy.csc, sympy.asin, sympy.acos, sympy.atan, sympy.acot, sympy.sinh, sympy.cosh, sympy.tanh, sympy.Abs,
-    sympy.factorial, sympy.floor, sympy.ceiling, AppliedUndef,
+    sympy.csc, sympy.asin, sympy.acos, sympy.atan, sympy.acot, sympy.asec, sympy.acsc, sympy.sinh, sympy.cosh,
+    sympy.tanh, sympy.asinh, sympy.acosh, sympy.atanh, sympy.Abs, sympy.factorial, sympy.binomial, sympy.floor,
+    sympy.ceiling, AppliedUndef,
 )  # fmt: skip
 _ATOMS = (sympy.Symbol, sympy.Number, sympy.NumberSymbol, sympy.core.numbers.ImaginaryUnit)
 
@@ -96,17 +106,31 @@ def parse_expression(latex: str) -> sympy.Expr | None:
         or not _ALLOWED.fullmatch(latex)
         or not _COMMANDS.issuperset(_COMMAND.findall(latex))
         or len(_BINOMIAL.findall(latex)) != latex.count(r"\binom")
-        or _UNCLEAR.search(_BASE.sub("", latex))
+        or _UNCLEAR.search(_BASE_OR_POWER.sub("", latex))
     ):
         return None
-    parsed = parse(f"${latex}$", _EXTRACTION, fallback_mode="no_fallback", parsing_timeout=None)
-    if len(parsed) != 1 or not isinstance(parsed[0], sympy.Expr):
+    try:
+        parsed = latex2sympy(latex, is_real=True, normalization_config=None, conversion_config=_CONVERSION)
+    except MemoryError:
+        raise
+    except Exception:  # The parser raises Exception itself for whatever it cannot read.
+        return None
+    if not isinstance(parsed, sympy.Expr):
         return None
     try:
-        expression = _evaluate(parsed[0], [MAX_NODES])
+        expression = _evaluate(parsed, [MAX_NODES])
         return None if expression is None or expression.has(sympy.nan, sympy.zoo) else expression
     except UNREADABLE:
         return None
+
+
+def read_expression(value: Value | None) -> sympy.Expr | None:
+    """Return the expression of a number or expression without its unit, or None for any other value."""
+    if not isinstance(value, Scalar):
+        return None
+    if value.exact is not None:
+        return sympy.Rational(value.exact.numerator, value.exact.denominator)
+    return parse_expression(value.latex)
 
 
 def are_equal(truth: sympy.Expr, answer: sympy.Expr) -> bool:
@@ -157,15 +181,22 @@ def evaluate_real(expression: sympy.Expr) -> Fraction | None:
 def _spell(latex: str) -> str:
     """Convert plain text to LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c, degrees -> radians."""
     latex = _DEGREES.sub(r"(\1\\pi/180)", latex)
-    latex = _LETTER.sub(r" \1 ", latex)
-    latex = _WORD.sub(lambda match: _spell_word(match.group()), latex)
-    return _POWER.sub(r"^{\1}", latex)
+    latex = _LETTER.sub(r" \1 ", _VECTOR.sub(r" \1 ", latex))
+    latex = _REPEATING.sub(_spell_fraction, latex)
+    latex = _MARKED.sub(lambda match: match.group(1) or _spell_word(match.group()), latex)
+    latex = _POWER.sub(r"^{\1}", _CAPITAL_I.sub(r"\\mathit{I}", latex))
+    return _ARGUMENT.sub(r"\1(\2)", latex)
+
+
+def _spell_fraction(match: re.Match[str]) -> str:
+    value, _ = read_number(match.group())
+    return match.group() if value is None else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def _spell_word(word: str) -> str:
-    if word in _FUNCTIONS:
+    if word in _PLAIN:
         return f"\\{word} "
-    match = _FUNCTION.match(word)
+    match = _PREFIX.match(word)
     if match and len(word) - match.end() <= 1:
         return f"\\{match.group()} {word[match.end() :]}"
     # Without spaces, the parser would read words such as "zeros" as commands.
@@ -191,6 +222,8 @@ def _evaluate(node: sympy.Basic, budget: list[int]) -> sympy.Expr | None:
             return None
     if isinstance(node, sympy.Pow | sympy.exp) and not _is_small_power(*_split_power(node, arguments)):
         return None
+    if isinstance(node, sympy.binomial):
+        return _expand_binomial(*arguments)
     if isinstance(node, sympy.factorial) and not _is_small_factorial(arguments[0]):
         return None
     if isinstance(node, sympy.sinh | sympy.cosh | sympy.tanh) and not _is_moderate(arguments[0]):
@@ -225,6 +258,13 @@ def _is_moderate(exponent: sympy.Expr) -> bool:
 
 def _is_small_factorial(argument: sympy.Expr) -> bool:
     return bool(argument.free_symbols or (argument.is_Integer and 0 <= argument <= MAX_FACTORIAL))
+
+
+def _expand_binomial(upper: sympy.Expr, lower: sympy.Expr) -> sympy.Expr | None:
+    """Return a binomial coefficient with variables as a polynomial, or None if its degree is large or unknown."""
+    if not lower.is_Integer or not 0 <= lower <= MAX_POWER:
+        return None
+    return sympy.Mul(*(upper - index for index in range(int(lower)))) / sympy.factorial(lower)
 
 
 def _count_digits(atom: sympy.Basic) -> int:

@@ -114,9 +114,7 @@ def _read_end(value: Value | None) -> sympy.Expr | None:
     """Return an end point as a real constant or infinity, or None if the value is neither."""
     if not isinstance(value, Scalar) or value.unit is not None or value.is_percent:
         return None
-    if value.exact is not None:
-        return sympy.Rational(value.exact.numerator, value.exact.denominator)
-    expression = scalars.parse_expression(value.latex)
+    expression = scalars.read_expression(value)
     return (
         expression if expression is not None and expression.is_extended_real and not expression.free_symbols else None
     )

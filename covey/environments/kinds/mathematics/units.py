@@ -1,59 +1,118 @@
 """Units and percent signs after a number, and the conversion between units of one dimension."""
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-_LENGTH = {
-    "mm": "1/1000",
-    "cm": "1/100",
-    "m": "1",
-    "km": "1000",
-    "in": "0.0254",
-    "ft": "0.3048",
-    "yd": "0.9144",
-    "mi": "1609.344",
-}
-_TIME = {"s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800"}
-_MASS = {"mg": "1/1000", "g": "1", "kg": "1000"}
-_VOLUME = {"ml": "1/1000", "l": "1"}
-_SPEED = {"m/s": "1", "km/h": "5/18", "mph": "0.44704"}
-_DIMENSIONS = {"length": _LENGTH, "time": _TIME, "mass": _MASS, "volume": _VOLUME, "speed": _SPEED,
-               "angle": {"degree": "1"}, "money": {"dollar": "1", "cent": "1/100"}, "count": {"unit": "1"}}  # fmt: skip
-_SYNONYMS = {
-    "millimeter": "mm", "centimeter": "cm", "meter": "m", "metre": "m", "kilometer": "km", "kilometre": "km",
-    "inch": "in", "inche": "in", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi", "second": "s", "sec": "s",
-    "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg", "liter": "l", "litre": "l", "L": "l",
-    "mL": "ml", "milliliter": "ml", "kmph": "km/h", "kph": "km/h", "deg": "degree", "centimetre": "cm",
+_DEFINITIONS = {
+    "m": {"m": "1", "mm": "1/1000", "cm": "1/100", "dm": "1/10", "km": "1000", "in": "0.0254", "ft": "0.3048",
+          "yd": "0.9144", "mi": "1609.344", "nm": "1e-9", "micrometer": "1e-6", "nmi": "1852"},
+    "m2": {"hectare": "10000", "acre": "4046.8564224"},
+    "m3": {"ml": "1e-6", "cl": "1e-5", "dl": "1e-4", "l": "1e-3", "gallon": "0.003785411784"},
+    "s": {"s": "1", "ms": "1/1000", "min": "60", "h": "3600", "day": "86400", "week": "604800", "month": "2629746",
+          "year": "31556952"},
+    "s-1": {"hz": "1", "khz": "1000", "mhz": "1e6"},
+    "g": {"mg": "1/1000", "g": "1", "kg": "1000", "t": "1e6", "lb": "453.59237", "oz": "28.349523125"},
+    "m s-1": {"mph": "0.44704", "kmh": "5/18", "knot": "463/900"},
+    "g m s-2": {"N": "1000", "kN": "1e6"},
+    "g m2 s-2": {"J": "1000", "kJ": "1e6", "cal": "4184", "kcal": "4184000", "eV": "1.602176634e-16"},
+    "g m2 s-3": {"W": "1000", "kW": "1e6"},
+    "g m-1 s-2": {"Pa": "1000", "kPa": "1e6", "atm": "101325000"},
+    "A": {"A": "1", "mA": "1/1000"}, "A s": {"C": "1"},
+    "g m2 s-3 A-1": {"V": "1000"}, "g m2 s-3 A-2": {"ohm": "1000"},
+    "K": {"K": "1"}, "celsius": {"celsius": "1"}, "fahrenheit": {"fahrenheit": "1"}, "mol": {"mol": "1"},
+    "degree": {"degree": "1", "arcmin": "1/60", "arcsec": "1/3600"}, "radian": {"rad": "1"},
+    "dollar": {"dollar": "1", "cent": "1/100"}, "euro": {"euro": "1"}, "pound": {"pounds": "1", "pence": "1/100"},
+    "yen": {"yen": "1"}, "rupee": {"rupee": "1"}, "yuan": {"yuan": "1"}, "ruble": {"ruble": "1"},
+    "unit": {"unit": "1"}, "bit": {"bit": "1", "byte": "8"},
 }  # fmt: skip
-_FACTORS = {
-    name: (dimension, Fraction(factor)) for dimension, names in _DIMENSIONS.items() for name, factor in names.items()
-}
-_POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3}
+"""Units by dimension, each with its size as a multiple of the dimension's base units."""
+_SYNONYMS = {
+    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter", "m": "meter metre",
+    "km": "kilometer kilometre", "nm": "nanometer", "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile",
+    "s": "second sec", "min": "minute", "h": "hour hr", "day": "d", "week": "wk", "year": "yr", "ms": "millisecond",
+    "g": "gram", "kg": "kilogram kilo", "mg": "milligram", "t": "ton tonne", "lb": "lbs", "oz": "ounce",
+    "l": "liter litre L", "ml": "milliliter millilitre mL", "cl": "centiliter", "dl": "deciliter", "gallon": "gal",
+    "hectare": "ha", "kmh": "kmph kph", "N": "newton", "J": "joule", "cal": "calorie", "W": "watt", "kW": "kilowatt",
+    "Pa": "pascal", "V": "volt", "A": "ampere amp", "C": "coulomb", "hz": "hertz", "K": "kelvin", "mol": "mole",
+    "celsius": "centigrade", "degree": "deg", "rad": "radian", "dollar": "buck USD usd", "cent": "\u00a2",
+    "euro": "EUR eur", "pounds": "GBP", "rupee": "Rs INR", "yen": "JPY", "yuan": "RMB CNY", "ruble": "rouble",
+}  # fmt: skip
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _STOP_WORDS = frozenset(
     {"and", "or", "not", "is", "are", "plus", "minus", "times", "to", "the", "of", "if", "where", "but", "no", "none",
-     "than", "i", "for"}
+     "than", "i", "for", "less", "over", "below", "above", "negative", "half", "halves", "third", "thirds", "quarter",
+     "quarters", "fourth", "fourths", "fifth", "fifths", "sixth", "sixths", "eighth", "eighths", "tenth", "tenths",
+     "hundredth", "hundredths", "thousandth", "thousandths", "two", "three", "four", "five", "six", "seven", "eight",
+     "nine", "ten", "root", "pi", "mod", "base", "with", "when", "as", "from", "percent"}
 )  # fmt: skip
-_PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent|pct)\s*\}|(?<![a-zA-Z])(?:percent|percentage|pct))$")
-_DEGREES = re.compile(r"\s*\^?\s*\{?\s*\\circ\s*\}?$")
+"""Words after a number that change its meaning, or that join it to something else."""
+_MAX_TAIL = 120
+"""Maximum length of a unit, in characters."""
+_MAX_UNITS = 4
+"""Maximum number of units in a quantity such as 3 hours and 30 minutes."""
+_MAX_THINGS = 4
+"""Maximum number of words in a unit that are not the name of a unit."""
+_PERCENT = re.compile(
+    r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|per ?cent|pct)\s*\}|(?<![a-zA-Z])(?:per ?cent|percentage|pct))$"
+)
+_CURRENCY = re.compile(
+    r"([+-]?)\s*(?:\\(dollar|euro|pounds|yen|rupee)(?![a-zA-Z])|\\text\s*\{\s*(Rs|USD|EUR|GBP|INR)\.?\s*\}|(Rs|USD|EUR)\b\.?)"
+    r"\s*(?=[-+]?[0-9.\\])"
+)
+_DEGREES = re.compile(
+    r"\s*(?:\{ ?\})?\^?\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*([CFK])\s*\}|([CF]))?$"
+    r"|\s*\\text\s*\{\s*\^?\{?\\circ\s*\}?\s*([CF])\s*\}$"
+)
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-_IN_TEXT = re.compile(r"\s*\\text\s*\{\s*([^{}\\]{1,40}?)\s*\}\s*(?:\^\s*\{?([23])\}?)?$")
-_PLAIN = re.compile(r"(?<=[0-9} )])\s*((?:(?:square|cubic|sq\.?|cu) )?[a-zA-Z]+(?:/[a-z]+)?)(?:\^\{?([23])\}?)?$")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_IN_TEXT = re.compile(r"\s*(?:\\frac\s*\{\s*)?\\text(?![a-zA-Z])|\s*\\(?:dollar|euro|pounds|yen|rupee)(?![a-zA-Z])")
+_WORD = r"[a-zA-Z]+\.?(?: ?\^ ?\{? ?-?[0-9] ?\}?)?"
+_PLAIN = re.compile(rf"(?<=[0-9}} )]) *{_WORD}(?: ?(?:/|\\cdot|\*| ) ?{_WORD}){{0,5}}$")
+_VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
+_QUANTITY = re.compile(
+    r" ?([0-9]{1,20}(?:\.[0-9]{1,20})?) ?(\\text ?\{[^{}]{1,40}\}|[a-zA-Z]{1,20}\.?) ?"
+    r"(?:\\text ?\{ ?and ?\}|and(?![a-zA-Z]))?"
+)
+_AND = re.compile(r" and ?(?=\})")
+_FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_POWER = re.compile(r"\^\s*\{\s*(-?[0-9])\s*\}")
+_SCALE = re.compile(r"(?:degrees?|\^?\\circ) *(C|F|[cC]elsius|[fF]ahrenheit)(?![a-zA-Z])")
+_TOKEN = re.compile(r"\s*(?:\\?([a-zA-Z\u00a2]+)\.?|\^ *(-?[0-9])|([/*()]))")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureUnit:
     """A unit of measurement, or a noun for counted objects such as "apples".
 
-    Example: square centimetres are MeasureUnit(dimension="length", power=2, factor=Fraction(1, 10000)).
+    Example: km/h is MeasureUnit(dimension=(("m", 1), ("s", -1)), factor=Fraction(5, 18)).
     """
 
-    dimension: str
-    """Dimension, for example "length", or "thing" for a word that is not a unit."""
-    power: int
-    """Exponent of the unit, for example 2 for an area."""
+    dimension: tuple[tuple[str, int], ...]
+    """Base units and their exponents, sorted by name. The base unit "thing" is a word that is not a unit."""
     factor: Fraction
-    """Size of the unit, as a multiple of the dimension's base unit raised to `power`."""
+    """Size of the unit, as a multiple of its base units."""
+
+
+def _define_units() -> dict[str, MeasureUnit]:
+    units: dict[str, MeasureUnit] = {}
+    for powers, sizes in _DEFINITIONS.items():
+        pairs = re.findall(r"([a-zA-Z]+)(-?[0-9])?", powers)
+        dimension = tuple(sorted((name, int(power or 1)) for name, power in pairs))
+        units |= {name: MeasureUnit(dimension=dimension, factor=Fraction(size)) for name, size in sizes.items()}
+    return units | {name: units[unit] for unit, names in _SYNONYMS.items() for name in names.split()}
+
+
+_UNITS = _define_units()
+DEGREE, RADIAN, CELSIUS, FAHRENHEIT = (_UNITS[name].dimension for name in ("degree", "rad", "celsius", "fahrenheit"))
+"""Dimensions of angles and temperatures, which `equality` compares in a special way."""
+_THING = MeasureUnit(dimension=(("thing", 1),), factor=Fraction(1))
+_TEMPERATURES = {"C": "celsius", "F": "fahrenheit"}
+_LETTERS = frozenset("mshgLl")
+"""Units of one letter that count outside \\text{...}. Other letters are variables there."""
 
 
 def split_percent(latex: str) -> tuple[str, bool]:
@@ -62,40 +121,122 @@ def split_percent(latex: str) -> tuple[str, bool]:
     return (latex[: match.start()], True) if match and match.start() else (latex, False)
 
 
-def split_unit(latex: str) -> tuple[str, MeasureUnit | None]:
-    r"""Return the expression before a unit, and the unit, or None if there is none.
+def split_unit(latex: str) -> tuple[str, MeasureUnit | None, int]:
+    r"""Return an expression without its unit, the unit or None, and the factor of words such as "million".
 
     Any words within \text{...} count as a unit, except words such as "or" that join answers. Outside \text{...} only
-    known units count, and units of one letter count only after a space.
+    known units count, and units of one letter count only after a number and a space. A currency may come first.
     """
-    match = _DEGREES.search(latex)
-    if match and match.start() and not _FUNCTION.search(latex):
-        return latex[: match.start()], MeasureUnit(dimension="angle", power=1, factor=Fraction(1))
+    currency = _CURRENCY.match(latex)
+    if currency:
+        number, unit, scale = _split_suffix(currency.group(1) + latex[currency.end() :])
+        money = _UNITS[next(name for name in currency.groups()[1:] if name)]
+        if unit is None or unit.dimension == money.dimension:
+            return number, money, scale
+        return number, _multiply([(unit, 1), (money, 1)]), scale
+    return _split_suffix(latex)
+
+
+def _split_suffix(latex: str) -> tuple[str, MeasureUnit | None, int]:
+    degrees = _DEGREES.search(latex)
+    if degrees and degrees.start() and not _FUNCTION.search(latex):
+        letter = next((letter for letter in degrees.groups() if letter), "degree")
+        return latex[: degrees.start()], _UNITS[_TEMPERATURES.get(letter, letter)], 1
     match = _IN_TEXT.search(latex)
-    if match and match.start():
-        words = match.group(1).split()
-        unit = _find_unit(match.group(1), match.group(2))
-        if unit is None and 0 < len(words) <= 3 and all(word.isalpha() and word.isascii() for word in words):
-            is_joint = not _STOP_WORDS.isdisjoint(word.lower() for word in words)
-            unit = None if is_joint else MeasureUnit(dimension="thing", power=1, factor=Fraction(1))
-        return (latex[: match.start()], unit) if unit else (latex, None)
-    match = _PLAIN.search(latex)
-    if match and match.start():
-        unit = _find_unit(match.group(1), match.group(2))
-        is_letter = len(match.group(1)) == 1 and latex[match.start() : match.start() + 1] != " "
-        if unit is not None and not is_letter:
-            return latex[: match.start()], unit
-    return latex, None
+    is_text = match is not None
+    match = match or _PLAIN.search(latex, max(0, len(latex) - _MAX_TAIL))
+    if match is None or not match.start() or len(latex) - match.start() > _MAX_TAIL:
+        return latex, None, 1
+    number, tail = latex[: match.start()], latex[match.start() :]
+    if not is_text and re.match(r" ?[a-zA-Z](?![a-zA-Z])", tail) and (tail[0] != " " or _VARIABLE.search(number)):
+        return latex, None, 1
+    factors = _read_factors(tail, is_text=is_text)
+    if factors is None:
+        return latex, None, 1
+    scale = math.prod(_SCALES[word] for word in factors if isinstance(word, str))
+    units = [factor for factor in factors if not isinstance(factor, str)]
+    return number, _multiply(units) if units else None, scale
 
 
-def _find_unit(words: str, power: str | None) -> MeasureUnit | None:
-    first, _, rest = words.strip().partition(" ")
-    exponent = int(power) if power else 1
-    if first in _POWERS and rest:
-        exponent, words = _POWERS[first], rest
-    name = words.strip().removesuffix(".")
-    for spelling in (name, name.lower(), name.removesuffix("s"), name.lower().removesuffix("s")):
-        known = _FACTORS.get(_SYNONYMS.get(spelling, spelling))
-        if known is not None:
-            return MeasureUnit(dimension=known[0], power=exponent, factor=known[1] ** exponent)
-    return None
+def read_quantity(text: str) -> tuple[Fraction, MeasureUnit] | None:
+    """Return a quantity in two units or more, as 3 hours and 30 minutes, in its first unit.
+
+    The result is None for anything else. The units have one dimension, and each is smaller than the one before.
+    """
+    parts: list[tuple[Fraction, MeasureUnit]] = []
+    position = 0
+    while position < len(text):
+        match = _QUANTITY.match(text, position)
+        if match is None or len(parts) == _MAX_UNITS:
+            return None
+        position = match.end()
+        factors = _read_factors(_AND.sub("", match.group(2)), is_text="\\text" in match.group(2))
+        unit = _multiply([factor for factor in factors if not isinstance(factor, str)]) if factors else None
+        if unit is None or (parts and (unit.dimension != parts[0][1].dimension or unit.factor >= parts[-1][1].factor)):
+            return None
+        parts.append((Fraction(match.group(1)), unit))
+    if len(parts) < 2 or _THING.dimension == parts[0][1].dimension:
+        return None
+    return sum(number * unit.factor for number, unit in parts) / parts[0][1].factor, parts[0][1]
+
+
+def _read_factors(tail: str, *, is_text: bool) -> "list[tuple[MeasureUnit, int] | str] | None":
+    """Return the units in a text with their exponents, and its words for numbers, or None if it has anything else."""
+    text = _POWER.sub(r"^\1", _TEXT.sub(r" \1 ", _POWER.sub(r"^\1", tail)))
+    text = _SCALE.sub(lambda match: f" {_TEMPERATURES[match.group(1)[0].upper()]} ", text)
+    text = _FRACTION.sub(r"(\1)/(\2)", text).replace(r"\cdot", "*").replace(r"\times", "*").strip()
+    factors: list[tuple[MeasureUnit, int] | str] = []
+    sign = outer = prefix = 1
+    position = things = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            return None
+        position = match.end()
+        word, power, mark = match.groups()
+        if mark or word == "per":
+            outer = sign if mark == "(" else 1 if mark == ")" else outer
+            sign = -1 if mark == "/" or word == "per" else 1
+        elif power or word in ("squared", "cubed"):
+            if not factors or isinstance(factors[-1], str):
+                return None
+            unit, exponent = factors[-1]
+            factors[-1] = unit, exponent * (int(power) if power else _POWERS[word])
+        elif word in _POWERS:
+            prefix = _POWERS[word]
+        elif word in _SCALES and not factors:
+            factors.append(word)
+        else:
+            found = find_unit(word, is_text=is_text)
+            if found is None:
+                return None
+            things += found is _THING
+            factors.append((found, sign * outer * prefix))
+            sign = prefix = 1
+    return factors if factors and things <= _MAX_THINGS else None
+
+
+def find_unit(word: str, *, is_text: bool = True) -> MeasureUnit | None:
+    """Return the unit that a word names. Within \\text{...}, any longer word may name what is counted."""
+    if not is_text and len(word) == 1 and word not in _LETTERS:
+        return None
+    names = (word, word.removesuffix("s")) if len(word) > 1 else (word,)
+    for name in (*names, *(each.lower() for each in names if len(each) > 1)):
+        if name in _UNITS:
+            return _UNITS[name]
+    return _THING if is_text and len(word) > 2 and word.casefold() not in _STOP_WORDS else None
+
+
+def _multiply(factors: list[tuple[MeasureUnit, int]]) -> MeasureUnit:
+    """Return the product of powers of units. Words that describe a unit ("km away") do not count."""
+    if any(exponent > 0 and unit is not _THING for unit, exponent in factors):
+        factors = [(unit, exponent) for unit, exponent in factors if unit is not _THING or exponent < 0]
+    elif any(exponent > 0 for _, exponent in factors):
+        factors = [(_THING, 1), *((unit, exponent) for unit, exponent in factors if exponent < 0)]
+    powers: Counter[str] = Counter()
+    for unit, exponent in factors:
+        powers.update({name: size * exponent for name, size in unit.dimension})
+    return MeasureUnit(
+        dimension=tuple(sorted((name, size) for name, size in powers.items() if size)),
+        factor=math.prod((unit.factor**exponent for unit, exponent in factors), start=Fraction(1)),
+    )

@@ -18,7 +18,7 @@ class Scalar:
     """
 
     latex: str
-    """Expression in LaTeX, without percent sign and unit."""
+    """Expression in LaTeX, without percent sign and unit. "5 million" is 5*1000000."""
     exact: Fraction | None
     """Exact value of a plain number. None for any other expression."""
     places: int | None
@@ -51,16 +51,26 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """A name and its value. Example: x = 5."""
+    """A name and its value, as x = 5, or constants that are equal, as 2^10 = 1024."""
 
     name: str
-    """Name without spaces and braces."""
+    """Name without spaces and braces. Empty if the first side is a constant."""
     value: "Value"
     """Value of the name."""
     latex: tuple[str, str]
     """Name and value in LaTeX, as the answer writes them. In a chain of equations the value is the last side."""
     steps: tuple[str, ...] = ()
     """Sides between name and value: x = 2 + 3 = 5 has the step 2 + 3. Each step must equal the value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Approximation:
+    r"""A value with its decimal after an approximation sign. Example: 8\pi \approx 25.13."""
+
+    value: "Value | None"
+    """Value before the sign. None if the text begins with the sign."""
+    rounded: "Value"
+    """Value after the last sign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,4 +99,4 @@ class Word:
     """Text in lower case, or the name of a symbol."""
 
 
-Value = Scalar | Group | Combination | Assignment | Chain | Matrix | Word
+Value = Scalar | Group | Combination | Assignment | Approximation | Chain | Matrix | Word

@@ -93,9 +93,9 @@ def test_require_same__package_of_another_version__names_it_and_the_version_to_i
 
 def test_require_same__own_grader_of_another_version__names_the_release_and_no_package() -> None:
     math = EnvironmentSpec(kind="math", options={"dataset": "0x" + "00" * 32})
-    assert load(math).versions["covey.math"] == "1"
-    with pytest.raises(OperatorError, match=r"covey.math is 1 on .* with 2. Install the version of Covey"):
-        require_same(load(math), versions={"covey.math": "2"}, fingerprint=None)
+    assert load(math).versions["covey.math"] == "2"
+    with pytest.raises(OperatorError, match=r"covey.math is 2 on .* with 3. Install the version of Covey"):
+        require_same(load(math), versions={"covey.math": "3"}, fingerprint=None)
 
 
 def test_require_same__another_interpreter__names_it() -> None:

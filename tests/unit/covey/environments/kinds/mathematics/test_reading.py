@@ -6,7 +6,16 @@ import pytest
 
 from covey.environments.kinds.mathematics.latex import normalise
 from covey.environments.kinds.mathematics.reading import read_value, split_top
-from covey.environments.kinds.mathematics.values import Assignment, Chain, Combination, Group, Matrix, Scalar, Word
+from covey.environments.kinds.mathematics.values import (
+    Approximation,
+    Assignment,
+    Chain,
+    Combination,
+    Group,
+    Matrix,
+    Scalar,
+    Word,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -45,9 +54,29 @@ ONE, TWO, THREE = number(1), number(2), number(3)
         ("1 = x", Assignment(name="x", value=ONE, latex=("x", "1"))),
         (
             "(x,y) = (1,2)",
-            Assignment(name="(x,y)", value=Group(brackets="()", items=(ONE, TWO)), latex=("(x,y)", "(1,2)")),
+            Group(
+                brackets="()",
+                items=(
+                    Assignment(name="x", value=ONE, latex=("x", "1")),
+                    Assignment(name="y", value=TWO, latex=("y", "2")),
+                ),
+            ),
         ),
-        (r"x = 1 \approx 2", Assignment(name="x", value=ONE, latex=("x", "1"))),
+        (
+            r"x = 1 \approx 2",
+            Assignment(name="x", value=Approximation(value=ONE, rounded=TWO), latex=("x", "1")),
+        ),
+        (r"1 \approx 2 \approx 3", Approximation(value=ONE, rounded=THREE)),
+        (r"\approx 2", Approximation(value=None, rounded=TWO)),
+        (r"x \approx 2", Assignment(name="x", value=TWO, latex=("x", "2"))),
+        (r"\vec{a} = 1", Assignment(name="a", value=ONE, latex=(r"\vec{a}", "1"))),
+        (r"P(X \le 2) = 1", Assignment(name="P(X<=2)", value=ONE, latex=("P(X <=2)", "1"))),
+        ("1 = 2", Assignment(name="", value=TWO, latex=("1", "2"))),
+        ("= 1", ONE),
+        (
+            r"\begin{cases} x = 1 \\ 2 \end{cases}",
+            Group(brackets="", items=(Assignment(name="x", value=ONE, latex=("x", "1")), TWO)),
+        ),
         ("x = 2 = 1", Assignment(name="x", value=ONE, latex=("x", "1"), steps=("2",))),
         ("1 < x <= 2", Chain(operators=("<", "<="), sides=("1", "x", "2"))),
         (r"\{x | x > 2\}", Chain(operators=(">",), sides=("x", "2"))),
@@ -77,14 +106,6 @@ def test_read_value__plus_minus__is_a_list_of_two():
     value = read(r"1 \pm \sqrt{2}")
     assert isinstance(value, Group)
     assert [item.latex for item in value.items if isinstance(item, Scalar)] == [r"1 + \sqrt{2}", r"1 - \sqrt{2}"]
-
-
-def test_read_value__commas_in_threes__are_one_number_unless_spaced():
-    assert read("1,000") == Scalar(latex="1,000", exact=Fraction(1000), places=0, is_percent=False, unit=None)
-    value = read("1,000, 2,000")
-    assert isinstance(value, Group)
-    assert [item.exact for item in value.items if isinstance(item, Scalar)] == [1000, 2000]
-    assert isinstance(read("100, 200"), Group)
 
 
 @pytest.mark.parametrize(
