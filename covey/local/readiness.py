@@ -16,10 +16,10 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, get_environment
-from covey.local.joining import build_deployment
 from covey.local.keeper import KeptProcess
 from covey.local.logs import contains_since
 from covey.network.coordinator_client import CoordinatorClient
+from covey.network.pool_view import build_deployment
 from covey.protocol.api.public import PoolView
 from covey.runtime.http import listen
 
