@@ -1,4 +1,3 @@
-import os
 import socket
 import time
 from dataclasses import replace
@@ -174,25 +173,6 @@ def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
             client.request("evm_mine")
         finally:
             anvil.stop()
-
-
-def test_find_anvil__from_another_folder__is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "node_modules").is_dir():
-        pytest.skip("this checkout has no node_modules")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "")
-    assert find_anvil().resolve().is_relative_to(root.joinpath("node_modules").resolve())
-
-
-def test_find_anvil__configured_but_missing__stops_with_advice(tmp_path: Path):
-    with pytest.raises(OperatorError) as caught:
-        find_anvil(configured=tmp_path / "anvil")
-    assert "COVEY_ANVIL" in caught.value.fix
-    program = tmp_path / "anvil"
-    program.write_text("#!/bin/sh\n")
-    os.chmod(program, 0o700)
-    assert find_anvil(configured=program) == program
 
 
 def test_derive_key__same_seed_and_name__is_the_same_and_else_another():
