@@ -93,6 +93,7 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     from covey.local.readiness import Readiness
 
     Readiness(folder, keeper.kept).require_free_ports()
+    _require_database(folder)
     keeper.prepare()
     names = [process.name for process in keeper.kept]
     if "chain" in names:
@@ -115,6 +116,26 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
             screen.say(awaited)
         screen.show(keeper.kept)
         waiting.wait(LOOK_SECONDS)
+
+
+def _require_database(folder: Path) -> None:
+    """Raise OperatorError("database_refused") if the server of the coordinator's database refuses its user.
+
+    A server that does not answer is left to the coordinator, which is restarted until it does.
+    """
+    from covey.local.readiness import find_settings
+
+    settings = find_settings(folder)
+    if settings is None or not settings.database_url.startswith("postgresql"):
+        return
+    from coordinator.db import connection
+
+    engine = connection.build(settings.database_url)
+    try:
+        with contextlib.suppress(TransientError):
+            connection.require_admitted(engine)
+    finally:
+        engine.dispose()
 
 
 def _prepare_pool(folder: Path, screen: "Screen") -> None:
