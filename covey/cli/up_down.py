@@ -91,9 +91,11 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Run the processes until an interrupt."""
     from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
     from covey.local.readiness import Readiness
+    from covey.local.terms import require_trainable_pool
 
     Readiness(folder, keeper.kept).require_free_ports()
     _require_database(folder)
+    require_trainable_pool(folder)
     keeper.prepare()
     names = [process.name for process in keeper.kept]
     if "chain" in names:
