@@ -39,6 +39,14 @@ def up(
             help="Run in the background: return once all processes are ready. `covey down` stops them.",
         ),
     ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1024,
+            max=65532,
+            help="First of four consecutive ports to move a pool on a devnet to, in all files of its folder.",
+        ),
+    ] = None,
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
@@ -50,9 +58,14 @@ def up(
     from rich.console import Console
 
     from covey.local.folder import read_processes
+    from covey.local.keeper import locked
+    from covey.local.ports import move_ports
 
+    read_processes(folder)
+    if port is not None:
+        with locked(folder):
+            move_ports(folder, port)
     if detach:
-        read_processes(folder)
         _detach(folder)
     else:
         keep_up(folder, Console())

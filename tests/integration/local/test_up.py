@@ -123,7 +123,7 @@ def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_p
     assert code == 1
     last = printed.splitlines()[-1]
     assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
-    assert "Stop the service that listens there, or change the port in" in last
+    assert f"or move the pool to free ports with covey up {pool} --port " in last
 
 
 def test_up__detached_and_it_ends_with_a_traceback__is_an_error_with_its_last_line(folder: Path):
