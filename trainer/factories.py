@@ -26,7 +26,6 @@ from trainer.data.regrading import Regrader
 from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.monitoring.evaluation import Evaluator
-from trainer.requirements import require_long_rows
 
 OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
 """Names of the settings that each process reads for itself. For all other settings rank 0's values apply."""
@@ -46,7 +45,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     Raises OperatorError("short_rows") if a sample of the pool could be longer than a row.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
-    require_long_rows(config, params)
+    config.require_long_rows(params.model.longest)
     describe_hardware(config.device)
     prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")

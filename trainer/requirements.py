@@ -27,7 +27,7 @@ def require_trainable(
     Raises OperatorError("short_rows"), OperatorError("no_held_out"), OperatorError("missing_extra"), or the errors of
     `describe_hardware`, `GradingPool`, `load_config`, `load_tokenizer` and `require_policy_format`.
     """
-    require_long_rows(config, params)
+    config.require_long_rows(params.model.longest)
     describe_hardware(config.device)
     _require_extras(config)
     if config.evaluation_every and not environment.held_out(config.evaluation_prompts):
@@ -42,16 +42,6 @@ def require_trainable(
         GradingPool(spec, environment, params.grading, config, patience=CHECKING_PATIENCE).close()
     if source is not None:
         _require_model(source, params)
-
-
-def require_long_rows(config: TrainerConfig, params: PoolParams) -> None:
-    """Raise OperatorError("short_rows") if a sample of the pool could be longer than a row of the trainer."""
-    if config.seq_len < params.model.longest:
-        raise OperatorError(
-            "short_rows",
-            f"seq_len is {config.seq_len}, but a prompt with its completion can have {params.model.longest} tokens",
-            fix=f"Set seq_len to {params.model.longest} or more",
-        )
 
 
 def _require_extras(config: TrainerConfig) -> None:

@@ -78,7 +78,7 @@ def import_data_set(source: str, folder: Path, named: str | None) -> None:
         if error.code != "unknown_task_type":
             raise
         raise OperatorError(
-            error.code,
+            "unknown_task_type",
             error.message.removesuffix(f". {error.fix}"),
             fix="Set the type of rows that have none with --environment, or import the rows with covey tasks import, "
             "which also renames types, and use its folder",

@@ -47,14 +47,10 @@ def is_free(port: int) -> bool:
 
 
 def advise(folder: Path, port: int) -> str:
-    """Return what to do if another service listens on a port of the folder."""
+    """Return how to change a port of the folder on which another service listens, as the end of a sentence."""
     if (folder / SETTINGS).exists() and has_own_chain(folder):
-        return (
-            "Stop the service that listens there, or move the pool to free ports with covey up "
-            f"{folder} --port {find_free_block()}"
-        )
-    places = ", ".join(find_places(folder, port))
-    return f"Stop the service that listens there, or change the port in {folder}: {places}"
+        return f"move the pool to free ports with covey up {folder} --port {find_free_block()}"
+    return f"change the port in {folder}: {', '.join(find_places(folder, port))}"
 
 
 def find_places(folder: Path, port: int) -> list[str]:

@@ -72,7 +72,7 @@ class Readiness:
             listen(host, int(port)).close()
         except OperatorError as error:
             message = error.message.removesuffix(f". {error.fix}")
-            raise OperatorError("address_in_use", message, fix=advise(self._folder, int(port))) from error
+            raise self._refuse("address_in_use", message, int(port)) from error
 
     def is_reached(self) -> bool:
         """Return whether all processes are ready. It checks at most every ASK_SECONDS and returns False in between.
@@ -105,19 +105,23 @@ class Readiness:
         except TransientError:
             return False
         except ProtocolError as error:
-            raise OperatorError(
+            raise self._refuse(
                 "other_coordinator",
                 f"a service that is not the folder's coordinator listens on port {settings.port}: {error.message}",
-                fix=advise(self._folder, settings.port),
+                settings.port,
             ) from error
         if (view.pool, view.operator, named) != (settings.pool, load_key(settings.key_file).address, deployment):
             other = f"pool {view.pool} of {view.operator}, chain {view.chain_id}"
-            raise OperatorError(
+            raise self._refuse(
                 "other_coordinator",
                 f"a different coordinator, for {other}, listens on port {settings.port}",
-                fix=advise(self._folder, settings.port),
+                settings.port,
             )
         return True
+
+    def _refuse(self, code: str, message: str, port: int) -> OperatorError:
+        remedy = advise(self._folder, port)
+        return OperatorError(code, message, fix=f"Stop the service that listens there, or {remedy}")
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PretrainedConfig
-
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
-from covey.model.policy_files import load_config, load_tokenizer
+from covey.model.policy_files import load_tokenizer, read_context
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.model.text import Tokenizer
 from covey.protocol.params import MAX_DECODED_BYTES, PoolParams
@@ -67,8 +65,7 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     Raises OperatorError("model_unavailable") or OperatorError("unsupported_model"), and
     OperatorError("prompts_too_long") if most prompts do not fit into the model's context.
     """
-    config, tokenizer = load_config(source), load_tokenizer(source)
-    context = _find_context(config)
+    context, tokenizer = read_context(source), load_tokenizer(source)
     held_out = environment.held_out(HELD_OUT)
     prompts = [*(environment.prompt(draw) for draw in range(SAMPLES)), *held_out]
     lengths = sorted(
@@ -90,12 +87,6 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
             **_choose_evaluation(len(held_out)),
         },
     )
-
-
-def _find_context(config: PretrainedConfig) -> int | None:
-    """Return the maximum sequence length of a model in tokens. None if its config does not limit it."""
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return context if isinstance(context, int) and context > 1 else None
 
 
 def _measure_template(tokenizer: Tokenizer) -> int:

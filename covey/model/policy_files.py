@@ -123,6 +123,15 @@ def load_config(name_or_folder: str | Path) -> PretrainedConfig:
     return cast(PretrainedConfig, config)
 
 
+def read_context(name_or_folder: str | Path) -> int | None:
+    """Return the maximum sequence length of a model in tokens. None if its config does not limit it.
+
+    Raises the errors of `load_config`.
+    """
+    context = getattr(load_config(name_or_folder).get_text_config(), "max_position_embeddings", None)
+    return context if isinstance(context, int) and context > 1 else None
+
+
 def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     """Load a causal language model in evaluation mode. It computes in `dtype`, whatever the dtype in its file.
 

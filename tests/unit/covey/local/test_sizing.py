@@ -1,7 +1,5 @@
 """Sizes of a new pool for the tiny model, whose context is 256 tokens, and for models with other contexts."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from covey.environments.base import Prompt
@@ -35,8 +33,7 @@ class FakeEnvironment:
 def choose(environment: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, *, context: int | None = None) -> Sizes:
     """Choose sizes for the tiny model, whose config has another context if one is given."""
     if context is not None:
-        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=context))
-        monkeypatch.setattr(sizing, "load_config", lambda _: config)
+        monkeypatch.setattr(sizing, "read_context", lambda _: context)
     return choose_sizes(tiny_folder(), environment, BASE)
 
 
