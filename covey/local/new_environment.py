@@ -72,17 +72,7 @@ def import_data_set(source: str, folder: Path, named: str | None) -> None:
         shutil.copytree(source, folder)
         return
     kind = None if named in (None, mixture.KIND) else named
-    try:
-        import_rows(read_sources([source]), folder, Reading(task_type=kind))
-    except OperatorError as error:
-        if error.code != "unknown_task_type":
-            raise
-        raise OperatorError(
-            "unknown_task_type",
-            error.message.removesuffix(f". {error.fix}"),
-            fix="Set the type of rows that have none with --environment, or import the rows with covey tasks import, "
-            "which also renames types, and use its folder",
-        ) from error
+    import_rows(read_sources([source]), folder, Reading(task_type=kind))
 
 
 def _choose_by_rows(named: str | None, data_set: DataSet) -> EnvironmentSpec:
