@@ -2,12 +2,16 @@
 
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from covey.chain.finality import Finality
 from covey.protocol.ids import is_address
 from covey.runtime.settings import Settings
+
+DATABASES = ("sqlite", "postgresql", "postgresql+psycopg")
+"""Schemes of `database_url`."""
 
 
 class CoordinatorConfig(Settings):
@@ -71,6 +75,15 @@ class CoordinatorConfig(Settings):
     canaries: dict[str, Literal["accept", "reject"]] = Field(default_factory=dict)
     """Addresses of the operator's own nodes, each with the verdict that their known-bad or known-good work should
     get. That work is void and unpaid; it measures validators."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _require_database(cls, url: str) -> str:
+        if url and urlsplit(url).scheme not in DATABASES:
+            kind = urlsplit(url).scheme or "the text"
+            raise ValueError(f"{kind} is not a supported database; use postgresql+psycopg://USER@HOST/NAME")
+        _ = urlsplit(url).port  # raises ValueError if it is not a port
+        return url
 
     @field_validator("canaries")
     @classmethod

@@ -56,8 +56,8 @@ class ObjectStore:
 
         Raises OperatorError("bad_store") if the store cannot be opened.
         """
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             if parts.scheme == "file":
                 return cls(LocalStore(parts.path, mkdir=True), signer)
             return cls(from_url(url), signer)

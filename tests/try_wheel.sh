@@ -7,6 +7,7 @@ mkdir -p dist && rm -f dist/covey-*.whl
 "$python" -m build --wheel --no-isolation --outdir dist . >/dev/null
 wheel=$(pwd)/$(ls dist/covey-*.whl)
 constraints=$(pwd)/constraints.txt
+anvil=$(ls "$(pwd)"/node_modules/@foundry-rs/anvil-*/bin/anvil)
 python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -21,6 +22,10 @@ else
 fi
 "$python" -m covey --help >/dev/null
 "$python" -m covey init pool trial >/dev/null
+[ "$("$python" -m covey --version)" = "covey $("$python" -c 'import covey; print(covey.__version__)')" ]
+if [ "${2:-}" = clean ]; then
+  COVEY_ANVIL=$anvil "$python" -m covey demo --steps 3 --cheats 1
+fi
 "$python" - <<'PY'
 import covey, coordinator.api.application, trainer.loop, validator.loop, worker.loop  # every role imports what it needs
 from covey.chain.abi_codec import CONTRACT_NAMES, load_artifact

@@ -30,6 +30,7 @@ from covey.shardcast.delta.warm_up import compile_in_background
 from covey.tasks.catalog import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.context import Context, TrainingProgress
+from trainer.requirements import require_trainable
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks
@@ -216,6 +217,8 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         outbox = open_outbox(config)
         try:
             environment = await asyncio.to_thread(network.load_environment)
+            source = config.initial_policy
+            await asyncio.to_thread(require_trainable, config, network.params, environment, source=source)
             grade = stack.enter_context(
                 GradingPool(
                     network.environment, environment, network.params.grading, config, patience=CHECKING_PATIENCE

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from covey.chain.finality import Finality
+from covey.errors import OperatorError
 from covey.runtime.settings import RoleSettings
 
 
@@ -205,3 +206,12 @@ class TrainerConfig(RoleSettings):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError("betas contains a value outside [0, 1)")
         return self
+
+    def require_long_rows(self, longest: int) -> None:
+        """Raise OperatorError("short_rows") if a sample of `longest` tokens does not fit into a row."""
+        if self.seq_len < longest:
+            raise OperatorError(
+                "short_rows",
+                f"seq_len is {self.seq_len}, but a prompt with its completion can have {longest} tokens",
+                fix=f"Set seq_len to {longest} or more",
+            )

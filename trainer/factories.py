@@ -9,12 +9,12 @@ from transformers import PreTrainedModel
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.engines.installation import describe_hardware
 from covey.environments.base import Grader
-from covey.errors import OperatorError
 from covey.model.policy_files import load_end_tokens, load_model, load_tokenizer
 from covey.model.prompts import PromptFormat
 from covey.model.tiny import tiny_folder
 from covey.network.entry import Network
 from covey.protocol.params import PoolParams
+from covey.runtime.log import get_logger
 from covey.runtime.settings import RoleSettings
 from trainer.algorithm.forward import PackingConfig, recompute_activations
 from trainer.algorithm.grpo import Objective
@@ -45,12 +45,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     Raises OperatorError("short_rows") if a sample of the pool could be longer than a row.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
-    if config.seq_len < params.model.longest:
-        raise OperatorError(
-            "short_rows",
-            f"seq_len is {config.seq_len}, but a prompt with its completion can have {params.model.longest} tokens",
-            fix=f"Set seq_len to {params.model.longest} or more",
-        )
+    config.require_long_rows(params.model.longest)
     describe_hardware(config.device)
     prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
@@ -139,16 +134,21 @@ def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, 
 
 
 def build_evaluator(config: TrainerConfig, network: Network, *, grade: Grader) -> Evaluator:
-    """Build the evaluation with its own engine."""
-    rules = network.params.model
+    """Build the evaluation with its own engine. If there are fewer held-out prompts than are set, it uses all."""
+    rules, environment = network.params.model, network.load_environment()
+    prompts = config.evaluation_prompts
+    if config.evaluation_every:
+        prompts = len(environment.held_out(prompts))
+        if prompts < config.evaluation_prompts:
+            get_logger().warning("fewer held-out prompts than set", found=prompts, set=config.evaluation_prompts)
     engine = HuggingFaceEngine(
         dtype=rules.compute_dtype, max_batch=config.evaluation_batch, base=get_source(config), device=config.device
     )
     return Evaluator(
         engine=engine,
-        environment=network.load_environment(),
+        environment=environment,
         grade=grade,
-        prompts=config.evaluation_prompts,
+        prompts=prompts,
         samples=config.evaluation_samples,
         seed=config.seed,
         max_tokens=rules.max_completion_tokens,

@@ -53,6 +53,7 @@ def get_pool(ctx: Ctx) -> PoolView:
         contracts=deployment.get_contracts(),
         token=deployment.token,
         start_block=deployment.start_block,
+        start_hash=deployment.start_hash,
         relays=ctx.config.relays,
     )
 

@@ -1,5 +1,6 @@
 """The connection to the database: SQLite or PostgreSQL, its lock for the one writer, its migrations, its outages."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from coordinator.db.change_counter import CHANNEL
 from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
-from covey.errors import TransientError
+from covey.errors import OperatorError, TransientError
 
 WAIT_S = 15
 """Maximum time in seconds that a statement waits for a lock, and a thread for a connection."""
+_REFUSALS = re.compile(
+    r'(role|database) ".*" does not exist|password authentication failed.*|no password supplied|no pg_hba\.conf entry.*'
+)
+"""What PostgreSQL says if a connection is refused until someone changes the server or `database_url`."""
 _OPTIONS = f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
 
 _NETWORK = {
@@ -30,9 +35,17 @@ _NETWORK = {
 
 def build(url: str) -> Engine:
     """The engine of a database.  Its connections take SQLite's write lock at BEGIN if the engine's option `covey_begin`
-    is "IMMEDIATE"."""
+    is "IMMEDIATE".
+
+    Raises OperatorError("no_psycopg") if the URL is of PostgreSQL, whose driver is not installed.
+    """
     if not url.startswith("sqlite"):
-        return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_S)
+        try:
+            return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_S)
+        except ModuleNotFoundError as error:
+            raise OperatorError(
+                "no_psycopg", "the Python package psycopg is not installed", fix="Run pip install 'covey[postgres]'"
+            ) from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     _prepare_sqlite(engine)
     return engine
@@ -41,13 +54,33 @@ def build(url: str) -> Engine:
 def migrate(engine: Engine) -> None:
     """Bring the tables up to date, alone: the processes of a coordinator start at once.
 
-    Raise TransientError when the database does not answer.
+    Raises TransientError if the database does not answer, and the errors of `require_admitted`.
     """
+    require_admitted(engine)
     config = alembic.config.Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["engine"] = engine
     with translate_outage():
         alembic.command.upgrade(config, "head")
+
+
+def require_admitted(engine: Engine) -> None:
+    """Connect once. A server that refuses the user or does not have the database will not do so later either.
+
+    Raises OperatorError("database_refused") then, and TransientError("database_unavailable") if it does not answer.
+    """
+    try:
+        with translate_outage():
+            engine.connect().close()
+    except TransientError as error:
+        refusal = _REFUSALS.search(error.message)
+        if refusal is None:
+            raise
+        raise OperatorError(
+            "database_refused",
+            f"the database server refuses the connection: {refusal[0]}",
+            fix="Create the role and the database, or correct database_url",
+        ) from error
 
 
 def lock_writers_out(connection: Connection) -> None:
@@ -73,7 +106,7 @@ def translate_outage() -> Iterator[None]:
 
 def _add_options(url: str) -> URL:
     """Return the URL with timeouts of PostgreSQL, before the options that it has."""
-    parsed = make_url(url)
+    parsed = make_url(url).set(drivername="postgresql+psycopg")
     parsed = parsed.update_query_dict({name: text for name, text in _NETWORK.items() if name not in parsed.query})
     given = parsed.query.get("options", "")
     return parsed.update_query_dict({"options": f"{_OPTIONS} {given if isinstance(given, str) else ' '.join(given)}"})

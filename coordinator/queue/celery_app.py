@@ -2,6 +2,7 @@
 nothing, because every job looks at the rows again and beat kicks whatever may be overdue.
 """
 
+import importlib
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
 from kombu.exceptions import ChannelError, OperationalError
+from kombu.transport import resolve_transport
 
 from coordinator.queue import folder_broker
 from covey.errors import OperatorError, TransientError
@@ -35,8 +37,13 @@ BEAT_SECONDS = {
 
 
 def build_celery(broker_url: str, home: Path) -> Celery:
-    """The Celery application; an empty URL means a folder in `home`, polled every 20 ms."""
+    """The Celery application; an empty URL means a folder in `home`, polled every 20 ms.
+
+    Raises OperatorError("bad_broker_url").
+    """
     folder_broker.register()
+    if broker_url:
+        _require_transport(broker_url)
     app = Celery("covey", broker=broker_url or f"{folder_broker.SCHEME}://", set_as_current=False)
     app.conf.update(
         accept_content=["json"],
@@ -70,6 +77,21 @@ def build_celery(broker_url: str, home: Path) -> Celery:
             "polling_interval": 0.02,
         }
     return app
+
+
+def _require_transport(broker_url: str) -> None:
+    """Raise OperatorError("bad_broker_url") unless kombu has a transport for the URL, with its library."""
+    scheme = broker_url.partition(":")[0]
+    try:
+        resolve_transport(scheme)
+        if scheme.startswith("redis"):
+            importlib.import_module("redis")
+    except (KeyError, ImportError) as error:
+        raise OperatorError(
+            "bad_broker_url",
+            f"the setting broker_url begins with {scheme}:, for which there is no transport: {error.args[0]}",
+            fix="Use redis://HOST:6379/0 after pip install 'covey[redis]', or amqp://USER@HOST//",
+        ) from error
 
 
 class Kicker:

@@ -12,8 +12,8 @@ from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
-from covey.chain.json_rpc import ChainClient
-from covey.chain.node_answers import MinedTransaction
+from covey.chain.json_rpc import BlockTag, ChainClient
+from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import Wallet
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address
@@ -26,19 +26,29 @@ nodes limit requests."""
 
 
 def deploy(
-    rpc_url: str, deployer: Wallet, *, token: Address | None = None, say: Callable[[str], None] = lambda _: None
+    rpc_url: str,
+    deployer: Wallet,
+    *,
+    token: Address | None = None,
+    start: BlockTag = "finalized",
+    say: Callable[[str], None] = lambda _: None,
 ) -> Deployment:
     """Deploy all contracts. The deployer needs ether, and becomes the admin, who can only pause new work.
 
-    `token` is the ERC-20 token of the deployment's pools. None deploys a test token. `say` is called with the chain and
-    the first block, and with each address as soon as it is known. If the result is lost, its output is enough to use
-    the deployment.
+    `token` is the ERC-20 token of the deployment's pools. None deploys a test token.
+
+    `start` is the tag of the deployment's first block, whose hash identifies the chain. A final block is never
+    reorganised. On a chain without final blocks, the newest block is the first, and its hash is not recorded.
+
+    `say` is called with the chain and the first block, and with each address as soon as it is known. If the result is
+    lost, its output is enough to use the deployment.
 
     Raises TransientError if the node does not respond or does not mine. Raises ProtocolError("reverted") with
     WrongDeployment if the deployer sends a different transaction meanwhile.
     """
     client = ChainClient(rpc_url)
-    chain_id, start_block = client.chain_id(), client.block_number()
+    chain_id, known = client.chain_id(), _find_start(client, start)
+    start_block = client.block_number() if known is None else known.number
     say(f"deploying to chain {chain_id} from block {start_block}")
 
     def create(name: str, *args: object) -> Address:
@@ -61,6 +71,7 @@ def deploy(
         chain_id=chain_id,
         rpc_url=rpc_url,
         start_block=start_block,
+        start_hash=None if known is None else known.hash,
         pool_registry=pools,
         node_registry=nodes,
         policy_registry=policies,
@@ -69,6 +80,16 @@ def deploy(
         slashing_court=court,
         token=chosen,
     )
+
+
+def _find_start(client: ChainClient, tag: BlockTag) -> Block | None:
+    """Return the block of a tag. None if the chain does not have final blocks."""
+    try:
+        return client.find_block(tag)
+    except TransientError as error:
+        if error.code != "chain_refused":
+            raise
+        return None
 
 
 def predict_address(creator: Address, nonce: int) -> Address:

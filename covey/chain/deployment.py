@@ -12,7 +12,7 @@ from typing import Self
 from eth_utils.address import is_checksum_address
 
 from covey.errors import OperatorError
-from covey.protocol.ids import Address
+from covey.protocol.ids import Address, Hash, is_hash
 from covey.runtime.files import write_atomically
 from covey.runtime.urls import has_only_host, is_plain_url
 
@@ -36,6 +36,11 @@ class Deployment:
     """URL of a JSON-RPC node of the chain. None means that each party uses its own node."""
     start_block: int
     """First block that can contain events of the contracts."""
+    start_hash: Hash | None = None
+    """Hash of block `start_block`, which distinguishes this chain from others with the same chain id.
+
+    None if an older version wrote the file, or if the node had no final block. Then only chain ids are compared.
+    """
     pool_registry: Address
     node_registry: Address
     policy_registry: Address
@@ -104,4 +109,6 @@ def _is_value(name: str, value: object) -> bool:
         return type(value) is int and value >= 0  # isinstance would accept True.
     if name == "rpc_url":
         return value is None or (isinstance(value, str) and is_plain_url(value))
+    if name == "start_hash":
+        return value is None or (isinstance(value, str) and is_hash(value))
     return is_checksum_address(value)

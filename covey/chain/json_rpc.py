@@ -254,7 +254,7 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
 
 
 def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """Open a client of the node at `rpc_url`, or of the deployment's node, and check its chain id.
+    """Open a client of the node at `rpc_url`, or of the deployment's node, and check its chain.
 
     Raises OperatorError("no_rpc") or OperatorError("wrong_chain"). Raises TransientError if the node does not respond.
     """
@@ -267,7 +267,35 @@ def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClien
             f"on chain {deployment.chain_id}",
             fix="Set --rpc, COVEY_RPC_URL or the setting rpc_url to a node of the contracts' chain",
         )
+    require_start(client, deployment)
     return client
+
+
+def require_start(client: ChainClient, deployment: Deployment) -> None:
+    """Check that the node's block `start_block` has the deployment's `start_hash`.
+
+    All devnets have one chain id and equal contract addresses, and only this hash differs. The check is skipped if the
+    deployment has no hash, or if the node has newer blocks but not this one.
+
+    Raises OperatorError("wrong_chain") if the hash differs. Raises TransientError("no_block") if the node's chain is
+    still shorter.
+    """
+    if deployment.start_hash is None:
+        return
+    number = deployment.start_block
+    block = client.find_block(number)
+    if block is None:
+        if client.block_number() < number:
+            raise TransientError("no_block", f"the chain node does not have block {number} yet")
+        return
+    if block.hash != deployment.start_hash:
+        raise OperatorError(
+            "wrong_chain",
+            f"the node {show_host(client.rpc_url)} has another chain with the id {deployment.chain_id}: "
+            f"its block {number} has the hash {block.hash}, but the contracts' chain has {deployment.start_hash}",
+            fix="Stop the node that listens there and start that of the contracts' chain, or set --rpc, COVEY_RPC_URL "
+            "or the setting rpc_url to it",
+        )
 
 
 def require_version(client: ChainClient, deployment: Deployment) -> None:

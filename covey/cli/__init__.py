@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import covey
 from coordinator.cli import coordinator
 from covey.cli import (
     cheat_command,
@@ -54,9 +55,7 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"covey {version('covey')}")
+        typer.echo(f"covey {covey.__version__}")
         raise typer.Exit
 
 

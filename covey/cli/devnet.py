@@ -84,13 +84,13 @@ def devnet_fund(
     from covey.chain.amounts import SMALLEST, Amount, parse_amount, read_unit
     from covey.chain.contracts import Contracts
     from covey.chain.deployment import Deployment
-    from covey.chain.json_rpc import ChainClient
+    from covey.chain.json_rpc import open_chain
     from covey.console.addresses import read_address
     from covey.devnet.deploy import derive_wallet, fund
 
     receiver = read_address(address)
     deployment = Deployment.load(folder / "deployment.json")
-    unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.choose_node()), deployment).token)
+    unit = SMALLEST if raw else read_unit(Contracts(open_chain(deployment), deployment).token)
     amount = parse_amount(tokens, unit, least=0)
     fund(deployment, derive_wallet(seed, "deployer"), {receiver: amount})
     show({"address": address, "tokens": Amount(amount, unit)}, as_json)

@@ -14,7 +14,9 @@ from covey.errors import OperatorError
 from covey.runtime.urls import hide_secrets, is_plain_url, is_public_url, show_host
 
 if TYPE_CHECKING:
+    from covey.environments.base import EnvironmentSpec
     from covey.local.plan import NamedChain, PoolPlan
+    from covey.local.sizing import Sizes
 
 FILE_BYTES = 4096
 """Bytes to reserve for deployment.json. The file is always smaller."""
@@ -132,8 +134,19 @@ def init_pool(
         ),
     ] = None,
     environment: Annotated[
-        str, typer.Option(help="Kind of environment that sets the tasks, for example math.")
-    ] = "reasoning_gym",
+        str | None,
+        typer.Option(
+            help="Environment that sets the tasks: a kind such as math, reasoning_gym:GENERATOR, or mixture for all "
+            "task types of --dataset. By default the demo's, or the only task type of --dataset."
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows of the tasks, as covey tasks import reads them (a file, a folder or OWNER/NAME of a hub), or a "
+            "data set that it has written."
+        ),
+    ] = None,
     validators: Annotated[
         int, typer.Option(min=1, max=32, help="Number of validators to create keys and settings for.")
     ] = 3,
@@ -141,68 +154,76 @@ def init_pool(
         str, typer.Option(help="Device that trainer and validators compute on, for example cuda.")
     ] = "cpu",
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1024,
             max=65532,
-            help="First of four consecutive ports, for the coordinator, the origin, the relay and the chain.",
+            help="First of four consecutive ports, for the coordinator, the origin, the relay and the chain. By "
+            "default 8000, or on a devnet the next free ones.",
         ),
-    ] = 8000,
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a folder with everything that a pool's operator needs, and print the next steps.
 
     The folder contains the keys of operator, trainer, arbiter and validators, a pool.toml with their addresses, and the
-    settings of every role. Nothing is overwritten, and nothing is sent to a chain. On an existing chain, --public-url
-    is required, because contributors must reach the coordinator. The command lists where each public URL must lead.
+    settings of every role. Nothing is overwritten, and nothing is sent to a chain. With --model or --dataset, lengths
+    and sizes are chosen by the model's context and the lengths of the questions, and shown with the reasons.
 
-    Example: `covey init pool mypool --validators 3`
+    On an existing chain, --public-url is required, because contributors must reach the coordinator. The command lists
+    where each public URL must lead.
+
+    Example: `covey init pool mypool --model ./my-model --dataset rows.jsonl --environment math`
     """
-    from covey.engines.installation import describe_hardware
-    from covey.environments.registry import KINDS
-    from covey.local.folder import create_pool_folder
-    from covey.local.plan import PoolPlan
+    from tempfile import TemporaryDirectory
 
-    if environment not in KINDS:
-        raise OperatorError(
-            "bad_environment",
-            f"there is no environment kind called {environment}",
-            fix=f"Use one of {', '.join(KINDS)}",
-        )
-    if model is not None and Path(model).is_dir():
-        if not (Path(model) / "config.json").is_file():
-            raise OperatorError(
-                "model_unavailable",
-                f"the model folder {model} has no config.json",
-                fix="Set --model to a folder with a model, or to its name on the Hugging Face Hub",
-            )
-        model = str(Path(model).resolve())  # absolute, because the trainer runs in the pool's folder
-    elif model is not None and model.startswith((".", "/", "~")):
-        raise OperatorError(
-            "model_unavailable",
-            f"the model folder {model} does not exist",
-            fix="Set --model to a folder with a model, or to its name on the Hugging Face Hub",
-        )
+    from covey.engines.installation import describe_hardware
+    from covey.local.folder import create_pool_folder, require_new
+    from covey.local.new_environment import choose_environment, import_data_set
+    from covey.local.plan import FIRST_PORT, PoolPlan
+    from covey.local.ports import find_free_block
+
+    model = _find_model(model)
     describe_hardware(device)  # refuses a device that torch does not find, which would end trainer and validators
     # As an option, the URL would show a provider's key in the list of processes.
     if chain is None and deployment is not None:
         chain = os.environ.get("COVEY_RPC_URL")
-    plan = PoolPlan(
-        validators=validators,
-        environment=environment,
-        model=model,
-        chain=_read_chain(chain or "devnet", deployment, public_url, relay or []),
-        port=port,
-        device=device,
-    )
-    addresses = create_pool_folder(folder, plan)
+    named_chain = _read_chain(chain or "devnet", deployment, public_url, relay or [])
+    new = require_new(folder)
+    with TemporaryDirectory(prefix=f".{new.name}.", dir=new.parent) as scratch:
+        data_set = None
+        if dataset is not None:
+            data_set = Path(scratch) / "tasks"
+            import_data_set(dataset, data_set, environment)
+        spec = choose_environment(environment, data_set)
+        sizes = None if model is None and spec is None else _choose_sizes(model, spec, data_set)
+        plan = PoolPlan(
+            validators=validators,
+            environment=spec,
+            sizes=sizes,
+            data_set=data_set,
+            model=model,
+            chain=named_chain,
+            port=port or (FIRST_PORT if named_chain else find_free_block()),
+            device=device,
+        )
+        addresses = create_pool_folder(folder, plan)
     places = plan.describe_public_urls() if plan.chain else {}
     steps = _list_next_steps(folder, plan)
+    choices = {} if sizes is None else sizes.list_choices()
     if as_json:
-        show({"folder": str(folder), "addresses": addresses, "reachable": places, "next": steps}, as_json)
+        shown = {name: {"value": choice.value, "reason": choice.reason} for name, choice in choices.items()}
+        values = {"folder": str(folder), "addresses": addresses, "sizes": shown, "reachable": places, "next": steps}
+        show(values, as_json)
         return
     for name, address in addresses.items():
         typer.echo(f"{name:>14}  {address}  {folder}/keys/{name}.key")
+    if choices:
+        typer.echo("\nSizes that suit the model and the questions:")
+    for name, choice in choices.items():
+        typer.echo(f"  {name:>21}  {choice.value:<8}  {choice.reason}")
+    if plan.port != (port or FIRST_PORT):
+        typer.echo(f"\nThe ports are {plan.port} to {plan.port + 3}, because one from {FIRST_PORT} on is in use.")
     typer.echo(f"\nCheck {folder}/pool.toml before you open the pool: it cannot be changed afterwards.")
     if places:
         typer.echo("These URLs must be reachable by everyone, including this machine:")
@@ -211,6 +232,35 @@ def init_pool(
     typer.echo("Then:")
     for step in steps:
         typer.echo(f"  {step}")
+
+
+def _find_model(model: str | None) -> str | None:
+    """Return a model's folder as an absolute path, because the trainer runs in the pool's folder, or its name on a hub.
+
+    Raises OperatorError("model_unavailable") if the folder has no model.
+    """
+    if model is None:
+        return None
+    fix = "Set --model to a folder with a model, or to its name on the Hugging Face Hub"
+    if Path(model).is_dir():
+        if not (Path(model) / "config.json").is_file():
+            raise OperatorError("model_unavailable", f"the model folder {model} has no config.json", fix=fix)
+        return str(Path(model).resolve())
+    if model.startswith((".", "/", "~")):
+        raise OperatorError("model_unavailable", f"the model folder {model} does not exist", fix=fix)
+    return model
+
+
+def _choose_sizes(model: str | None, spec: "EnvironmentSpec | None", data_set: Path | None) -> "Sizes":
+    """Choose the sizes of a new pool. None means the tiny model, and the environment of the shipped pool.toml."""
+    from covey.environments import registry
+    from covey.local.plan import read_shipped_params
+    from covey.local.sizing import choose_sizes
+    from covey.model.tiny import tiny_folder
+    from covey.tasks.catalog import DataSetCatalog
+
+    environment = registry.load(spec or registry.DEMO, DataSetCatalog([] if data_set is None else [data_set]))
+    return choose_sizes(model or tiny_folder(), environment, read_shipped_params())
 
 
 def _read_chain(

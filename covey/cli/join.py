@@ -159,11 +159,12 @@ def _choose_deployment(
     them.
     """
     from covey.chain.deployment import Deployment
-    from covey.local import joining
+    from covey.local.joining import with_node
+    from covey.network.pool_view import build_deployment, require_same_contracts
 
     if deployment is not None:
-        loaded = joining.with_node(Deployment.load(deployment), rpc)
-        joining.require_same_contracts(view, loaded)
+        loaded = with_node(Deployment.load(deployment), rpc)
+        require_same_contracts(view, loaded)
         return loaded
     if rpc is None:
         raise OperatorError(
@@ -171,7 +172,7 @@ def _choose_deployment(
             "it is unknown which contracts to trust with your stake, because neither --deployment nor --rpc is set",
             fix="Add --deployment with the operator's deployment.json, or --rpc with a node of the chain",
         )
-    named = joining.build_deployment(view, rpc)
+    named = build_deployment(view, rpc)
     if is_agreed:
         return named
     for name, value in ({"chain": named.chain_id} | named.get_contracts() | {"token": named.token}).items():

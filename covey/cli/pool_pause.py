@@ -31,7 +31,8 @@ def _set_paused(folder: Path, is_paused: bool, as_json: bool) -> None:
 
     from covey.chain.deployment import Deployment
     from covey.chain.wallet import load_key
-    from covey.local.readiness import SETTINGS, find_settings
+    from covey.local.ports import SETTINGS
+    from covey.local.readiness import find_settings
     from covey.network.coordinator_client import CoordinatorClient
 
     settings = find_settings(folder)

@@ -39,6 +39,14 @@ def up(
             help="Run in the background: return once all processes are ready. `covey down` stops them.",
         ),
     ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1024,
+            max=65532,
+            help="First of four consecutive ports to move a pool on a devnet to, in all files of its folder.",
+        ),
+    ] = None,
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
@@ -50,9 +58,14 @@ def up(
     from rich.console import Console
 
     from covey.local.folder import read_processes
+    from covey.local.keeper import locked
+    from covey.local.ports import move_ports
 
+    read_processes(folder)
+    if port is not None:
+        with locked(folder):
+            move_ports(folder, port)
     if detach:
-        read_processes(folder)
         _detach(folder)
     else:
         keep_up(folder, Console())
@@ -91,8 +104,11 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Run the processes until an interrupt."""
     from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
     from covey.local.readiness import Readiness
+    from covey.local.terms import require_trainable_pool
 
     Readiness(folder, keeper.kept).require_free_ports()
+    _require_database(folder)
+    require_trainable_pool(folder)
     keeper.prepare()
     names = [process.name for process in keeper.kept]
     if "chain" in names:
@@ -115,6 +131,26 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
             screen.say(awaited)
         screen.show(keeper.kept)
         waiting.wait(LOOK_SECONDS)
+
+
+def _require_database(folder: Path) -> None:
+    """Raise OperatorError("database_refused") if the server of the coordinator's database refuses its user.
+
+    A server that does not answer is left to the coordinator, which is restarted until it does.
+    """
+    from covey.local.readiness import find_settings
+
+    settings = find_settings(folder)
+    if settings is None or not settings.database_url.startswith("postgresql"):
+        return
+    from coordinator.db import connection
+
+    engine = connection.build(settings.database_url)
+    try:
+        with contextlib.suppress(TransientError):
+            connection.require_admitted(engine)
+    finally:
+        engine.dispose()
 
 
 def _prepare_pool(folder: Path, screen: "Screen") -> None:

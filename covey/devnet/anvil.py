@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,8 @@ CHAIN_ID = 31337
 START_TIMEOUT_S = 20.0
 STATE_INTERVAL_S = 10
 """Seconds between two writes of the state. This is the maximum history that is lost if the node is killed."""
+ANVIL_VERSION = "1.7.1"
+"""Version that Covey is tested with, the same as in package.json."""
 _PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
 
 
@@ -48,30 +49,38 @@ class Anvil:
             self.process.wait()
 
 
-def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
+def find_anvil() -> Path:
     """Return the path of the Anvil binary.
 
-    It is looked up in this order: `configured` (setting COVEY_ANVIL), a platform package below one of `roots`, the
-    working directory or the folder of Covey's package, and PATH. Raises OperatorError("no_anvil").
+    It is looked up in this order: the environment variable COVEY_ANVIL, `node_modules` of the working directory and of
+    Covey's checkout, and PATH. Raises OperatorError("no_anvil").
     """
-    if configured is not None:
+    configured = os.environ.get("COVEY_ANVIL")
+    if configured:
         if os.access(configured, os.X_OK):
-            return configured
+            return Path(configured)
         raise OperatorError(
             "no_anvil",
             f"the program {configured} in COVEY_ANVIL does not exist or is not executable",
             fix="Correct the environment variable COVEY_ANVIL",
         )
-    for root in (*roots, Path.cwd(), Path(covey.__file__).resolve().parent.parent):
+    program = shutil.which("anvil")
+    # A program that npm has installed globally is a link into the package's folder.
+    of_program = () if program is None else Path(program).resolve().parents
+    for root in (Path.cwd(), Path(covey.__file__).resolve().parent.parent, *of_program):
         for package in _PACKAGES:
-            # The native binary is used, because the npm wrapper would leave it running when the wrapper is stopped.
+            # The native binary is used, because the npm wrapper would leave it running when the wrapper is killed.
             binary = root / "node_modules" / "@foundry-rs" / f"anvil-{package}" / "bin" / "anvil"
             if os.access(binary, os.X_OK):
                 return binary
-    binary_in_path = shutil.which("anvil")
-    if binary_in_path is None:
-        raise OperatorError("no_anvil", "Anvil is not installed", fix="Run make setup")
-    return Path(binary_in_path)
+    if program is None:
+        raise OperatorError(
+            "no_anvil",
+            "the test chain needs Anvil, which is not installed",
+            fix=f"Run npm install -g @foundry-rs/anvil@{ANVIL_VERSION}, or foundryup (https://getfoundry.sh), or in a "
+            "checkout of Covey make setup",
+        )
+    return Path(program)
 
 
 def start_anvil(
@@ -80,7 +89,6 @@ def start_anvil(
     block_time: float | None = 1.0,
     state: Path | None = None,
     log: IO[bytes] | None = None,
-    binary: Path | None = None,
 ) -> Anvil:
     """Start Anvil on 127.0.0.1 and wait until it responds.
 
@@ -92,7 +100,7 @@ def start_anvil(
     """
     chosen = find_free_ports(1)[0] if port == 0 else port
     require_free_port(chosen)
-    command = [str(binary or find_anvil()), "--host", HOST, "--port", str(chosen)]
+    command = [str(find_anvil()), "--host", HOST, "--port", str(chosen)]
     command += ["--chain-id", str(CHAIN_ID), "--accounts", "0", "--quiet"]
     if block_time is not None:
         command += ["--block-time", str(block_time)]

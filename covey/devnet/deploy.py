@@ -6,6 +6,7 @@ Keys are derived from a seed string, so they have no value elsewhere.
 import fcntl
 import gzip
 import json
+import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,7 +18,7 @@ from eth_utils.crypto import keccak
 from covey.chain.contracts import Contracts
 from covey.chain.deploying import deploy, send_and_wait
 from covey.chain.deployment import Deployment
-from covey.chain.json_rpc import ChainClient
+from covey.chain.json_rpc import ChainClient, open_chain
 from covey.chain.wallet import Wallet, wallet_from_key
 from covey.devnet.anvil import Anvil, require_free_port, start_anvil
 from covey.errors import OperatorError
@@ -43,7 +44,7 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
 
     `tokens` contains amounts in the token's smallest unit. Works only on Anvil.
     """
-    client = ChainClient(deployment.choose_node())
+    client = open_chain(deployment)
     token = Contracts(client, deployment).token
     client.request("anvil_setBalance", payer.address, hex(ether))
     for address, amount in tokens.items():
@@ -85,15 +86,26 @@ def up(
         if known is None:
             deployer = derive_wallet(seed, "deployer")
             client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
+            _make_unique(client)
             deployment = _deploy_at_once(client, deployer, block_time)
             _save_state(client, state)
         else:
-            deployment = replace(known, rpc_url=anvil.url)
-            _require_contracts(client, deployment, file, renewal)
+            _require_contracts(client, known, file, renewal)
+            start = client.get_block(known.start_block)  # older versions did not record its hash
+            deployment = replace(known, rpc_url=anvil.url, start_hash=start.hash)
         deployment.save(file)
         undo.pop_all()
     log.close()  # Anvil has it open too, and now holds the lock alone
     return anvil, deployment
+
+
+def _make_unique(client: ChainClient) -> None:
+    """Mine a block whose hash no other devnet has.
+
+    Devnets that start in the same second would otherwise have equal blocks, because their keys are equal too.
+    """
+    client.request("anvil_setBalance", f"0x{secrets.token_hex(20)}", "0x1")
+    client.request("evm_mine")
 
 
 def _save_state(client: ChainClient, file: Path) -> None:
@@ -152,16 +164,23 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, 
             f"{file} lists contracts that do not exist on the chain in state.json, for example {absent[0]}",
             fix=f"Restore a matching pair of files, or {renewal}",
         )
+    start = client.find_block(deployment.start_block)
+    if deployment.start_hash not in (None, start and start.hash):
+        raise OperatorError(
+            "devnet_differs",
+            f"{file} belongs to another chain than the one in state.json, although its contracts have equal addresses",
+            fix=f"Restore a matching pair of files, or {renewal}",
+        )
 
 
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
     """Deploy the contracts with each transaction mined at once. Waiting for one block per contract would take long."""
     if block_time is None or block_time != int(block_time):
-        return deploy(client.rpc_url, deployer)
+        return deploy(client.rpc_url, deployer, start="latest")
     # An interval of 0 alone would stop mining, so automine must be enabled next.
     client.request("evm_setIntervalMining", 0)
     client.request("evm_setAutomine", True)
-    deployment = deploy(client.rpc_url, deployer)
+    deployment = deploy(client.rpc_url, deployer, start="latest")
     client.request("evm_setAutomine", False)
     client.request("evm_setIntervalMining", int(block_time))
     return deployment

@@ -212,9 +212,9 @@ class TaskSource(ABC):
 
     @abstractmethod
     def held_out(self, n: int) -> list[Task]:
-        """Return the first `n` distinct tasks of the held-out split. The result is the same on every call.
+        """Return the first `n` distinct tasks of the held-out split, or all if it has fewer.
 
-        Raises OperatorError("bad_environment") if the split has fewer than `n`.
+        The result is the same on every call.
         """
 
     @abstractmethod
@@ -304,7 +304,10 @@ class Environment(Protocol):
         """Return the data that identifies the prompt for a drawn integer. The pool's fingerprint covers it."""
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return the prompts of the first `n` distinct held-out questions. The result is the same on every call."""
+        """Return the prompts of the first `n` distinct held-out questions, or of all if there are fewer.
+
+        The result is the same on every call.
+        """
 
     def is_plain(self, reply: Reply) -> bool:
         """Return whether grading a reply only compares strings, so that it needs no separate process."""

@@ -16,6 +16,7 @@ from covey.environments.base import Grade, GradingPython, JsonObject, Prompt, Re
 from covey.environments.question_mask import unpack_kept
 from covey.environments.task_draws import draw_below
 from covey.errors import OperatorError
+from covey.runtime.validation import explain
 
 LENGTH_REQUEST = "Think for {target} tokens before you answer."
 """Last line of a prompt that has a target length (INTELLECT-2, section 4.1.2)."""
@@ -114,7 +115,7 @@ class TaskEnvironment:
         }
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return the first `n` held-out prompts, which cycle through the target lengths in order."""
+        """Return at most `n` held-out prompts, which cycle through the target lengths in order."""
         targets = self._options.targets
         return [
             self.build_prompt(task, targets[i % len(targets)] if targets else None)
@@ -197,10 +198,16 @@ def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:
             shared["thinking_tags"] = tuple(shared["thinking_tags"])  # type: ignore[arg-type,assignment]
         checked = SharedOptions.model_validate(shared)
     except (ValidationError, TypeError) as error:
-        raise build_refusal(f"the environment's options are invalid: {error}") from error
+        wrong = explain(error, SharedOptions) if isinstance(error, ValidationError) else error
+        raise build_refusal(f"the environment's options are invalid: {wrong}") from error
     return checked, {name: value for name, value in options.items() if name not in SharedOptions.model_fields}
 
 
 def build_refusal(message: str) -> OperatorError:
     """Build the OperatorError("bad_environment") for an environment that cannot be built."""
     return OperatorError("bad_environment", message, fix="Correct the environment in the pool's parameters")
+
+
+def refuse_options(kind: str, error: ValidationError, options: type[BaseModel]) -> OperatorError:
+    """Build the OperatorError("bad_environment") for options of a kind that the class `options` refuses."""
+    return build_refusal(f"the options of the environment {kind} are invalid: {explain(error, options)}")

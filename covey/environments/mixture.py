@@ -6,11 +6,13 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from covey.environments.base import Environment, EnvironmentSpec, Grade, GradingPython, JsonObject, Prompt, Reply
-from covey.environments.environment import build_refusal
+from covey.environments.environment import build_refusal, refuse_options
 from covey.environments.task_draws import draw_below
 from covey.errors import OperatorError, ProtocolError
 
 KIND = "mixture"
+MAX_WEIGHT = 1 << 20
+"""Maximum weight of one environment."""
 
 
 class MixturePart(BaseModel):
@@ -18,7 +20,7 @@ class MixturePart(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    weight: int = Field(gt=0, le=1 << 20)
+    weight: int = Field(gt=0, le=MAX_WEIGHT)
     """Weight of this environment. Its share of the prompts is its weight divided by the sum of all weights."""
     kind: str
     """Kind of the environment. A part of a mixture must not be a mixture."""
@@ -43,7 +45,7 @@ class MixtureEnvironment:
         try:
             self._options = MixtureOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of the environment mixture are invalid: {error}") from error
+            raise refuse_options(KIND, error, MixtureOptions) from error
         if any(part.kind == KIND for part in self._options.parts):
             raise build_refusal("a mixture contains another mixture")
         self._parts = [load(EnvironmentSpec(kind=part.kind, options=part.options)) for part in self._options.parts]
@@ -99,7 +101,7 @@ class MixtureEnvironment:
         return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
 
     def held_out(self, n: int) -> list[Prompt]:
-        """Return `n` held-out prompts: the first ones of each environment, in proportion to its weight."""
+        """Return at most `n` held-out prompts: the first ones of each environment, in proportion to its weight."""
         ends = [n * sum(p.weight for p in self._options.parts[: i + 1]) // self._total for i in range(len(self._parts))]
         starts = [0, *ends]
         return [

@@ -47,6 +47,8 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
         if plan.chain is not None:
             plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
         (draft / DATASETS_FOLDER).mkdir()
+        if plan.data_set is not None:
+            shutil.move(plan.data_set, draft / DATASETS_FOLDER / plan.data_set.name)
         (draft / "pool.toml").write_text(build_pool(folder.absolute().name, plan, addresses))
         for name, values in build_settings(plan).items():
             (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{tomlkit.dumps(values)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 import tomlkit
 
 from covey.chain.contracts import Contracts
-from covey.chain.deployment import CONTRACTS, Deployment
+from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import ChainClient, open_node
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import save_key
@@ -25,7 +25,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, new_folder, write_processes
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import PoolView
-from covey.protocol.ids import Address, PoolId, is_address
+from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 from covey.runtime.urls import hide_secrets, is_public_url
 
@@ -63,41 +63,6 @@ async def ask_for_pool(url: str) -> PoolView:
                 f"the service at {hide_secrets(url)} is not a coordinator: {error.message}",
                 fix="Use the coordinator's base URL, as published by the pool's operator",
             ) from error
-
-
-def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
-    """Return the contracts that a coordinator specifies. Nobody has confirmed them yet."""
-    for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
-        if not is_address(address):
-            raise ProtocolError(
-                "bad_answer", f"the address of {name} that the coordinator reports is missing or not checksummed"
-            )
-    if not 0 < view.pool < 1 << 64:
-        raise ProtocolError("bad_answer", f"the coordinator reports the invalid pool number {view.pool}")
-    return Deployment(
-        chain_id=view.chain_id,
-        rpc_url=rpc_url,
-        start_block=view.start_block,
-        token=view.token,
-        **{field: view.contracts[name] for name, field in CONTRACTS.items()},
-    )
-
-
-def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
-    """Raise OperatorError("other_contracts") unless the coordinator uses the deployment's contracts."""
-    named = build_deployment(view, deployment.rpc_url)
-    theirs, ours = ({"chain_id": each.chain_id} | each.get_contracts() for each in (named, deployment))
-    wrong = [
-        f"{name} is {theirs[name]} at the coordinator, but {ours[name]} in the deployment file"
-        for name in theirs
-        if theirs[name] != ours[name]
-    ]
-    if wrong:
-        raise OperatorError(
-            "other_contracts",
-            f"the coordinator uses different contracts: {'; '.join(wrong)}",
-            fix="Ask the pool's operator for the correct deployment.json or URL",
-        )
 
 
 def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:

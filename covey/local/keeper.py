@@ -1,7 +1,8 @@
 """`covey up`: keeps the processes of a folder running until a stop signal, and reports their state.
 
-A process that ends with an error is restarted, first after a second and then with doubling pauses. A process that ends
-with 0 has finished its work. Each process has a log in `logs/`.
+A process that ends with an error is restarted, first after a second and then with doubling pauses. The keeper gives up
+when one fails more than MAX_RESTARTS times within WINDOW_SECONDS. A process that ends with 0 has finished its work.
+Each process has a log in `logs/`.
 """
 
 import fcntl
@@ -12,22 +13,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from covey.errors import OperatorError
 from covey.local.folder import get_environment
-from covey.local.logs import read_last
+from covey.local.logs import read_error
 from covey.local.processes import ONE_THREAD, STOP_SECONDS, Processes, Running
 
 LOOK_SECONDS = 0.25
 ROTATE_SECONDS = 10.0
 """Seconds between two checks of the size of the logs."""
 STEADY_SECONDS = 60.0
-"""Seconds of running after which earlier failures no longer count, so that the next restart comes after a second."""
-MAX_PAUSE_SECONDS = 60.0
-"""Maximum pause in seconds before a restart."""
+"""Seconds that a restarted process must run until it counts as running, and its next restart comes after a second."""
+MAX_RESTARTS = 6
+"""Maximum number of restarts of one process within WINDOW_SECONDS."""
+WINDOW_SECONDS = 900.0
+"""Seconds for which a failure counts. Even a process that fails only after a minute each time reaches the maximum."""
 REPEAT_SECONDS = 10.0
 """Seconds between two messages of a command that waits for `covey up` to end."""
 LOCK_FILE = ".up.lock"
@@ -41,19 +44,25 @@ class KeptProcess:
     command: str
     running: Running | None = None
     started_at: float = 0.0
-    failures: int = 0
-    """Number of times that it ended with an error since it last ran for STEADY_SECONDS."""
+    failed_at: list[float] = field(default_factory=list)
+    """Times on the keeper's clock at which it ended with an error, within the last WINDOW_SECONDS."""
+    is_steady: bool = True
+    """Whether it has run for STEADY_SECONDS since its last failure, or has never failed."""
+    pause: float = 1.0
+    """Seconds until the restart after the next failure. They double until the process is steady again."""
     restart_at: float | None = None
     """Time of the next restart on the keeper's clock. None if the process runs or has finished its work."""
+    why: str = ""
+    """Last error in its log. Empty if it has not failed."""
 
     @property
     def state(self) -> str:
-        """State of the process in words: "waits", "runs", "done" or "failed, restarting"."""
-        if self.restart_at is not None:
-            return "failed, restarting"
+        """State of the process in words: "waits", "runs", "restarting" or "done"."""
         if self.running is None:
             return "waits"
-        return "runs" if self.running.exit_code is None else "done"
+        if self.restart_at is None and self.running.exit_code == 0:
+            return "done"
+        return "runs" if self.is_steady else "restarting"
 
 
 class Keeper:
@@ -86,7 +95,11 @@ class Keeper:
                 self._start(kept)
 
     def look(self) -> None:
-        """Restart failed processes whose pause is over, and limit the size of the logs."""
+        """Restart failed processes whose pause is over, and limit the size of the logs.
+
+        Raises OperatorError("keeps_failing") if a process has failed more than MAX_RESTARTS times within
+        WINDOW_SECONDS.
+        """
         now = self._clock()
         if now >= self._rotated_at + ROTATE_SECONDS:
             self._rotated_at = now
@@ -96,6 +109,8 @@ class Keeper:
                 self._start(kept)
             elif kept.restart_at is None and kept.running is not None and kept.running.exit_code not in (None, 0):
                 self._note_failure(kept, now)
+            elif kept.restart_at is None and now >= kept.started_at + STEADY_SECONDS:
+                kept.is_steady, kept.pause = True, 1.0
 
     def _rotate_logs(self) -> None:
         """Rotate the logs, and report a problem with them when it begins.
@@ -113,14 +128,22 @@ class Keeper:
 
     def _note_failure(self, kept: KeptProcess, now: float) -> None:
         assert kept.running is not None
-        kept.failures = 1 if now - kept.started_at >= STEADY_SECONDS else kept.failures + 1
-        pause = min(MAX_PAUSE_SECONDS, 2.0 ** (kept.failures - 1))
-        kept.restart_at = now + pause
-        last = read_last(kept.running.log)
+        kept.why, log = read_error(kept.running.log, kept.running.begun), kept.running.log
+        kept.failed_at = [*(at for at in kept.failed_at if at > now - WINDOW_SECONDS), now]
+        kept.is_steady = False
+        if len(kept.failed_at) > MAX_RESTARTS:
+            raise OperatorError(
+                "keeps_failing",
+                f"{kept.name} failed {len(kept.failed_at)} times within {now - kept.failed_at[0]:.0f} s, so all "
+                f"processes are stopped; its last error is: {kept.why.removesuffix('.')}",
+                fix=f"Correct the cause, which {log} explains, and start the processes again",
+            )
+        kept.restart_at = now + kept.pause
         self._say(
-            f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {pause:.0f} "
-            f"s; the last line of its log is: {last}"
+            f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {kept.pause:.0f} s "
+            f"({len(kept.failed_at)} of at most {MAX_RESTARTS} restarts); its last error is: {kept.why}"
         )
+        kept.pause *= 2
 
     def stop(self) -> None:
         """Stop all processes. A process is stopped before those that it depends on."""
@@ -143,8 +166,10 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
-        file.truncate(0)
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 def stop_keeper(

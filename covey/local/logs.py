@@ -5,6 +5,7 @@ A process appends to its log as long as it runs. Each log has at most one older 
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ A process uses about twice this disk space at most.
 """
 TAIL_BYTES = 16 << 10
 """Number of bytes at the end of a log that are read for its last lines."""
+_ERROR = re.compile(r"covey: [a-z0-9_]+: |(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b(:|$)")
+"""Pattern of the line with the error of a command, or of the last line of a traceback."""
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
@@ -33,6 +36,23 @@ def read_last_lines(log: Path, count: int) -> list[str]:
 def read_last(log: Path) -> str:
     """Return the last line of a log, or a message if the log is empty or missing."""
     return next(iter(read_last_lines(log, 1)), f"{log} is empty")
+
+
+def read_error(log: Path, begun: int) -> str:
+    """Return the error with which a process ended, from what it logged after the first `begun` bytes.
+
+    It is the last line that a `covey` command or a traceback ends with, because a library may print more when a process
+    exits. Without such a line, it is the last line, or a message if there is none.
+    """
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(begun if begun <= size else 0, size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        lines = []
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or [f"{log} is empty"])[-1].removeprefix("covey: ")
 
 
 def contains_since(log: Path, begun: int, text: str) -> bool:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import tomlkit
@@ -16,14 +16,20 @@ import tomlkit
 import covey
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
+from covey.environments.base import EnvironmentSpec
 from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
+
+if TYPE_CHECKING:
+    from covey.local.sizing import Sizes  # whose imports are slow
 
 DEPLOYMENT_FILE = Path("chain") / "deployment.json"
 DATASETS_FOLDER = "datasets"
 """Folder of a pool's data sets, which its trainer and validators read."""
 PORTS = ("coordinator", "origin", "relay", "chain")
 """Processes that listen. The first one uses the plan's port, and the others use the following ports in this order."""
+FIRST_PORT = 8000
+"""Port of a pool's coordinator if no other is chosen."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
 PUBLIC_WINDOWS = {
     "challenge_window": 3600,
@@ -59,12 +65,17 @@ class PoolPlan:
     """Options of `covey init pool`. Example: `PoolPlan(validators=3)`."""
 
     validators: int = 3
-    environment: str = "reasoning_gym"
+    environment: EnvironmentSpec | None = None
+    """Environment that sets the tasks. None means that of the shipped pool.toml."""
+    sizes: "Sizes | None" = None
+    """Lengths and what depends on them. None means those of the shipped files, which suit the tiny model only."""
+    data_set: Path | None = None
+    """Folder of the environment's data set, which is moved into the pool's folder."""
     model: str | None = None
     """Folder or hub name of the model that step 0 publishes. None means the shipped tiny model."""
     chain: NamedChain | None = None
     """Chain of the pool. None means a devnet in the folder."""
-    port: int = 8000
+    port: int = FIRST_PORT
     """First of four consecutive ports; see PORTS."""
     device: str = "cpu"
     """Device for the trainer and the validators, for example "cuda"."""
@@ -143,11 +154,21 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
     terms["validators"] = validators
     params["name"] = name[:64]
     params["quorum"] = plan.validators // 2 + 1
-    if params["environment"]["kind"] != plan.environment:
-        params["environment"]["kind"] = plan.environment
-        params["environment"]["options"] = tomlkit.inline_table()
+    if plan.environment is not None:
+        params["environment"]["kind"] = plan.environment.kind
+        options = tomlkit.inline_table()
+        options.update(plan.environment.options)
+        params["environment"]["options"] = options
+    if plan.sizes is not None:
+        for table, choices in ((params["model"], plan.sizes.model), (params, plan.sizes.params)):
+            table.update({name: choice.value for name, choice in choices.items()})
     head = "# The contract enforces [terms], and the chain keeps [params] as text. Both are fixed at creation.\n\n"
     return head + tomlkit.dumps(document)
+
+
+def read_shipped_params() -> PoolParams:
+    """Return the parameters in the shipped pool.toml."""
+    return PoolParams.model_validate(tomllib.loads(find_shipped("pool.toml").read_text())["params"])
 
 
 def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
@@ -176,6 +197,8 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
         }
     member = shared | {"coordinator_url": plan.coordinator_url, "datasets": [DATASETS_FOLDER]} | sending
     learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
+    if plan.sizes is not None:
+        learning |= {name: choice.value for name, choice in plan.sizes.trainer.items()}
     model = {} if plan.model is None else {"initial_policy": plan.model}
     return {
         "coordinator": shared

@@ -19,7 +19,7 @@ from covey.devnet.deploy import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
 from covey.local.folder import get_environment, has_own_chain, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE
-from covey.local.terms import read_terms
+from covey.local.terms import read_terms, require_trainable_pool
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 
@@ -69,6 +69,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     `escrow` and `operator_bond` are minimum amounts after the opening, in tokens. Example: escrow="100".
 
     Raises OperatorError("no_deployment") if the folder's own chain has not run yet.
+    Raises the errors of `require_trainable_pool` if the folder's trainer would refuse the pool.
     Raises OperatorError("pending_transaction") if a transaction of an earlier opening is not mined yet.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     Raises OperatorError("pool_ended") if the pool has ended. Raises OperatorError("unfunded") with every account that
@@ -80,6 +81,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
             f"the test chain of {folder} has not been started yet",
             fix=f"Run covey up {folder}, which also opens the pool",
         )
+    require_trainable_pool(folder)
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
     terms, validators, params = read_terms(folder, operator.deployment.token)

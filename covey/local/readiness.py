@@ -16,11 +16,12 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
 from covey.console.folder_values import build_local_url
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.local.folder import PROCESSES_FILE, get_environment
-from covey.local.joining import build_deployment
+from covey.local.folder import get_environment
 from covey.local.keeper import KeptProcess
 from covey.local.logs import contains_since
+from covey.local.ports import SETTINGS, advise
 from covey.network.coordinator_client import CoordinatorClient
+from covey.network.pool_view import build_deployment
 from covey.protocol.api.public import PoolView
 from covey.runtime.http import listen
 
@@ -41,9 +42,8 @@ EVENTS = {
 Others are ready as soon as they run.
 """
 COORDINATOR = "coordinator serve"
-POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
-"""Default port of a command that serves policies."""
-SETTINGS = "coordinator.toml"
+DEFAULT_PORTS = {"devnet up": "8545", "origin run": "9000", "relay run": "9001"}
+"""Default port of a command that has the option --port."""
 
 
 class Readiness:
@@ -57,20 +57,21 @@ class Readiness:
         """Names of the processes that were not ready at the last check, in the folder's order."""
 
     def require_free_ports(self) -> None:
-        """Raise OperatorError("address_in_use") if the coordinator, an origin or a relay cannot listen on its port."""
+        """Raise OperatorError("address_in_use") if a process of the folder cannot listen on its port."""
         if self._coordinator is not None:
-            self._require_free(self._coordinator.host, str(self._coordinator.port), SETTINGS)
+            self._require_free(self._coordinator.host, str(self._coordinator.port))
         for kept in self._kept:
-            if _get_verb(kept) in POLICY_PORTS:
-                self._require_free(*find_address(kept.command), PROCESSES_FILE)
+            if _get_verb(kept) in DEFAULT_PORTS:
+                self._require_free(*find_address(kept.command))
 
-    def _require_free(self, host: str, port: str, file: str) -> None:
+    def _require_free(self, host: str, port: str) -> None:
         if not port.isdecimal() or int(port) > MAX_PORT:
             return  # the command itself refuses it and logs why
         try:
             listen(host, int(port)).close()
         except OperatorError as error:
-            raise self._refuse("address_in_use", error.message.removesuffix(f". {error.fix}"), file) from error
+            message = error.message.removesuffix(f". {error.fix}")
+            raise self._refuse("address_in_use", message, int(port)) from error
 
     def is_reached(self) -> bool:
         """Return whether all processes are ready. It checks at most every ASK_SECONDS and returns False in between.
@@ -106,18 +107,20 @@ class Readiness:
             raise self._refuse(
                 "other_coordinator",
                 f"a service that is not the folder's coordinator listens on port {settings.port}: {error.message}",
+                settings.port,
             ) from error
         if (view.pool, view.operator, named) != (settings.pool, load_key(settings.key_file).address, deployment):
             other = f"pool {view.pool} of {view.operator}, chain {view.chain_id}"
             raise self._refuse(
-                "other_coordinator", f"a different coordinator, for {other}, listens on port {settings.port}"
+                "other_coordinator",
+                f"a different coordinator, for {other}, listens on port {settings.port}",
+                settings.port,
             )
         return True
 
-    def _refuse(self, code: str, message: str, file: str = SETTINGS) -> OperatorError:
-        return OperatorError(
-            code, message, fix=f"Stop the service that listens there, or change the port in {self._folder / file}"
-        )
+    def _refuse(self, code: str, message: str, port: int) -> OperatorError:
+        remedy = advise(self._folder, port)
+        return OperatorError(code, message, fix=f"Stop the service that listens there, or {remedy}")
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:
@@ -137,10 +140,10 @@ def _get_verb(kept: KeptProcess) -> str:
 
 
 def find_address(command: str) -> tuple[str, str]:
-    """Return the host and port in the command of an origin or a relay."""
+    """Return the host and port in the command of a devnet, an origin or a relay."""
     words = [part for word in shlex.split(command) for part in word.split("=") if part]
     options = dict(pairwise(words))
-    return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[" ".join(words[:2])])
+    return options.get("--host", "127.0.0.1"), options.get("--port", DEFAULT_PORTS[" ".join(words[:2])])
 
 
 async def _ask(url: str) -> PoolView:

@@ -82,13 +82,13 @@ class Screen:
     def _build_table(self, kept: Sequence[KeptProcess]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
         caption = escape("\n".join(map(quote, self._alarms))) or None
-        table = Table(
-            "process", "state", "pid", "last log line", title=escape(quote(title)), caption=caption, expand=True
-        )
+        heads = ("process", "state", "pid", "last error or log line")
+        table = Table(*heads, title=escape(quote(title)), caption=caption, expand=True)
         for process in kept:
             running = process.running
-            pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])
-            table.add_row(process.name, process.state, pid, escape(quote(line)))
+            pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log))
+            shown = line if process.state != "restarting" else process.why
+            table.add_row(process.name, process.state, pid, escape(quote(shown[:LAST_LINE])))
         return table
 
 

@@ -5,10 +5,14 @@ from pathlib import Path
 from covey.chain.structs import PoolTerms
 from covey.console.account import read_pool_file
 from covey.console.pool_file import build_params, read_document
-from covey.local.folder import find_datasets, get_environment
+from covey.environments import registry
+from covey.environments.base import EnvironmentSpec
+from covey.local.folder import find_datasets, get_environment, read_processes
 from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
+from covey.tasks.catalog import DataSetCatalog
 from trainer.config import TrainerConfig
+from trainer.requirements import require_trainable
 
 
 def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
@@ -20,6 +24,25 @@ def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], 
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":
         model = find_model(folder)
     return read_pool_file(file, token, datasets=find_datasets(folder), model=model)
+
+
+def require_trainable_pool(folder: Path) -> None:
+    """Check that the folder's trainer can train its pool, before anything on chain depends on it.
+
+    Nothing is checked if the trainer runs elsewhere. Raises OperatorError("bad_pool_file"), the errors of the
+    environment, and those of `require_trainable`.
+    """
+    file, settings = folder / "pool.toml", folder / "trainer.toml"
+    has_trainer = any(command.split()[:2] == ["trainer", "run"] for command in read_processes(folder).values())
+    if not has_trainer or not file.exists() or not settings.exists():
+        return
+    params = build_params(file, read_document(file), {})
+    config = TrainerConfig.load(settings, environment=get_environment())
+    spec = EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
+    with DataSetCatalog(config.datasets) as data_sets:
+        environment = registry.load(spec, data_sets, config.list_interpreters())
+        environment.identify(0)  # opens the data set and finds a training row
+        require_trainable(config, params, environment, source=find_model(folder))
 
 
 def find_model(folder: Path) -> str | Path | None:

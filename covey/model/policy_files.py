@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -103,11 +104,11 @@ def get_head(model: PreTrainedModel) -> torch.nn.Linear:
     return cast(torch.nn.Linear, model.get_output_embeddings())  # type: ignore[no-untyped-call]
 
 
-def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
-    """Load a causal language model in evaluation mode. It computes in `dtype`, whatever the dtype in its file.
+def load_config(name_or_folder: str | Path) -> PretrainedConfig:
+    """Load the config of a causal language model, and check what can be checked without its weights.
 
-    Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or contains an adapter.
-    Raises OperatorError("unsupported_model") if its attention is not `scaled_dot_product_attention`.
+    Raises OperatorError("model_unavailable") if it cannot be found or contains an adapter. Raises
+    OperatorError("unsupported_model") if its attention is not `scaled_dot_product_attention`.
     """
     if (Path(name_or_folder) / "adapter_config.json").exists():
         # If peft is installed, transformers follows this file to another base model or to weights without a hash.
@@ -115,7 +116,29 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     try:
         _require_hub(str(name_or_folder))
         require_layers(Path(name_or_folder), WEIGHTS_FILE)
-        require_attention(AutoConfig.from_pretrained(str(name_or_folder), trust_remote_code=False))
+        config = AutoConfig.from_pretrained(str(name_or_folder), trust_remote_code=False)
+    except _BROKEN as error:
+        raise _unavailable(name_or_folder, str(error)) from error
+    require_attention(config)
+    return cast(PretrainedConfig, config)
+
+
+def read_context(name_or_folder: str | Path) -> int | None:
+    """Return the maximum sequence length of a model in tokens. None if its config does not limit it.
+
+    Raises the errors of `load_config`.
+    """
+    context = getattr(load_config(name_or_folder).get_text_config(), "max_position_embeddings", None)
+    return context if isinstance(context, int) and context > 1 else None
+
+
+def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
+    """Load a causal language model in evaluation mode. It computes in `dtype`, whatever the dtype in its file.
+
+    Raises the errors of `load_config`, and OperatorError("model_unavailable") if its weights are not in safetensors.
+    """
+    load_config(name_or_folder)
+    try:
         # Without use_safetensors, weights that are not in safetensors would be unpickled.
         with _without_progress_bar():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

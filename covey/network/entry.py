@@ -19,6 +19,7 @@ from covey.environments.base import DataSets, Environment, EnvironmentSpec, refu
 from covey.errors import CoveyError, OperatorError, TransientError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.network.policies import Policies
+from covey.network.pool_view import require_same_contracts
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
@@ -129,7 +130,7 @@ async def join(
     coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
     data_sets: DataSetCatalog | None = None
     try:
-        params, relays = await _read_pool(coordinator, pool, terms, settings.relays)
+        params, relays = await _read_pool(coordinator, deployment, pool, terms, settings.relays)
         operator = contracts.pools.operator_of(pool)
         data_sets = DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets")
         for digest in list_digests(get_spec(params)) if opens_data_sets else ():
@@ -164,10 +165,11 @@ async def join(
 
 
 async def _read_pool(
-    coordinator: CoordinatorClient, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
+    coordinator: CoordinatorClient, deployment: Deployment, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
 ) -> tuple[PoolParams, tuple[str, ...]]:
     """Return the pool's parameters, checked against the hash on chain, and the relays to use."""
     view = await coordinator.get_pool()
+    require_same_contracts(view, deployment)
     if view.pool != pool:
         raise OperatorError(
             "wrong_pool",

@@ -151,15 +151,15 @@ class Reading:
             raise BadRowError(
                 "unknown_task_type",
                 "the row has no task_type, and no default is set",
-                fix="Set the type of these rows with --task-type",
+                fix="Set the type of these rows with --task-type, or with --environment of covey init pool",
             )
         task_type = self.renames.get(named, ALIASES.get(named, named)) if isinstance(named, str) else ""
         if not is_task_type(task_type):
             raise BadRowError(
                 "unknown_task_type",
                 f"task_type is {named!r:.60}, which is not an environment kind on this machine",
-                fix="Map the type to an environment kind with --rename TYPE=KIND, install the "
-                "package that provides the kind, or skip these rows with --skip-bad",
+                fix="Map the type to an environment kind with covey tasks import --rename TYPE=KIND, install the "
+                "package that provides the kind, or skip these rows with covey tasks import --skip-bad",
             )
         return task_type
 
@@ -217,12 +217,12 @@ def build_too_long(size: int) -> BadRowError:
     return BadRowError(
         "row_too_long",
         f"the row has at least {size} bytes, but at most {MAX_ROW_BYTES} are allowed",
-        fix="Shorten the row's test cases, or skip these rows with --skip-bad",
+        fix="Shorten the row's test cases, or skip these rows with covey tasks import --skip-bad",
     )
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with covey tasks import --skip-bad")
 
 
 def _read_info(value: object) -> JsonObject:

@@ -133,7 +133,7 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip these rows with covey tasks import --skip-bad")
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:

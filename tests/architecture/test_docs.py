@@ -183,3 +183,13 @@ def test_config__shipped__loads_into_its_settings_class(file):
     for name, value in tomllib.loads(file.read_text()).items():
         found = getattr(loaded, name)
         assert (str(found) if isinstance(found, Path) else list(found) if isinstance(found, tuple) else found) == value
+
+
+def test_documents__code_that_a_reader_copies__imports_only_covey():
+    """The packages of the roles are programs and not an interface."""
+    imports = re.compile(r"(?m)^\s*(?:from|import) (coordinator|worker|validator|trainer)[ .]")
+    code = re.compile(r"(?ms)^```(?:python|py)$(.*?)^```$")
+    guilty = [str(path) for path in DOCUMENTS for block in code.findall(path.read_text()) if imports.search(block)]
+    assert guilty == []
+    assert imports.search("from trainer.config import TrainerConfig")
+    assert any(code.search(path.read_text()) for path in DOCUMENTS)

@@ -16,7 +16,7 @@ from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
-from covey.chain.json_rpc import ChainClient, require_version
+from covey.chain.json_rpc import ChainClient, require_start, require_version
 from covey.chain.structs import BondKind
 from covey.chain.wallet import load_key
 from covey.cli.config import Role
@@ -171,7 +171,10 @@ def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment
 
 
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
-    """Read the chain's head and the contracts' code. Raises OperatorError("old_deployment")."""
+    """Read the chain's head and the contracts' code.
+
+    Raises OperatorError("wrong_chain") or OperatorError("old_deployment").
+    """
     head = client.get_block("latest")
     facts = ChainFacts(
         url=show_host(client.rpc_url),
@@ -182,6 +185,7 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
         balance=None if key is None else client.get_balance(key),
     )
     if facts.chain_id == deployment.chain_id and not facts.codeless:
+        require_start(client, deployment)
         require_version(client, deployment)
     return facts
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from covey.environments.base import DatasetRow, DatasetRows, DataSets, JsonObject, Task, TaskSource
-from covey.environments.environment import build_refusal
+from covey.environments.environment import build_refusal, refuse_options
 from covey.environments.task_draws import draw_below
 from covey.protocol.api.common import HashText
 from covey.protocol.ids import Hash
@@ -37,7 +37,7 @@ class RowSource(TaskSource):
         try:
             self._digest: Hash = RowOptions.model_validate(dict(options)).dataset
         except ValidationError as error:
-            raise build_refusal(f"the options of the environment {self.task_type} are invalid: {error}") from error
+            raise refuse_options(self.task_type, error, RowOptions) from error
         self._data_sets = data_sets
         self._rows: DatasetRows | None = None
 
@@ -54,15 +54,10 @@ class RowSource(TaskSource):
         return f"{self._digest}/{self._find_index(number)}"
 
     def held_out(self, n: int) -> list[Task]:
-        """Return the tasks of the first `n` rows of the held-out split."""
+        """Return the tasks of the first `n` rows of the held-out split, or of all."""
         rows = self._open()
-        count = rows.count("held_out", self.task_type)
-        if count < n:
-            raise build_refusal(
-                f"the data set {self._digest} has only {count} held-out rows of type "
-                f"{self.task_type}, but {n} are required"
-            )
-        return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(n)]
+        count = min(n, rows.count("held_out", self.task_type))
+        return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(count)]
 
     def build_task(self, row: DatasetRow) -> Task:
         """Build the task of a row.

@@ -45,7 +45,9 @@ class PoolView(Body):
     contracts: dict[str, AddressText]
     token: AddressText
     start_block: UInt64
-    """Block in which the contracts were deployed. They emitted no events before it."""
+    """First block that can contain events of the contracts."""
+    start_hash: HashText | None = None
+    """Hash of block `start_block`. It distinguishes the chain from others with the same id. None if it is unknown."""
     relays: tuple[str, ...]
     """Base URLs of the relays that the operator has configured."""
 

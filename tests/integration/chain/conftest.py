@@ -136,10 +136,10 @@ class Chain:
 def open_chain() -> Iterator[Chain]:
     """Start an Anvil that mines each transaction at once, with contracts and funded accounts."""
     try:
-        binary = find_anvil()
+        find_anvil()
     except OperatorError as error:
         pytest.skip(str(error))
-    anvil = start_anvil(block_time=None, binary=binary)
+    anvil = start_anvil(block_time=None)
     try:
         wallets = {name: devnet.derive_wallet("test", name) for name in NAMES}
         client = ChainClient(anvil.url)

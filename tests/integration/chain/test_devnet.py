@@ -1,13 +1,13 @@
-import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
-from covey.chain.json_rpc import ChainClient
+from covey.chain.json_rpc import ChainClient, open_node
 from covey.devnet import deploy
 from covey.devnet.anvil import find_anvil, start_anvil
 from covey.errors import OperatorError, TransientError
@@ -122,6 +122,28 @@ def test_up__killed_before_anvil_has_written_its_state__goes_on_with_the_same_co
 
 
 @pytest.mark.usefixtures("anvil_binary")
+def test_open_node__two_devnets_of_one_second__are_told_apart_and_each_survives_a_restart(tmp_path: Path):
+    pairs = [deploy.up(tmp_path / name, block_time=None) for name in ("a", "b")]
+    anvils, (first, second) = [anvil for anvil, _ in pairs], [deployment for _, deployment in pairs]
+    try:
+        assert first.get_contracts() == second.get_contracts(), "only the hash tells them apart"
+        assert open_node(first).rpc_url == first.rpc_url
+        with pytest.raises(OperatorError, match=r"wrong_chain: .* another chain with the id 31337"):
+            open_node(first, second.rpc_url)
+        anvils[0].stop()
+        first.save(tmp_path / "b" / "deployment.json")
+        anvils[1].stop()
+        with pytest.raises(OperatorError, match=r"devnet_differs: .* belongs to another chain"):
+            deploy.up(tmp_path / "b", block_time=None)
+        replace(first, start_hash=None).save(tmp_path / "a" / "deployment.json")  # as an older version wrote it
+        anvils[0], again = deploy.up(tmp_path / "a", block_time=None)
+        assert (again.start_hash, again.start_block) == (first.start_hash, first.start_block)
+    finally:
+        for anvil in anvils:
+            anvil.stop()
+
+
+@pytest.mark.usefixtures("anvil_binary")
 def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_path: Path):
     first = deploy.up(tmp_path, block_time=None)
     first[0].stop()
@@ -151,25 +173,6 @@ def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
             client.request("evm_mine")
         finally:
             anvil.stop()
-
-
-def test_find_anvil__from_another_folder__is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "node_modules").is_dir():
-        pytest.skip("this checkout has no node_modules")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "")
-    assert find_anvil().is_relative_to(root.joinpath("node_modules").resolve())
-
-
-def test_find_anvil__configured_but_missing__stops_with_advice(tmp_path: Path):
-    with pytest.raises(OperatorError) as caught:
-        find_anvil(configured=tmp_path / "anvil")
-    assert "COVEY_ANVIL" in caught.value.fix
-    program = tmp_path / "anvil"
-    program.write_text("#!/bin/sh\n")
-    os.chmod(program, 0o700)
-    assert find_anvil(configured=program) == program
 
 
 def test_derive_key__same_seed_and_name__is_the_same_and_else_another():

@@ -102,8 +102,7 @@ def test_prompt__has_the_system_text_and_the_data_of_its_task(loaded):
     # By zlib.crc32 of each question, only task 8 is held out.
     assert [prompt.text for prompt in loaded.held_out(1)] == ["What is 10 * 8?"]
     assert {prompt.verification["task"]["idx"] for prompt in prompts} == set(range(24)) - {8}
-    with pytest.raises(OperatorError, match="has only 1 held-out tasks, but 2 are needed"):
-        loaded.held_out(2)
+    assert loaded.held_out(2) == loaded.held_out(1)
 
 
 def test_grade__labelled_answers_in_the_sandbox__have_their_rewards(loaded, python):

@@ -123,7 +123,7 @@ def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_p
     assert code == 1
     last = printed.splitlines()[-1]
     assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
-    assert "Stop the service that listens there, or change the port in" in last
+    assert f"or move the pool to free ports with covey up {pool} --port " in last
 
 
 def test_up__detached_and_it_ends_with_a_traceback__is_an_error_with_its_last_line(folder: Path):
@@ -156,3 +156,19 @@ def test_up__a_trainer_cannot_start__does_not_say_that_it_is_ready_and_names_it(
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=HANG_S)
+
+
+def test_up__a_trainer_keeps_failing__says_why_gives_up_and_stops_the_others(folder: Path, port: int):
+    origin = f"origin run --root origin --port {port}"
+    write_processes(folder / "processes.toml", {"origin": origin, "trainer": "trainer run --config none.toml"})
+    impatient = "import covey.local.keeper\ncovey.local.keeper.MAX_RESTARTS = 1\n"
+    (folder.parent / "sitecustomize.py").write_text(LIGHT + impatient)
+    code, printed = run(folder, "up", str(folder))
+    assert code == 1
+    why = "no_settings_file: the settings file none.toml does not exist"
+    assert f"restarts in 1 s (1 of at most 1 restarts); its last error is: {why}" in printed
+    last = printed.splitlines()[-1]
+    assert last.startswith("covey: keeps_failing: trainer failed 2 times within ")
+    assert why in last
+    assert is_free(port)
+    assert (folder / LOCK_FILE).read_text() == ""

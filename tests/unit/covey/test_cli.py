@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import covey
 from covey import cli
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.wallet import save_key
@@ -363,7 +364,7 @@ def test_errors__transient__is_one_line_too(capsys, monkeypatch):
 
 def test_version__is_the_packages():
     answer = run("--version")
-    assert (answer.returncode, answer.stdout) == (0, "covey 0.1.0\n")
+    assert (answer.returncode, answer.stdout) == (0, f"covey {covey.__version__}\n")
 
 
 def test_demo__summary_into_a_folder_that_is_not_there__is_said_before_anything_runs(tmp_path):

@@ -17,7 +17,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from covey.environments.base import DataSets, GradingPython, JsonObject, Task, TaskSource
-from covey.environments.environment import build_refusal
+from covey.environments.environment import build_refusal, refuse_options
 from covey.environments.kinds.verifiers.verifiers_process import (
     TasksetRequest,
     TasksetRow,
@@ -75,7 +75,7 @@ class VerifiersSource(TaskSource):
         try:
             self._options = VerifiersOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of the environment verifiers are invalid: {error}") from error
+            raise refuse_options("verifiers", error, VerifiersOptions) from error
         # Strangers write a pool's parameters, so no taskset may open files or addresses that they name.
         for name, text in _list_texts(self._options.config):
             if name in FORBIDDEN_SETTINGS:
@@ -109,12 +109,8 @@ class VerifiersSource(TaskSource):
         return _build_task(self._pick(number))
 
     def held_out(self, n: int) -> list[Task]:
-        """Return the tasks of the first `n` different held-out questions, in the order of the taskset."""
+        """Return the tasks of the first `n` different held-out questions, or of all, in the order of the taskset."""
         rows = list({row.question: row for row in reversed(self._splits.held_out)}.values())[::-1]
-        if len(rows) < n:
-            raise build_refusal(
-                f"the taskset {self._options.taskset} has only {len(rows)} held-out tasks, but {n} are required"
-            )
         return [_build_task(row) for row in rows[:n]]
 
     def find_system(self, number: int) -> str:

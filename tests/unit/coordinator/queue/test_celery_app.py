@@ -69,3 +69,9 @@ def test_guard__transient_error__waits_for_the_next_kick_and_others_are_seen():
     fail(TransientError("chain_unreachable", "gone"))()
     with pytest.raises(ProtocolError):
         fail(ProtocolError("x", "y"))()
+
+
+@pytest.mark.parametrize("url", ["kafkaesque://host", "http://host", "localhost:6379"])
+def test_build_celery__no_transport_for_its_url__is_refused(tmp_path: Path, url: str):
+    with pytest.raises(OperatorError, match=r"bad_broker_url: .*Use redis://HOST:6379/0"):
+        build_celery(url, tmp_path)

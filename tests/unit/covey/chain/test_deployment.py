@@ -20,6 +20,7 @@ DEPLOYMENT = Deployment(
     chain_id=31337,
     rpc_url="http://127.0.0.1:1",
     start_block=4,
+    start_hash="0x" + "ab" * 32,
     pool_registry=ALICE,
     node_registry=ALICE,
     policy_registry=ALICE,
@@ -36,6 +37,15 @@ def test_deployment__saved_and_loaded__round_trips(tmp_path: Path):
     replace(DEPLOYMENT, start_block=5).save(file)
     assert Deployment.load(file) == replace(DEPLOYMENT, start_block=5)
     assert [path.name for path in file.parent.iterdir()] == ["deployment.json"]
+
+
+def test_deployment__file_of_an_older_version__has_no_hash_of_its_chain(tmp_path: Path):
+    file = tmp_path / "deployment.json"
+    DEPLOYMENT.save(file)
+    values = json.loads(file.read_text())
+    del values["start_hash"]
+    file.write_text(json.dumps(values))
+    assert Deployment.load(file) == replace(DEPLOYMENT, start_hash=None)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +80,8 @@ def test_deployment__missing_file__raises_with_a_fix(tmp_path: Path):
         {"chain_id": True},
         {"start_block": -1},
         {"start_block": 1.0},
+        {"start_hash": "0x12"},
+        {"start_hash": 7},
         {"rpc_url": 5},
         {"rpc_url": "file:///x"},
         {"rpc_url": ""},

@@ -2,6 +2,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -110,6 +111,44 @@ def test_open_node__another_chain__is_refused_and_names_no_secret(node):
         open_node(make_deployment(5, node.url + "/?key=secret"))
     assert caught.value.code == "wrong_chain"
     assert "secret" not in str(caught.value)
+
+
+BLOCK = {"number": "0x7", "hash": WORD, "parentHash": WORD, "timestamp": "0x5", "baseFeePerGas": "0x7"}
+
+
+def make_unique(node: Node, start_hash: str) -> Deployment:
+    return replace(make_deployment(5, node.url), start_block=7, start_hash=start_hash)
+
+
+def test_open_node__block_of_the_deployment_is_there__returns_the_node(node):
+    node.result("0x5")
+    node.result(BLOCK)
+    node.result("0x" + encode_domain("2").hex())
+    assert open_node(make_unique(node, WORD)).rpc_url == node.url
+    assert node.asked[1]["params"] == ["0x7", False]
+
+
+def test_open_node__another_devnet_on_the_same_port__is_refused(node):
+    other = "0x" + "cd" * 32
+    node.result("0x5")
+    node.result(BLOCK)
+    with pytest.raises(OperatorError, match=f"another chain with the id 5: its block 7 has the hash {WORD}") as caught:
+        open_node(make_unique(node, other))
+    assert caught.value.code == "wrong_chain"
+    assert other in caught.value.message
+
+
+def test_open_node__node_is_behind_the_deployment__is_transient(node):
+    for answer in ("0x5", None, "0x6"):
+        node.result(answer)
+    with pytest.raises(TransientError, match="no_block: the chain node does not have block 7 yet"):
+        open_node(make_unique(node, WORD))
+
+
+def test_open_node__node_has_pruned_the_block__goes_on(node):
+    for answer in ("0x5", None, "0x9", "0x" + encode_domain("2").hex()):
+        node.result(answer)
+    assert open_node(make_unique(node, WORD)).rpc_url == node.url
 
 
 def test_get_block__answer__becomes_typed(node, client):

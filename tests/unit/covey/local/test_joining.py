@@ -11,7 +11,7 @@ from covey.chain.wallet import load_key
 from covey.errors import OperatorError, ProtocolError
 from covey.local import joining
 from covey.local.folder import read_processes
-from covey.local.joining import CheckedPool, build_deployment, check_pool, create_worker_folder, require_same_contracts
+from covey.local.joining import CheckedPool, check_pool, create_worker_folder
 from covey.protocol.api.public import PoolView
 from covey.protocol.eip712 import DOMAIN_VERSION
 from covey.protocol.params import EnvironmentParams, PoolParams
@@ -82,25 +82,6 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def pool(chain: SimpleNamespace) -> CheckedPool:
     return check_pool(make_view(), "http://coordinator:8000/", DEPLOYMENT)
-
-
-def test_build_deployment__view__is_what_the_operator_deployed():
-    assert build_deployment(make_view(), "http://node:8545") == DEPLOYMENT
-    with pytest.raises(ProtocolError, match="bad_answer: the address of PoolRegistry that the coordinator reports"):
-        build_deployment(make_view(contracts={}), "http://node:8545")
-
-
-@pytest.mark.parametrize(("name", "field"), [("chain_id", "chain_id"), *CONTRACTS.items()])
-def test_require_same_contracts__coordinator_names_another__is_refused(name: str, field: str):
-    require_same_contracts(make_view(), DEPLOYMENT)
-    other = 5 if field == "chain_id" else make_address("thief")
-    with pytest.raises(OperatorError) as caught:
-        require_same_contracts(make_view(), replace(DEPLOYMENT, **{field: other}))
-    assert caught.value.code == "other_contracts"
-    assert (
-        f"{name} is {getattr(DEPLOYMENT, field)} at the coordinator, but {other} in the deployment"
-        in caught.value.message
-    )
 
 
 @pytest.mark.parametrize(

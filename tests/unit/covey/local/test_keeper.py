@@ -10,7 +10,7 @@ import pytest
 
 from covey.errors import OperatorError
 from covey.local import keeper as module
-from covey.local.keeper import LOCK_FILE, MAX_PAUSE_SECONDS, STEADY_SECONDS, Keeper, locked, stop_keeper
+from covey.local.keeper import LOCK_FILE, MAX_RESTARTS, STEADY_SECONDS, WINDOW_SECONDS, Keeper, locked, stop_keeper
 
 pytestmark = pytest.mark.unit
 HANG_S = 60.0
@@ -36,7 +36,7 @@ class FakeProcesses:
     def start(self, name, *arguments):
         log = self.logs / f"{name}.log"
         log.write_text("first\nlast words\n")
-        running = SimpleNamespace(name=name, arguments=arguments, exit_code=None, log=log, pid=1)
+        running = SimpleNamespace(name=name, arguments=arguments, exit_code=None, log=log, begun=0, pid=1)
         self.started.append(running)
         return running
 
@@ -97,34 +97,69 @@ def test_start__variables_of_commands__do_not_reach_the_processes(tmp_path: Path
     assert environment["PATH"] == os.environ["PATH"]
 
 
-def test_look__one_failed__starts_again_after_breaks_that_double(keeper: Keeper, clock: Clock, said: list[str]):
-    keeper.start()
-    waited = []
-    for _ in range(9):
-        fail(keeper, 0, 1)
-        keeper.look()
-        assert keeper.kept[0].state == "failed, restarting"
-        begun = clock.now
-        while keeper.kept[0].restart_at is not None:
-            clock.now += 0.5
-            keeper.look()
-        waited.append(clock.now - begun)
-    assert waited == [1, 2, 4, 8, 16, 32, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS]
-    assert said[0] == "relay ended with exit code 1 and restarts in 1 s; the last line of its log is: last words"
-    assert [each.name for each in keeper._processes.started].count("worker") == 1
-
-
-def test_look__one_that_ran_long__starts_again_after_a_second(keeper: Keeper, clock: Clock, said: list[str]):
-    keeper.start()
-    for _ in range(3):
-        fail(keeper, 1, -9)
-        keeper.look()
-        clock.now += MAX_PAUSE_SECONDS
-        keeper.look()
-    clock.now += STEADY_SECONDS
-    fail(keeper, 1, -9)
+def fail_and_restart(keeper: Keeper, clock: Clock, place: int) -> float:
+    """Let a process fail and wait until it is restarted. Return the pause in seconds."""
+    fail(keeper, place, 1)
     keeper.look()
-    assert said[-1] == "worker ended with exit code -9 and restarts in 1 s; the last line of its log is: last words"
+    assert keeper.kept[place].state == "restarting"
+    begun = clock.now
+    while keeper.kept[place].restart_at is not None:
+        clock.now += 0.5
+        keeper.look()
+    return clock.now - begun
+
+
+def test_look__one_keeps_failing__is_restarted_after_doubling_pauses_and_then_given_up(
+    keeper: Keeper, clock: Clock, said: list[str]
+):
+    keeper.start()
+    assert [fail_and_restart(keeper, clock, 0) for _ in range(MAX_RESTARTS)] == [1, 2, 4, 8, 16, 32]
+    assert said[0] == (
+        f"relay ended with exit code 1 and restarts in 1 s (1 of at most {MAX_RESTARTS} restarts); "
+        "its last error is: last words"
+    )
+    assert [each.name for each in keeper._processes.started].count("worker") == 1
+    (keeper._processes.logs / "relay.log").write_text("covey: bad_port: port 9 is taken. Choose another one\n")
+    fail(keeper, 0, 1)
+    with pytest.raises(OperatorError) as caught:
+        keeper.look()
+    assert caught.value.code == "keeps_failing"
+    assert caught.value.message == (
+        "relay failed 7 times within 63 s, so all processes are stopped; its last error is: bad_port: port 9 is taken. "
+        f"Choose another one. Correct the cause, which {keeper._processes.logs}/relay.log explains, and start the "
+        "processes again"
+    )
+
+
+def test_look__one_fails_a_minute_after_each_start__is_given_up_too(keeper: Keeper, clock: Clock):
+    """A process whose start takes longer than STEADY_SECONDS and then fails has still not worked."""
+    keeper.start()
+    for _ in range(MAX_RESTARTS):
+        fail_and_restart(keeper, clock, 0)
+        clock.now += STEADY_SECONDS + 1
+        keeper.look()
+    fail(keeper, 0, 1)
+    with pytest.raises(OperatorError, match="keeps_failing: relay failed 7 times"):
+        keeper.look()
+
+
+def test_look__one_restarted__is_restarting_until_it_has_run_for_a_minute(keeper: Keeper, clock: Clock):
+    keeper.start()
+    assert fail_and_restart(keeper, clock, 1) == 1
+    assert [each.state for each in keeper.kept] == ["runs", "restarting"]
+    assert keeper.kept[1].why == "last words"
+    clock.now += STEADY_SECONDS
+    keeper.look()
+    assert [each.state for each in keeper.kept] == ["runs", "runs"]
+    assert fail_and_restart(keeper, clock, 1) == 1, "the pauses begin again"
+
+
+def test_look__failures_long_ago__do_not_count(keeper: Keeper, clock: Clock):
+    keeper.start()
+    for _ in range(3 * MAX_RESTARTS):
+        fail_and_restart(keeper, clock, 1)
+        clock.now += WINDOW_SECONDS / MAX_RESTARTS
+        keeper.look()
 
 
 def test_look__one_that_ended_with_0__has_done_its_work(keeper: Keeper, said: list[str]):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from covey.local import logs
-from covey.local.logs import TAIL_BYTES, contains_since, read_last, read_last_lines, rotate
+from covey.local.logs import TAIL_BYTES, contains_since, read_error, read_last, read_last_lines, rotate
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +59,27 @@ def test_rotate__over_the_limit__moves_it_and_its_process_continues(log: Path, m
     log.write_text("another that is too long")
     rotate(log)
     assert older.read_text() == "another that is too long"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("starts\ncovey: bad_port: port 9 is taken\n", "bad_port: port 9 is taken"),
+        ("covey: bad_port: port 9 is taken\nresource_tracker: 1 leaked\n", "bad_port: port 9 is taken"),
+        ("Traceback (most recent call last):\n  x()\nValueError: no\n\nhint\n", "ValueError: no"),
+        ("  raise\npydantic_core._pydantic_core.ValidationError: 1 error\nkind\n  Field required\n",
+         "pydantic_core._pydantic_core.ValidationError: 1 error"),
+        ("KeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("Killed\n", "Killed"),
+        ('{"event": "Error: "}\nlast\n', "last"),
+    ],
+)  # fmt: skip
+def test_read_error__log_of_a_process_that_ended__is_the_line_with_the_error(log: Path, text: str, error: str):
+    log.write_text(f"covey: old: of an earlier start\n{text}")
+    assert read_error(log, len("covey: old: of an earlier start\n")) == error
+
+
+def test_read_error__nothing_was_logged__says_so(log: Path):
+    assert read_error(log, 0) == f"{log} is empty"
+    log.write_text("covey: old: of an earlier start\n")
+    assert read_error(log, log.stat().st_size) == f"{log} is empty"

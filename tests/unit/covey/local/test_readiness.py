@@ -15,7 +15,7 @@ import pytest
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import OperatorError
 from covey.local import readiness as module
-from covey.local.folder import create_pool_folder
+from covey.local.folder import create_pool_folder, write_processes
 from covey.local.keeper import KeptProcess
 from covey.local.plan import NamedChain, PoolPlan
 from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
@@ -23,7 +23,7 @@ from covey.runtime.http import find_free_ports, listen
 from tests.fakes.pool import make_deployment
 
 pytestmark = pytest.mark.unit
-DEPLOYMENT = make_deployment(start_block=3)
+DEPLOYMENT = make_deployment(start_block=3, start_hash="0x" + "ab" * 32)
 RUNNING: Any = SimpleNamespace(exit_code=None)
 COORDINATOR = KeptProcess(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
 
@@ -117,6 +117,7 @@ def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMEN
         "contracts": names,
         "token": deployment.token,
         "start_block": deployment.start_block,
+        "start_hash": deployment.start_hash,
         "relays": [],
     }
 
@@ -140,6 +141,7 @@ def answer_of_another(addresses: dict[str, str], what: str) -> dict[str, Any] | 
         "another pool": describe(operator, pool=2),
         "another operator": describe(addresses["trainer"]),
         "another chain": describe(operator, deployment=replace(DEPLOYMENT, chain_id=1)),
+        "another devnet": describe(operator, deployment=replace(DEPLOYMENT, start_hash="0x" + "cd" * 32)),
         "other contracts": describe(operator, deployment=replace(DEPLOYMENT, epoch_ledger=DEPLOYMENT.token)),
         "no contracts": describe(operator) | {"contracts": {}},
     }[what]
@@ -147,7 +149,15 @@ def answer_of_another(addresses: dict[str, str], what: str) -> dict[str, Any] | 
 
 @pytest.mark.parametrize(
     "what",
-    ["no coordinator", "another pool", "another operator", "another chain", "other contracts", "no contracts"],
+    [
+        "no coordinator",
+        "another pool",
+        "another operator",
+        "another chain",
+        "another devnet",
+        "other contracts",
+        "no contracts",
+    ],
 )
 def test_is_reached__another_service__is_an_error_that_names_the_port(
     folder: Path, addresses, port: int, service: Service, what: str
@@ -157,7 +167,7 @@ def test_is_reached__another_service__is_an_error_that_names_the_port(
         Readiness(folder, [COORDINATOR]).is_reached()
     assert caught.value.code == "other_coordinator"
     assert f"port {port}" in caught.value.message
-    assert str(folder / "coordinator.toml") in caught.value.fix
+    assert f"change the port in {folder}: coordinator.toml (port)" in caught.value.fix
 
 
 def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: Path, port: int):
@@ -166,7 +176,7 @@ def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: P
         readiness.require_free_ports()
     assert caught.value.code == "address_in_use"
     assert str(port) in caught.value.message
-    assert "change the port in" in caught.value.fix
+    assert f"change the port in {folder}: coordinator.toml (port)" in caught.value.fix
     readiness.require_free_ports()
 
 
@@ -175,19 +185,19 @@ def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: P
     [
         'origin run --root "my origin" --port {port}',
         "relay run --upstream http://127.0.0.1:1 --root relay --host 127.0.0.1 --port={port}",
+        "devnet up --folder chain --port {port}",
     ],
 )
-def test_require_free_ports__of_an_origin_or_relay__is_an_error_that_names_its_file(
-    tmp_path: Path, port: int, command: str
-):
+def test_require_free_ports__in_a_command__is_an_error_that_names_its_file(tmp_path: Path, port: int, command: str):
     kept = KeptProcess(name="policies", command=command.format(port=port))
+    write_processes(tmp_path / "processes.toml", {kept.name: kept.command})
     readiness = Readiness(tmp_path, [kept])
     readiness.require_free_ports()
     with listen("127.0.0.1", port), pytest.raises(OperatorError) as caught:
         readiness.require_free_ports()
     assert caught.value.code == "address_in_use"
     assert f"127.0.0.1:{port}" in caught.value.message
-    assert str(tmp_path / "processes.toml") in caught.value.fix
+    assert f"{tmp_path}: processes.toml (policies)" in caught.value.fix
 
 
 @pytest.mark.parametrize("port", ["", "many", "70000"])

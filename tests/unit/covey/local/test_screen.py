@@ -108,3 +108,20 @@ def test_show__alarms_and_a_pause__are_said_once_when_they_begin_and_a_pause_whe
     if is_terminal:
         assert f"a reason{HARMLESS}" in get_shown(console)
         assert "\x1b]0;" not in get_shown(console)
+
+
+def test_show__restarting__is_shown_with_its_error_instead_of_its_last_line(tmp_path: Path):
+    log, console = tmp_path / "trainer.log", build_console(is_terminal=True)
+    log.write_text("starting once more\n")
+    kept = KeptProcess(
+        name="trainer",
+        command="trainer run",
+        running=SimpleNamespace(log=log, pid=77, exit_code=None),
+        is_steady=False,
+        why="bad_environment: too few rows",
+    )
+    with Screen(console, tmp_path, None) as screen:
+        screen.show([kept])
+    assert "restarting" in get_shown(console)
+    assert "bad_environment: too few rows" in get_shown(console)
+    assert "starting once more" not in get_shown(console)

@@ -11,6 +11,7 @@ from covey.network.entry import Deployment, join
 from covey.protocol.api.public import PoolView
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.runtime.settings import RoleSettings
+from tests.fakes.pool import make_deployment
 from tests.fakes.tasks import make_data_set, make_row
 
 pytestmark = pytest.mark.unit
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.unit
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 COURT, LEDGER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
 HASH = "0x" + "ab" * 32
+DEPLOYMENT = make_deployment(start_hash=HASH)
 PARAMS = PoolParams(
     name="p", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "x"}), max_staleness=3
 )
@@ -43,7 +45,7 @@ class Outside:
             "start_block": 0,
             "operator": ALICE,
             "chain_id": 31337,
-            "contracts": {},
+            "contracts": DEPLOYMENT.get_contracts(),
             "relays": ("http://relay:1",),
         }
         self.view = PoolView(**(values | changes))
@@ -81,8 +83,7 @@ def settings(tmp_path):
 def install(monkeypatch):
     def make(**changes):
         outside = Outside(**changes)
-        deployment = SimpleNamespace(chain_id=31337, choose_node=lambda own: own or "http://127.0.0.1:1")
-        monkeypatch.setattr(Deployment, "load", lambda path: deployment)
+        monkeypatch.setattr(Deployment, "load", lambda path: DEPLOYMENT)
         monkeypatch.setattr(entry, "open_node", lambda deployment, own: deployment.choose_node(own))
         monkeypatch.setattr(entry, "Contracts", outside.build_contracts)
         monkeypatch.setattr(entry, "CoordinatorClient", lambda url, wallet, chain_id, clock: outside)
@@ -195,3 +196,17 @@ async def test_join__data_set_folder_is_missing__stops_the_process(install, sett
     wrong = settings.model_copy(update={"datasets": (tmp_path / "gone",)})
     with pytest.raises(OperatorError, match="no_dataset"):
         await join_data_set(install, wrong, HASH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"start_hash": "0x" + "cd" * 32}, f"start_hash is 0x{'cd' * 32} at the coordinator, but {HASH} in"),
+        ({"chain_id": 5}, "chain_id is 5 at the coordinator, but 31337 in"),
+    ],
+)
+async def test_join__coordinator_of_another_chain_on_the_same_port__is_refused(install, settings, changes, what):
+    outside = install(**changes)
+    with pytest.raises(OperatorError, match=f"other_contracts: .*{what}"):
+        await join(settings)
+    assert outside.closed == 1

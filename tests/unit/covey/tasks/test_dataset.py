@@ -106,8 +106,7 @@ def test_environment__draws_of_a_pool__select_rows_by_the_hash_of_the_draw(data_
         assert prompt.verification == {"ground_truth": [str(number + 1)]}
     assert environment.identify(5)["task"] == f"{data_set.digest}/{draw_below('row', 5, len(TRAIN))}"
     assert [prompt.text for prompt in environment.held_out(2)] == [f"What is {n} + 1?" for n in HELD_OUT[:2]]
-    with pytest.raises(OperatorError, match="bad_environment"):
-        environment.held_out(len(HELD_OUT) + 1)
+    assert len(environment.held_out(len(HELD_OUT) + 1)) == len(HELD_OUT)
 
 
 def test_environment__fingerprint__reads_no_row(data_set, monkeypatch):

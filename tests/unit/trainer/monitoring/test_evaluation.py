@@ -196,3 +196,15 @@ def test_build_evaluator__pool_of_another_temperature__samples_at_it(environment
     network = cast(Network, SimpleNamespace(params=params, load_environment=lambda: environment))
     evaluator = build_evaluator(TrainerConfig.model_validate(places), network, grade=grade_with(environment))
     assert (evaluator.temperature, evaluator.max_tokens, evaluator.size) == (0.6, 5, 512)
+
+
+@pytest.mark.parametrize(("every", "size"), [(1, 6), (0, 512)])
+def test_build_evaluator__few_held_out_prompts__uses_all_and_says_so(tmp_path: Path, every: int, size: int) -> None:
+    few = SimpleNamespace(held_out=lambda n: ["prompt"] * min(n, 3))
+    places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
+    network = cast(Network, SimpleNamespace(params=make_model_params(), load_environment=lambda: few))
+    config = TrainerConfig.model_validate(places | {"evaluation_every": every})
+    with capture_logs() as logs:
+        evaluator = build_evaluator(config, network, grade=grade_with(cast(Environment, few)))
+    assert evaluator.size == size
+    assert [(line["found"], line["set"]) for line in logs] == ([(3, 256)] if every else [])

@@ -1,0 +1,170 @@
+"""Lengths and sizes of a new pool, chosen by its first model and its questions, each with the reason.
+
+Prompts are drawn from the environment and encoded with the model's tokenizer. The other values follow from the two
+lengths, so that they fit together: rows of the trainer, sizes of submissions, and times of leases and judgements.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.environments.base import Environment
+from covey.errors import OperatorError, ProtocolError
+from covey.model.policy_files import load_tokenizer, read_context
+from covey.model.prompts import PromptFormat, encode_prompt
+from covey.model.text import Tokenizer
+from covey.protocol.params import MAX_DECODED_BYTES, PoolParams
+from trainer.config import TrainerConfig
+
+SAMPLES = 1024
+"""Number of training prompts to draw and encode."""
+HELD_OUT: int = TrainerConfig.model_fields["evaluation_prompts"].default
+"""Maximum number of held-out prompts of an evaluation."""
+COMPLETION_TOKENS = 2048
+"""Maximum length of a completion if the model's context is long enough."""
+OUTLIER = 2
+"""The longest prompt counts unless it exceeds the 99th percentile by this factor. Longer prompts are not asked."""
+ROUND = 16
+"""Lengths are rounded up to a multiple of this number of tokens."""
+SEQ_LEN: int = TrainerConfig.model_fields["seq_len"].default
+"""Minimum length of the trainer's rows in tokens."""
+PASS_TOKENS: int = SEQ_LEN * TrainerConfig.model_fields["micro_batch_size"].default
+"""Number of tokens in one forward pass of the trainer with its default settings."""
+DECODED_PER_SECOND, REPLAYED_PER_SECOND = 100, 500
+"""Tokens per second that a worker at least generates and a validator at least replays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One value. Example: Choice(value=192, reason="the longest of 1,300 prompts has 181 tokens")."""
+
+    value: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Values for a new pool's files, by name."""
+
+    model: Mapping[str, Choice]
+    """Values of [params.model] in pool.toml."""
+    params: Mapping[str, Choice]
+    """Values of [params] in pool.toml."""
+    trainer: Mapping[str, Choice]
+    """Values of trainer.toml."""
+
+    def list_choices(self) -> dict[str, Choice]:
+        """Return all values by name, in the order in which they depend on each other."""
+        return {**self.model, **self.params, **self.trainer}
+
+
+def choose_sizes(source: str | Path, environment: Environment, base: PoolParams) -> Sizes:
+    """Choose the sizes for a model and an environment. `base` contains the numbers of groups and rollouts of a task.
+
+    Raises OperatorError("model_unavailable") or OperatorError("unsupported_model"), and
+    OperatorError("prompts_too_long") if most prompts do not fit into the model's context.
+    """
+    context, tokenizer = read_context(source), load_tokenizer(source)
+    held_out = environment.held_out(HELD_OUT)
+    prompts = [*(environment.prompt(draw) for draw in range(SAMPLES)), *held_out]
+    lengths = sorted(
+        len(encode_prompt(tokenizer, prompt.text, system=prompt.system, format=PromptFormat()))
+        for prompt in {(prompt.system, prompt.text): prompt for prompt in prompts}.values()
+    )
+    prompt = _choose_prompt(lengths, _measure_template(tokenizer), context)
+    completion = _choose_completion(prompt.value, context)
+    longest = prompt.value + completion.value
+    seq_len = max(SEQ_LEN, 128 * math.ceil(longest / 128))
+    return Sizes(
+        model={"max_prompt_tokens": prompt, "max_completion_tokens": completion},
+        params=_choose_params(base, prompt.value, completion.value),
+        trainer={
+            "seq_len": Choice(value=seq_len, reason="a prompt and its completion fit into one row"),
+            "micro_batch_size": Choice(
+                value=max(1, PASS_TOKENS // seq_len), reason=f"about {PASS_TOKENS} tokens in one forward pass"
+            ),
+            **_choose_evaluation(len(held_out)),
+        },
+    )
+
+
+def _measure_template(tokenizer: Tokenizer) -> int:
+    """Return the number of tokens that the chat template adds to a prompt. 0 if there is no usable template."""
+    try:
+        chat = encode_prompt(tokenizer, "a", format=PromptFormat(kind="chat"))
+    except ProtocolError:
+        return 0
+    return max(0, len(chat) - len(encode_prompt(tokenizer, "a", format=PromptFormat())))
+
+
+def _choose_prompt(lengths: Sequence[int], template: int, context: int | None) -> Choice:
+    """Choose the maximum length of a prompt for the sorted lengths of sampled prompts."""
+    longest, typical = lengths[-1], lengths[math.ceil(0.99 * len(lengths)) - 1]
+    added = f", and the chat template adds {template}" if template else ""
+    counted = f"{len(lengths):,} different questions"
+    if longest <= OUTLIER * typical:
+        kept, reason = longest, f"the longest of {counted} has {longest} tokens{added}"
+    else:
+        kept = typical
+        reason = f"99% of {counted} have at most {typical} tokens{added}; longer ones, up to {longest}, are not asked"
+    value = ROUND * math.ceil((kept + template) / ROUND)
+    if context is None or value <= context - context // 4:
+        return Choice(value=value, reason=reason)
+    value = context - context // 4
+    share = sum(length + template <= value for length in lengths) / len(lengths)
+    if share < 0.5:
+        raise OperatorError(
+            "prompts_too_long",
+            f"only {share:.0%} of {counted} have at most {value} tokens, which is what the model's context of "
+            f"{context} tokens leaves beside a completion",
+            fix="Use a model with a longer context, or a data set with shorter questions",
+        )
+    return Choice(value=value, reason=f"three quarters of the model's context; {share:.0%} of {counted} fit")
+
+
+def _choose_completion(prompt: int, context: int | None) -> Choice:
+    if context is not None and context - prompt < COMPLETION_TOKENS:
+        return Choice(value=context - prompt, reason=f"what the model's context of {context} tokens leaves")
+    reason = "room for a chain of thought; raise it for a model that thinks longer"
+    return Choice(value=COMPLETION_TOKENS, reason=reason)
+
+
+def _choose_params(base: PoolParams, prompt: int, completion: int) -> dict[str, Choice]:
+    """Choose the values of [params] that have to change because of the two lengths."""
+    groups = base.groups_per_task
+    while groups > 1 and 2 * _measure_bytes(base, groups, prompt, completion) > MAX_DECODED_BYTES:
+        groups = max(each for each in range(1, groups) if base.groups_per_step % each == 0)
+    rollouts = groups * base.group_size
+    needed = _measure_bytes(base, groups, prompt, completion)
+    lease = math.ceil(rollouts * completion / DECODED_PER_SECOND)
+    judgement = math.ceil(rollouts * (prompt + completion) / REPLAYED_PER_SECOND)
+    choices = {
+        "groups_per_task": Choice(value=groups, reason="larger tasks could not be decoded"),
+        "lease_seconds": Choice(
+            value=max(lease, math.ceil(base.lease_seconds)),
+            reason=f"{rollouts} completions at {DECODED_PER_SECOND} tokens per second",
+        ),
+        "judgement_seconds": Choice(
+            value=max(judgement, math.ceil(base.judgement_seconds)),
+            reason=f"{rollouts} rollouts at {REPLAYED_PER_SECOND} tokens per second",
+        ),
+        "max_submission_bytes": Choice(
+            value=max(base.max_submission_bytes, -(-needed // (1 << 20)) << 20),
+            reason="the largest file of an honest task fits",
+        ),
+    }
+    return {name: choice for name, choice in choices.items() if choice.value != getattr(base, name)}
+
+
+def _measure_bytes(base: PoolParams, groups: int, prompt: int, completion: int) -> int:
+    """Return an upper bound on the file of an honest submission in bytes."""
+    model = base.model.model_copy(update={"max_prompt_tokens": prompt, "max_completion_tokens": completion})
+    return base.model_copy(update={"model": model, "groups_per_task": groups}).needed_submission_bytes
+
+
+def _choose_evaluation(count: int) -> dict[str, Choice]:
+    if count == 0:
+        return {"evaluation_every": Choice(value=0, reason="there is no held-out question, so nothing is evaluated")}
+    reason = f"at most {HELD_OUT}" if count == HELD_OUT else "all held-out questions that there are"
+    return {"evaluation_prompts": Choice(value=count, reason=reason)}
