@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from types import TracebackType
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
@@ -94,6 +95,19 @@ _NODES = (
 _ATOMS = (sympy.Symbol, sympy.Number, sympy.NumberSymbol, sympy.core.numbers.ImaginaryUnit)
 
 
+class _ParserErrors:
+    """Ends a block at any error of the parser, which raises Exception itself for what it cannot read."""
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Suppress errors other than MemoryError, which the sandbox reports as a limit."""
+        return kind is not None and issubclass(kind, Exception) and not issubclass(kind, MemoryError)
+
+
 @functools.lru_cache(maxsize=256)
 def parse_expression(latex: str) -> sympy.Expr | None:
     """Parse and evaluate an expression in normal form. Return None if it is not one or is too large.
@@ -109,12 +123,9 @@ def parse_expression(latex: str) -> sympy.Expr | None:
         or _UNCLEAR.search(_BASE_OR_POWER.sub("", latex))
     ):
         return None
-    try:
+    parsed = None
+    with _ParserErrors():
         parsed = latex2sympy(latex, is_real=True, normalization_config=None, conversion_config=_CONVERSION)
-    except MemoryError:
-        raise
-    except Exception:  # The parser raises Exception itself for whatever it cannot read.
-        return None
     if not isinstance(parsed, sympy.Expr):
         return None
     try:
