@@ -175,10 +175,8 @@ def init_pool(
 
     Example: `covey init pool mypool --model ./my-model --dataset rows.jsonl --environment math`
     """
-    from tempfile import TemporaryDirectory
-
     from covey.engines.installation import describe_hardware
-    from covey.local.folder import create_pool_folder, require_new
+    from covey.local.folder import create_pool_folder, open_scratch, require_new
     from covey.local.new_environment import choose_environment, import_data_set
     from covey.local.plan import FIRST_PORT, PoolPlan
     from covey.local.ports import find_free_block
@@ -189,11 +187,10 @@ def init_pool(
     if chain is None and deployment is not None:
         chain = os.environ.get("COVEY_RPC_URL")
     named_chain = _read_chain(chain or "devnet", deployment, public_url, relay or [])
-    new = require_new(folder)
-    with TemporaryDirectory(prefix=f".{new.name}.", dir=new.parent) as scratch:
+    with open_scratch(require_new(folder)) as scratch:
         data_set = None
         if dataset is not None:
-            data_set = Path(scratch) / "tasks"
+            data_set = scratch / "tasks"
             import_data_set(dataset, data_set, environment)
         spec = choose_environment(environment, data_set)
         sizes = None if model is None and spec is None else _choose_sizes(model, spec, data_set)

@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tomlkit
 
@@ -83,6 +84,20 @@ def new_folder(folder: Path) -> Iterator[Path]:
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def open_scratch(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to a new folder, and remove it at the end of the block.
+
+    Its content can be moved into the new folder by a rename. Raises OperatorError("no_folder").
+    """
+    try:
+        scratch = TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
+    except OSError as error:
+        raise _refuse_folder(folder, error) from error
+    with scratch as name:
+        yield Path(name)
 
 
 def require_new(folder: Path) -> Path:

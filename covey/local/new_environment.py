@@ -69,7 +69,14 @@ def import_data_set(source: str, folder: Path, named: str | None) -> None:
     """
     if (Path(source) / MANIFEST_FILE).is_file():
         open_folder(Path(source))
-        shutil.copytree(source, folder)
+        try:
+            shutil.copytree(source, folder)
+        except OSError as error:
+            raise OperatorError(
+                "no_folder",
+                f"the data set {source} cannot be copied to {folder}: {error}",
+                fix="Check the free space of the disk and the permissions of the data set",
+            ) from error
         return
     kind = None if named in (None, mixture.KIND) else named
     import_rows(read_sources([source]), folder, Reading(task_type=kind))

@@ -155,7 +155,7 @@ ROWS = [
         "model_unavailable: the model folder {folder}/half has no config.json. Set --model",
     ),
     Row(f"{INIT} --model ./none", "model_unavailable: the model folder ./none does not exist. Set --model to a folder"),
-    Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment kind called sudoku. Use one of "),
+    Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment kind called 'sudoku'. Use one of "),
     Row(
         f"{INIT} --chain http://node.example --deployment {{folder}}/none.json --public-url https://a.example",
         "no_deployment: the deployment file {folder}/n",
