@@ -284,10 +284,10 @@ class Account:
 
         return asyncio.run(ask())
 
-    def pardon(self, coordinator_url: str, address: Address) -> PardonResponse:
+    def pardon(self, coordinator_url: str, address: Address) -> "PardonResponse":
         """Ask the coordinator to take back the strikes of a contributor, or of the contributor of a node."""
 
-        async def ask() -> PardonResponse:
+        async def ask() -> "PardonResponse":
             async with self.open_client(coordinator_url) as client:
                 return await client.pardon(address)
 

@@ -162,6 +162,8 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
     if plan.sizes is not None:
         for table, choices in ((params["model"], plan.sizes.model), (params, plan.sizes.params)):
             table.update({name: choice.value for name, choice in choices.items()})
+        if plan.sizes.prompt_format is not None:
+            params["model"]["prompt_format"] = plan.sizes.prompt_format.value
     head = "# The contract enforces [terms], and the chain keeps [params] as text. Both are fixed at creation.\n\n"
     return head + tomlkit.dumps(document)
 

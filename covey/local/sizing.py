@@ -1,4 +1,4 @@
-"""Lengths and sizes of a new pool, chosen by its first model and its questions, each with the reason.
+"""Prompt format, lengths and sizes of a new pool, chosen by its model and its questions, each with the reason.
 
 Prompts are drawn from the environment and encoded with the model's tokenizer. The other values follow from the two
 lengths, so that they fit together: rows of the trainer, sizes of submissions, and times of leases and judgements.
@@ -8,11 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
+
+from transformers import PreTrainedTokenizerBase
 
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
-from covey.model.policy_files import load_tokenizer, read_context
-from covey.model.prompts import PromptFormat, encode_prompt
+from covey.model.policy_files import load_end_tokens, load_tokenizer, read_context
+from covey.model.prompts import PromptFormat, encode_prompt, find_turn_end
 from covey.model.text import Tokenizer
 from covey.protocol.params import MAX_DECODED_BYTES, PoolParams
 from trainer.config import TrainerConfig
@@ -35,11 +38,14 @@ DECODED_PER_SECOND, REPLAYED_PER_SECOND = 100, 500
 """Tokens per second that a worker at least generates and a validator at least replays."""
 
 
+Value = TypeVar("Value", int, str)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Generic[Value]):
     """One value. Example: Choice(value=192, reason="the longest of 1,300 prompts has 181 tokens")."""
 
-    value: int
+    value: Value
     reason: str
 
 
@@ -47,16 +53,19 @@ class Choice:
 class Sizes:
     """Values for a new pool's files, by name."""
 
-    model: Mapping[str, Choice]
-    """Values of [params.model] in pool.toml."""
-    params: Mapping[str, Choice]
+    prompt_format: Choice[str] | None
+    """Value of [params.model] in pool.toml. None for the default, which is "raw"."""
+    model: Mapping[str, Choice[int]]
+    """Other values of [params.model] in pool.toml."""
+    params: Mapping[str, Choice[int]]
     """Values of [params] in pool.toml."""
-    trainer: Mapping[str, Choice]
+    trainer: Mapping[str, Choice[int]]
     """Values of trainer.toml."""
 
-    def list_choices(self) -> dict[str, Choice]:
+    def list_choices(self) -> dict[str, Choice[int] | Choice[str]]:
         """Return all values by name, in the order in which they depend on each other."""
-        return {**self.model, **self.params, **self.trainer}
+        first = {} if self.prompt_format is None else {"prompt_format": self.prompt_format}
+        return {**first, **self.model, **self.params, **self.trainer}
 
 
 def choose_sizes(source: str | Path, environment: Environment, base: PoolParams) -> Sizes:
@@ -77,6 +86,7 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     longest = prompt.value + completion.value
     seq_len = max(SEQ_LEN, 128 * math.ceil(longest / 128))
     return Sizes(
+        prompt_format=_choose_format(source, tokenizer),
         model={"max_prompt_tokens": prompt, "max_completion_tokens": completion},
         params=_choose_params(base, prompt.value, completion.value),
         trainer={
@@ -89,6 +99,17 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     )
 
 
+def _choose_format(source: str | Path, tokenizer: PreTrainedTokenizerBase) -> Choice[str] | None:
+    """Choose the chat format for a model that ends its answers as its chat template ends a turn.
+
+    Base models often have a chat template, too, but their completions end with another token.
+    """
+    turn_end = find_turn_end(tokenizer, PromptFormat(kind="chat"))
+    if turn_end is None or turn_end[1] not in load_end_tokens(source, tokenizer):
+        return None
+    return Choice(value="chat", reason=f"the model's chat template ends a turn with {turn_end[0]}, as its answers end")
+
+
 def _measure_template(tokenizer: Tokenizer) -> int:
     """Return the number of tokens that the chat template adds to a prompt. 0 if there is no usable template."""
     try:
@@ -98,7 +119,7 @@ def _measure_template(tokenizer: Tokenizer) -> int:
     return max(0, len(chat) - len(encode_prompt(tokenizer, "a", format=PromptFormat())))
 
 
-def _choose_prompt(lengths: Sequence[int], template: int, context: int | None) -> Choice:
+def _choose_prompt(lengths: Sequence[int], template: int, context: int | None) -> Choice[int]:
     """Choose the maximum length of a prompt for the sorted lengths of sampled prompts."""
     longest, typical = lengths[-1], lengths[math.ceil(0.99 * len(lengths)) - 1]
     added = f", and the chat template adds {template}" if template else ""
@@ -123,14 +144,14 @@ def _choose_prompt(lengths: Sequence[int], template: int, context: int | None) -
     return Choice(value=value, reason=f"three quarters of the model's context; {share:.0%} of {counted} fit")
 
 
-def _choose_completion(prompt: int, context: int | None) -> Choice:
+def _choose_completion(prompt: int, context: int | None) -> Choice[int]:
     if context is not None and context - prompt < COMPLETION_TOKENS:
         return Choice(value=context - prompt, reason=f"what the model's context of {context} tokens leaves")
     reason = "room for a chain of thought; raise it for a model that thinks longer"
     return Choice(value=COMPLETION_TOKENS, reason=reason)
 
 
-def _choose_params(base: PoolParams, prompt: int, completion: int) -> dict[str, Choice]:
+def _choose_params(base: PoolParams, prompt: int, completion: int) -> dict[str, Choice[int]]:
     """Choose the values of [params] that have to change because of the two lengths."""
     groups = base.groups_per_task
     while groups > 1 and 2 * _measure_bytes(base, groups, prompt, completion) > MAX_DECODED_BYTES:
@@ -163,7 +184,7 @@ def _measure_bytes(base: PoolParams, groups: int, prompt: int, completion: int) 
     return base.model_copy(update={"model": model, "groups_per_task": groups}).needed_submission_bytes
 
 
-def _choose_evaluation(count: int) -> dict[str, Choice]:
+def _choose_evaluation(count: int) -> dict[str, Choice[int]]:
     if count == 0:
         return {"evaluation_every": Choice(value=0, reason="there is no held-out question, so nothing is evaluated")}
     reason = f"at most {HELD_OUT}" if count == HELD_OUT else "all held-out questions that there are"

@@ -1,5 +1,7 @@
 """Sizes of a new pool for the tiny model, whose context is 256 tokens, and for models with other contexts."""
 
+from pathlib import Path
+
 import pytest
 
 from covey.environments.base import Prompt
@@ -9,6 +11,7 @@ from covey.local.plan import read_shipped_params
 from covey.local.sizing import COMPLETION_TOKENS, Choice, Sizes, choose_sizes
 from covey.model.tiny import tiny_folder
 from covey.protocol.params import MAX_DECODED_BYTES, PoolParams
+from tests.fakes.chat import CHATML, END_OF_TEXT, IM_END, write_chat_model
 
 pytestmark = pytest.mark.unit
 BASE = read_shipped_params()
@@ -114,6 +117,27 @@ def test_choose_sizes__chat_template__is_counted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sizing, "_measure_template", lambda _: 40)
     prompt = choose(FakeEnvironment(60), monkeypatch).model["max_prompt_tokens"]
     assert (prompt.value, "and the chat template adds 40" in prompt.reason) == (112, True)
+
+
+TURNS = CHATML.replace(
+    "{%- endfor %}",
+    "    {%- if message['role'] == 'assistant' %}{{- message['content'] + '<|im_end|>' }}{%- endif %}\n{%- endfor %}",
+)
+"""ChatML that lays out answers, too, as the templates of published models do."""
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "chosen"),
+    [(TURNS, (END_OF_TEXT, IM_END), "chat"), (TURNS, END_OF_TEXT, None), (None, IM_END, None)],
+    ids=["chat model", "base model with a template", "no template"],
+)
+def test_choose_sizes__model_that_ends_answers_as_its_template_does__gets_the_chat_format(
+    tmp_path: Path, template: str | None, ends: object, chosen: str | None
+):
+    sizes = choose_sizes(write_chat_model(tmp_path / "model", template, ends=ends), FakeEnvironment(60), BASE)
+    choice = sizes.prompt_format
+    assert (None if choice is None else choice.value) == chosen
+    assert choice is None or "ends a turn with <|im_end|>" in choice.reason
 
 
 @pytest.mark.parametrize(
