@@ -49,7 +49,7 @@ def describe_signatures(document: dict[str, Any]) -> None:
             operation["security"] = [{header: [] for header in _HEADERS}]
 
 
-SIGNED_TAGS = frozenset({"worker", "validator", "trainer"})
+SIGNED_TAGS = frozenset({"worker", "validator", "trainer", "operator"})
 """Tags of routes whose requests are signed with the wallet of this role."""
 _HEADERS = {
     "Content-Digest": "SHA-256 of the body (RFC 9530), for example `sha-256=:BASE64:`.",
