@@ -3,6 +3,7 @@
 The variables that the guide sets first are those of this machine. Two processes of torchrun train.
 """
 
+import json
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 pytest.skip(f"something listens on port {port}, which the guide names")
     variables = {"MODEL": str(tmp_path / "tiny"), "DEVICE": "cpu", "TRAINER_GPUS": "2", "WORKER_GPUS": "0"}
-    variables |= {"PROMPT_TOKENS": "64", "COMPLETION_TOKENS": "8", "GLOO_SOCKET_IFNAME": "lo"}
+    variables |= {"ROWS": "rows.jsonl", "GLOO_SOCKET_IFNAME": "lo"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     yield tmp_path
@@ -66,6 +67,9 @@ def test_guide__every_command__works_as_written(folder: Path):
     names = {word.partition("=")[0] for word in variables.body.split() if "=" in word}
     assert names <= set(os.environ), "the fixture sets all variables of the guide"
     tiny_model.warm_start_tiny(0, folder / "tiny", lambda step, loss: None)
+    rows = [{"problem_id": f"{i}", "task_type": "math", "prompt": f"What is {i} + 1?",
+             "verification_info": {"ground_truth": str(i + 1)}} for i in range(400)]  # fmt: skip
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     printed = []
     for fence in fences:
         printed.append(run_fence(fence, folder))
