@@ -5,12 +5,10 @@ lengths, so that they fit together: rows of the trainer, sizes of submissions, a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
-
-from transformers import PreTrainedTokenizerBase
 
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
@@ -86,7 +84,7 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     longest = prompt.value + completion.value
     seq_len = max(SEQ_LEN, 128 * math.ceil(longest / 128))
     return Sizes(
-        prompt_format=_choose_format(source, tokenizer),
+        prompt_format=_choose_format(tokenizer, load_end_tokens(source, tokenizer)),
         model={"max_prompt_tokens": prompt, "max_completion_tokens": completion},
         params=_choose_params(base, prompt.value, completion.value),
         trainer={
@@ -99,13 +97,13 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     )
 
 
-def _choose_format(source: str | Path, tokenizer: PreTrainedTokenizerBase) -> Choice[str] | None:
+def _choose_format(tokenizer: Tokenizer, end_tokens: Set[int]) -> Choice[str] | None:
     """Choose the chat format for a model that ends its answers as its chat template ends a turn.
 
     Base models often have a chat template, too, but their completions end with another token.
     """
     turn_end = find_turn_end(tokenizer, PromptFormat(kind="chat"))
-    if turn_end is None or turn_end[1] not in load_end_tokens(source, tokenizer):
+    if turn_end is None or turn_end[1] not in end_tokens:
         return None
     return Choice(value="chat", reason=f"the model's chat template ends a turn with {turn_end[0]}, as its answers end")
 

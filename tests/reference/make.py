@@ -386,6 +386,8 @@ def build_api() -> str:
                 for field, value in schema["properties"].items()
             )
             parts += [f"### {name}", _table(("field", "type", ""), fields)]
+        elif "enum" in schema:
+            parts += [f"### {name}", f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
