@@ -65,7 +65,8 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         raise OperatorError(
             "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
         )
-    params = PoolParams.from_text(_find_params(History(client=client, contracts=contracts), pool), terms.params_hash)
+    params_text = _find_params(History(client=client, contracts=contracts), pool)
+    params = PoolParams.from_text(params_text, terms.params_hash)
     if terms.epoch_units < params.max_task_units:
         raise OperatorError(
             "epoch_too_small",
@@ -79,6 +80,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     return Context(
         config=config,
         params=params,
+        params_text=params_text,
         terms=terms,
         stake_rule=StakeRule(pool=pool, min_stake=terms.min_stake, unit=_read_unit(contracts, pool)),
         ledger=Ledger(

@@ -30,6 +30,8 @@ class Context:
 
     config: CoordinatorConfig
     params: PoolParams
+    params_text: str
+    """Parameters as on chain, whose hash is `terms.params_hash`. Parameters added since have their defaults."""
     terms: PoolTerms
     stake_rule: StakeRule
     ledger: Ledger

@@ -38,8 +38,8 @@ def get_pool(ctx: Ctx) -> PoolView:
     deployment, params = ctx.contracts.deployment, ctx.params
     return PoolView(
         pool=ctx.ledger.pool,
-        params=params.to_text(),
-        params_hash=params.compute_hash(),
+        params=ctx.params_text,
+        params_hash=ctx.terms.params_hash,
         terms=asdict(ctx.terms),
         requirements=Requirements(
             engine=params.verification.worker_engine,

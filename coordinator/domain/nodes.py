@@ -158,7 +158,9 @@ def pardon(repository: Repository, address: str) -> Pardon:
     row = repository.get_contributor(address if node is None else node.contributor)
     if row is None:
         raise ProtocolError(
-            "no_contributor", f"{address} is neither a node nor a contributor of this coordinator", status=404
+            "no_contributor",
+            f"{address} is neither a node nor a contributor of this pool. covey submissions list shows who worked",
+            status=404,
         )
     strikes, row.strikes, row.accepted_since, row.pardons = row.strikes, 0, 0, row.pardons + 1
     barred = [node for node in repository.list_nodes_of(row.address) if node.suspended == STRIKES]

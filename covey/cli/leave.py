@@ -80,7 +80,16 @@ def worker_leave(
     show(values | ({"done": left is None} if as_json else {}), as_json)
     if not as_json:
         again = f"Run covey worker leave {folder} again then, or now with --wait."
-        typer.echo(f"\n{left}. {again}" if left is not None else "\nNothing is left to do: the folder can be deleted.")
+        typer.echo(f"\n{left}. {again}" if left is not None else f"\nNothing is left to do. {_describe_key(account)}")
+
+
+def _describe_key(account: "Account") -> str:
+    """Say what the account holds, because its only key may be in the folder."""
+    from covey.chain.amounts import ETHER, format_amount
+
+    tokens = format_amount(account.token.balance_of(account.wallet.address), account.get_unit(raw=False))
+    ether = format_amount(account.client.get_balance(account.wallet.address), ETHER)
+    return f"Keep the key of {account.wallet.address}: its account holds {tokens} and {ether}."
 
 
 def _list_registered(account: "Account", nodes: "Sequence[Address]") -> "list[Address]":

@@ -61,11 +61,16 @@ def pool_end(
         typer.echo(line, err=True)
 
     validators = _open_validators(account, folder) if refund else []
+    operator, left = account.contracts.pools.operator_of(account.pool), None
+    if refund and operator != account.wallet.address:
+        say(f"escrow and operator's bond stay, because only the operator {operator} can take them back")
     if wait:
         _wait_for_all(account, validators, terms, is_refunded=refund, say=say)
     elif refund:
-        _take_all(account, validators, say=say)
+        left = _take_all(account, validators, say=say)
     show(_describe(account, raw=raw, as_json=as_json) | {"transaction": transaction}, as_json)
+    if left is not None:
+        typer.echo(f"\n{left}. Run this command again then, or now with --wait.", err=True)
     if not as_json and not refund:
         _explain_bonds(account, folder)
 

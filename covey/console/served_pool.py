@@ -33,9 +33,11 @@ async def ask(url: str, folder: Path | None, question: Callable[[CoordinatorClie
 def _require_pool_of(folder: Path, served: PoolView, url: str) -> None:
     place = read_folder_values(folder)
     deployment = Deployment.load(place.deployment)
-    ours = {"pool": place.pool, "chain": deployment.chain_id} | deployment.get_contracts()
-    theirs = {"pool": served.pool, "chain": served.chain_id} | dict(served.contracts)
-    if place.kind == "operator":  # two test networks can have the same numbers and contracts
+    ours: dict[str, object] = {"pool": place.pool, "chain": deployment.chain_id, **deployment.get_contracts()}
+    theirs: dict[str, object] = {"pool": served.pool, "chain": served.chain_id, **served.contracts}
+    if None not in (deployment.start_hash, served.start_hash):  # test networks can have equal numbers and contracts
+        ours["first block"], theirs["first block"] = deployment.start_hash, served.start_hash
+    if place.kind == "operator":
         ours["operator"], theirs["operator"] = load_key(place.key_file).address, served.operator
     wrong = [f"{name} is {theirs.get(name)}, not {value}" for name, value in ours.items() if theirs.get(name) != value]
     if wrong:

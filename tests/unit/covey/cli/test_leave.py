@@ -156,3 +156,14 @@ def test_leave__many_unbondings__withdraws_before_it_unbonds(account, pool):
     pool.bonded[STAKE] = 4
     run()
     assert account.sent[-2:] == ["withdraw", "unbond"]
+
+
+def test_leave__nothing_is_left__says_what_the_key_in_the_folder_holds(account, pool, monkeypatch):
+    run()
+    pool.now += UNBOND
+    account.token = SimpleNamespace(balance_of=lambda address: {SIGNER.address: 25}[address])
+    account.client.get_balance = lambda address: {SIGNER.address: 10**18}[address]
+    done = runner.invoke(cli.app, ["worker", "leave", "w"])
+    assert "Nothing is left to do." in done.stdout
+    assert f"Keep the key of {SIGNER.address}: its account holds" in done.stdout
+    assert "1 ether" in done.stdout

@@ -9,17 +9,18 @@ from covey.console import served_pool
 from covey.errors import OperatorError
 from covey.local.folder import create_pool_folder
 from covey.local.plan import PoolPlan
+from covey.protocol.ids import Hash
 from tests.fakes.account import ALICE, BOB
 
 pytestmark = pytest.mark.unit
+FIRST, OTHER = (Hash("0x" + digit * 64) for digit in "12")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     create_pool_folder(tmp_path / "p", PoolPlan())
-    Deployment(chain_id=5, start_block=0, **dict.fromkeys([*CONTRACTS.values(), "token"], ALICE)).save(
-        tmp_path / "p/chain/deployment.json"
-    )
+    contracts = dict.fromkeys([*CONTRACTS.values(), "token"], ALICE)
+    Deployment(chain_id=5, start_block=0, start_hash=FIRST, **contracts).save(tmp_path / "p/chain/deployment.json")
     return tmp_path / "p"
 
 
@@ -27,6 +28,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, **changes: object) -> N
     """Let a coordinator answer for the folder's pool, apart from the changes."""
     operator = load_key(folder / "keys/operator.key").address
     values = {"pool": 1, "chain_id": 5, "operator": operator, "contracts": dict.fromkeys(CONTRACTS, ALICE)}
+    values["start_hash"] = None  # as that of a coordinator on a chain whose first block is unknown
 
     class Client:
         def __init__(self, url: str, signer: None, *, chain_id: int) -> None:
@@ -60,6 +62,7 @@ async def test_ask__the_folders_pool__is_named_and_answered(folder: Path, monkey
         ({"pool": 2}, "pool is 2, not 1"),
         ({"chain_id": 6}, "chain is 6, not 5"),
         ({"operator": BOB}, f"operator is {BOB}, not 0x"),
+        ({"start_hash": OTHER}, f"first block is {OTHER}, not {FIRST}"),
         ({"contracts": {}}, f"EpochLedger is None, not {ALICE}"),
     ],
 )
