@@ -82,7 +82,7 @@ class RemoteProgram:
         self._channel, self._names, self._max_bytes = channel, names, max_bytes
         self._objects: dict[int, RemoteObject] = {}
         self._answers: dict[bytes, bytes] = {}
-        self._copies: dict[int, list[object] | dict[object, object]] = {}
+        self._copies: dict[int, object] = {}
         self._uncopied: dict[int, str] = {}
 
     def read(self, operation: str, target: RemoteObject, /, *arguments: object) -> object:
@@ -92,7 +92,9 @@ class RemoteProgram:
         no copy, such as a generator, has items in order or a length, but not both: TypeError is raised.
         """
         number = target._number
-        copy = self._copies.get(number) or self.ask("copy", target, operation == "iter")
+        copy = self._copies.get(number)
+        if copy is None:
+            copy = self.ask("copy", target, operation == "iter")
         if not isinstance(copy, list | dict):
             if copy is not None:
                 raise TypeError("a copy is neither a list nor a dictionary")
@@ -108,7 +110,7 @@ class RemoteProgram:
             (key,) = arguments
             if isinstance(copy, list) and not isinstance(key, int | slice):
                 return self.ask(operation, target, key)  # such as the row and column of a matrix
-            return copy[key]  # type: ignore[call-overload, index]
+            return copy[key]  # type: ignore[call-overload]
         return iter(copy) if operation == "iter" else len(copy) if operation == "len" else bool(copy)
 
     def ask(self, operation: str, target: RemoteObject | None, /, *arguments: object, **named: object) -> object:

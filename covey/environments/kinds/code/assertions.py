@@ -140,21 +140,48 @@ def _list_cases(tests: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def _require_asserting(tests: ast.Module) -> None:
-    """Raise ValueError if nothing is asserted, or only in functions that are never called."""
-    runs = [*_list_cases(tests), *(part for part in tests.body if _runs(part))]
-    is_asserting = any(_asserts(part) for part in runs)
-    called = any(isinstance(node, ast.Call) for part in runs for node in ast.walk(part))
-    if not is_asserting and not (called and _asserts(tests)):
-        raise ValueError("the tests assert nothing")
+    """Raise ValueError unless something that runs asserts what a program could fail."""
+    left: list[ast.AST] = [*_list_cases(tests), *(part for part in tests.body if _runs(part))]
+    functions: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(tests):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.setdefault(node.name, []).append(node)
+    while left:
+        for node in _walk_run(left.pop()):
+            if _asserts(node):
+                return
+            if isinstance(node, ast.Name | ast.Attribute):
+                left += functions.pop(node.id if isinstance(node, ast.Name) else node.attr, [])
+    raise ValueError("the tests assert nothing")
 
 
-def _asserts(part: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Assert)
-        or (isinstance(node, ast.Attribute) and node.attr.startswith(("assert", "fail")))
-        or (isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node))
-        for node in ast.walk(part)
-    )
+def _walk_run(part: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or statement, without the bodies of functions that are only defined in it."""
+    left = [part]
+    while left:
+        node = left.pop()
+        yield node
+        if isinstance(node, ast.If | ast.While) and isinstance(node.test, ast.Constant) and not node.test.value:
+            left += node.orelse
+            continue
+        children = [*ast.iter_child_nodes(node)]
+        left += [child for child in children if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _asserts(node: ast.AST) -> bool:
+    """Return whether a node asserts something that is not the same for every program."""
+    if isinstance(node, ast.Assert):
+        is_true = isinstance(node.test, ast.Tuple) and node.test.elts
+        return not is_true and (_varies(node.test) or (isinstance(node.test, ast.Constant) and not node.test.value))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        is_checking = node.func.attr.startswith(("assert", "fail"))
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        return is_checking and (node.func.attr == "fail" or any(map(_varies, given)))
+    return isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node)
+
+
+def _varies(expression: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) for part in ast.walk(expression))
 
 
 def _require_reachable(trees: Sequence[ast.Module]) -> None:
