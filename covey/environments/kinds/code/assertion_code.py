@@ -137,7 +137,9 @@ class RemoteProgram:
             self._forget_after(operation)
             result, error = None, None
             if "error" in answer:
-                error = _build_error(operation, *answer["error"])
+                name, text, *details = answer["error"]
+                details = [decode(detail, self._find_object, self._names) for detail in details]
+                error = _build_error(operation, name, text, *details)
             else:
                 result = decode(answer["value"], self._find_object, self._names)
             is_answered = True
@@ -164,18 +166,22 @@ class RemoteProgram:
         return self._objects.setdefault(number, RemoteObject(self, number))
 
 
-def _build_error(operation: str, name: str, message: str) -> Exception:
-    """Build an exception of the program.
+def _build_error(operation: str, name: str, text: str, arguments: object, filename: object) -> Exception:
+    """Build an exception of the program, with its arguments if its class makes the same text of them.
 
     The end of an iteration is one only where it is asked for. In a `map` of the tests it would end the tests early.
     """
     kind = getattr(builtins, name)
-    if not _is_ordinary(kind) or (issubclass(kind, StopIteration | StopAsyncIteration) and operation != "next"):
-        return ProgramError(message)
+    is_end = issubclass(kind, StopIteration | StopAsyncIteration) and operation != "next"
+    if not _is_ordinary(kind) or is_end or not isinstance(arguments, tuple):
+        return ProgramError(text)
+    if issubclass(kind, OSError) and len(arguments) == 2 and isinstance(filename, str):
+        arguments = (*arguments, filename)
     try:
-        return kind(message)  # type: ignore[no-any-return]
-    except TypeError:
-        return ProgramError(message)
+        error: Exception = kind(*arguments)
+        return error if str(error) == text else kind(text)
+    except Exception:  # whatever the class or the text of an argument raises
+        return ProgramError(text)
 
 
 def _is_ordinary(kind: object) -> bool:
@@ -241,7 +247,7 @@ def serve_program(module: ModuleType, find: Callable[[str], object], channel: in
                 value = _OPERATIONS[asked["do"]](kept[asked["on"]], *arguments, **named)
             answer = json.dumps({"value": encode(value, keep)})
         if attempt.error is not None:
-            answer = json.dumps({"error": _describe(attempt.error)})
+            answer = json.dumps({"error": _describe(attempt.error, keep)})
         data = answer.encode()
         write_all(channel, FRAME.pack(len(data)) + data)
 
@@ -262,10 +268,11 @@ class _Attempt:
         return self.error is not None
 
 
-def _describe(error: BaseException) -> list[str]:
-    """Return the name of the nearest builtin class of an exception, and its text."""
+def _describe(error: BaseException, keep: Callable[[object], int]) -> list[object]:
+    """Return the name of the nearest builtin class of an exception, its text, its arguments and its file."""
     classes = [kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind]
-    return [classes[0], str(error)]
+    filename = error.filename if isinstance(error, OSError) else None
+    return [classes[0], str(error), encode(error.args, keep), encode(filename, keep)]
 
 
 def _copy(target: Any, is_iterated: bool) -> object:
