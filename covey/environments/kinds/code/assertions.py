@@ -10,6 +10,7 @@ import importlib
 import symtable
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from covey.environments.base import JsonObject
 from covey.environments.kinds.code.program_code import USUAL
@@ -125,18 +126,43 @@ def _is_main(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
-def _list_cases(tests: ast.Module) -> Iterator[ast.FunctionDef]:
-    """Yield the test methods of test cases, and functions called `test_...`."""
+def _list_cases(tests: ast.Module) -> Iterator[ast.AST]:
+    """Yield the test methods of test cases, and functions called `test_...`.
+
+    Raises ValueError for tests that would not run.
+    """
+    bases = {part.name: [ast.unparse(base) for base in part.bases] for part in tests.body if _is_class(part)}
+    for node in ast.walk(tests):
+        if isinstance(node, ast.ImportFrom) and node.module == "unittest":
+            bases |= {name.asname: [name.name] for name in node.names if name.asname is not None}
     for part in tests.body:
         if isinstance(part, ast.FunctionDef) and part.name.startswith("test_"):
             if part.args.args or part.args.kwonlyargs or part.decorator_list:
                 raise ValueError(f"the test {part.name} has parameters or decorators, which only pytest would fill")
             yield part
+        elif isinstance(part, ast.AsyncFunctionDef) and part.name.startswith("test"):
+            raise ValueError(f"the test {part.name} is asynchronous, which only a plugin of pytest would run")
         elif isinstance(part, ast.ClassDef):
-            methods = [node for node in part.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
-            if methods and not any("TestCase" in ast.unparse(base) for base in part.bases):
+            kinds, left = set[str](), [part.name]
+            while left:
+                kinds.add(left[-1])
+                left += [base for base in bases.get(left.pop(), []) if base not in kinds]
+            methods = [node for node in part.body if _is_function(node) and node.name.startswith("test")]
+            if methods and not any("TestCase" in kind for kind in kinds - {part.name}):
                 raise ValueError(f"the test class {part.name} is not a unittest.TestCase")
+            if not any("Async" in kind for kind in kinds):
+                for method in methods:
+                    if isinstance(method, ast.AsyncFunctionDef):
+                        raise ValueError(f"the test {method.name} is asynchronous, but {part.name} would not run it")
             yield from methods
+
+
+def _is_class(node: ast.AST) -> TypeGuard[ast.ClassDef]:
+    return isinstance(node, ast.ClassDef)
+
+
+def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def _require_asserting(tests: ast.Module) -> None:
@@ -212,6 +238,10 @@ def _list_imported(tests: ast.Module) -> set[str]:
             names |= {name.name for name in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SOLUTION:
             names.add(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            match node.args:
+                case [ast.Name(id=owner), ast.Constant(value=str(name)), *_] if owner == SOLUTION:
+                    names.add(name)
     if "*" in names:
         raise ValueError(f"the tests import * from {SOLUTION}, which does not name what the program must define")
     return names

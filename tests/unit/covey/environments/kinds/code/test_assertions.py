@@ -28,6 +28,18 @@ MAIN = "if __name__ == '__main__':\n    unittest.main()\n"
         ("import solution\ndef test_f():\n    assert solution.f(2) == 4", ["f"]),
         (CASE, ["f"]),
         (CASE + MAIN, ["f"]),
+        (
+            f"import unittest\nclass Base(unittest.TestCase):\n    pass\n{CASE.replace('unittest.TestCase', 'Base')}",
+            ["f"],
+        ),
+        (
+            CASE.replace("import unittest", "from unittest import TestCase as Base").replace(
+                "unittest.TestCase", "Base"
+            ),
+            ["f"],
+        ),
+        (CASE.replace("TestCase", "IsolatedAsyncioTestCase").replace("def", "async def"), ["f"]),
+        ("import solution\nassert getattr(solution, 'f')(2) == 4", ["f"]),
         ("from typing import *\ndef helper(x: List[int]): return x\nassert f(helper([1])) == 1", ["f"]),
         ("try:\n    f(0)\nexcept ValueError as error:\n    assert str(error)", ["f"]),
         ("if f(2) != 4:\n    raise AssertionError", ["f"]),
@@ -107,6 +119,10 @@ def test_read_assertions__helper_of_the_tests__is_defined_by_the_prelude_or_refu
         ("from contextlib import redirect_stdout\nassert f(2) == 4", "use 'redirect_stdout'"),
         ("def test_f(value):\n    assert f(value) == 4", "parameters or decorators"),
         ("class TestF:\n    def test_f(self):\n        assert f(2) == 4", "not a unittest.TestCase"),
+        (CASE.replace("def", "async def"), "is asynchronous"),
+        ("assert f(1) == 1\nasync def test_f():\n    assert f(2) == 4", "is asynchronous"),
+        (CASE.replace("unittest.TestCase", "Base") + "class Base: pass", "not a unittest.TestCase"),
+        ("class Test(Test):\n    def test_f(self):\n        assert f(2) == 4", "not a unittest.TestCase"),
         (CASE + "unittest.main()", "outside a block"),
     ],
 )
