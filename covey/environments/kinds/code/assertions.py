@@ -14,6 +14,7 @@ from typing import TypeGuard
 
 from covey.environments.base import JsonObject
 from covey.environments.kinds.code.program_code import USUAL
+from covey.environments.kinds.code.program_values import TYPES
 
 SOLUTION = "solution"
 """Module from which tests may import what the program defines."""
@@ -34,6 +35,12 @@ _SPREAD = {
 """Modules of which tests may import all names."""
 _HIDDEN = {"mock", "redirect_stdout", "redirect_stderr", "stdout", "stderr", "stdin", "patch", "getsource"}
 """Names with which tests look into the program's process, where they cannot reach."""
+
+_FUNCTIONS = {name for name, value in vars(builtins).items() if callable(value)} - {*TYPES}
+"""Builtins that cannot be passed to a program."""
+_FATAL = {"SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError"}
+"""Exceptions that end a program, so its tests cannot see them."""
+_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 
 
 def read_assertions(source: str, *, entry_point: str = "", names: Sequence[str] = (), prelude: str = "") -> JsonObject:
@@ -67,6 +74,7 @@ def read_assertions(source: str, *, entry_point: str = "", names: Sequence[str] 
         raise ValueError(f"the tests use the name {min(missing)!r:.60}, which nothing defines")
     if not wanted:
         raise ValueError("the tests call nothing that the program defines")
+    _require_data(tests, wanted)
     return {"assertions": source, "names": [*sorted(wanted)], "prelude": prelude}
 
 
@@ -224,6 +232,93 @@ def _require_reachable(trees: Sequence[ast.Module]) -> None:
             raise ValueError(f"the tests use {name!r}, but can only call the program and see what it returns")
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "unittest.main" and node in _list_unguarded(trees):
             raise ValueError('the tests call unittest.main() outside a block `if __name__ == "__main__"`')
+
+
+def _require_data(tests: ast.Module, wanted: set[str]) -> None:
+    """Raise ValueError if tests need more of the program than data, such as a function passed to it.
+
+    `wanted` has the names that the program must define. Those in capitals are taken for classes.
+    """
+    ours = {node.name for node in ast.walk(tests) if _is_function(node) or _is_class(node)}
+    called = wanted | {
+        node.args.args[0].arg
+        for node in tests.body
+        if isinstance(node, ast.FunctionDef) and node.name == "check" and len(node.args.args) == 1
+    }
+    for node in ast.walk(tests):
+        if isinstance(node, ast.Call) and _is_name(node.func, called):
+            for given in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                if isinstance(given, ast.Lambda) or _is_name(given, (ours | _FUNCTIONS) - wanted):
+                    raise ValueError(f"the tests pass {ast.unparse(given)!r:.60} to the program, but only data can be")
+        for needed in _list_needed(node, called):
+            raise ValueError(f"the tests use {ast.unparse(needed)!r:.60}, but see only data of the program")
+    for scope in [tests, *filter(_is_function, ast.walk(tests))]:
+        _require_no_change(scope.body, called)
+
+
+def _list_needed(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
+    """Yield the parts of a node that need the program's own classes, operators or coroutines in the tests' process."""
+    classes = {name for name in called if name[:1].isupper()}
+    if _is_function(node) or _is_class(node):
+        yield from (part for part in node.decorator_list if _is_name(_strip_call(part), called))
+    elif isinstance(node, ast.Await):
+        yield from (part for part in [node.value] if _calls_any(part, called))
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        yield from (item.context_expr for item in node.items if _calls_any(item.context_expr, called))
+    elif isinstance(node, ast.Attribute) and node.attr.startswith("__") and _is_name(node.value, called):
+        yield node
+    elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        yield from (kind for kind in kinds if _is_name(kind, called) or ast.unparse(kind) in _FATAL)
+    elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
+        sides = [node.left, *node.comparators]
+        yield from (sides if all(_calls_any(side, classes) for side in sides) else [])
+    elif isinstance(node, ast.BinOp):
+        sides = [node.left, node.right]
+        yield from (sides if all(_calls_any(side, classes) for side in sides) else [])
+    elif isinstance(node, ast.Call):
+        function = ast.unparse(node.func)
+        if function in {"asyncio.run", "asyncio.gather", "run_until_complete"}:
+            yield from (given for given in node.args if _calls_any(given, called))
+        elif function == "isinstance" or function.rpartition(".")[2] in {"assertIsInstance", "issubclass"}:
+            yield from (given for given in node.args[1:2] if _is_name(given, called))
+        elif function.rpartition(".")[2] in {"assertRaises", "assertRaisesRegex"}:
+            yield from (kind for kind in node.args[:1] if _is_name(kind, called) or ast.unparse(kind) in _FATAL)
+
+
+def _require_no_change(statements: list[ast.stmt], called: set[str]) -> None:
+    """Raise ValueError if a call is only made for what it changes in a value of the tests, which is a copy."""
+    made: dict[str, ast.AST] = {}
+    changed: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, ast.Assign):
+            targets = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+            changed -= targets
+            made |= dict.fromkeys(targets, statement.value)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            given = {node.id for node in statement.value.args if isinstance(node, ast.Name)}
+            if _is_name(statement.value.func, called):
+                changed |= {name for name in given if name in made and _is_plain(made[name], called)}
+        if any(map(_asserts, ast.walk(statement))):
+            for name in sorted(changed.intersection(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))):
+                raise ValueError(f"the tests read {name!r} after a call that changes it, but the program has a copy")
+
+
+def _is_plain(value: ast.AST, called: set[str]) -> bool:
+    """Return whether this is a new list, dictionary or set without objects of the program."""
+    return isinstance(value, _DISPLAYS) and not any(_calls_any(part, called) for part in ast.walk(value))
+
+
+def _is_name(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _calls_any(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and _is_name(node.func, names)
+
+
+def _strip_call(node: ast.AST) -> ast.AST:
+    return node.func if isinstance(node, ast.Call) else node
 
 
 def _list_unguarded(trees: Sequence[ast.Module]) -> list[ast.AST]:
