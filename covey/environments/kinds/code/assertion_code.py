@@ -278,15 +278,16 @@ def _describe(error: BaseException, keep: Callable[[object], int]) -> list[objec
 def _copy(target: Any, is_iterated: bool) -> object:
     """Return the items of an object as a list, or as a dictionary if its items are the keys of others.
 
-    The result is None if it is an iterator, has no items in order, or has more than `_MAX_UNSIZED` and no length. What
-    has only `__getitem__` is copied if `is_iterated`, because its keys may be anything. Raises TypeError if the items
+    The result is None if it is an iterator without length, has no items in order, or has more than `_MAX_UNSIZED` and
+    no length. `is_iterated` says that the tests iterate. Only then are copied an iterator with a length, and what has
+    only `__getitem__`, whose keys may be anything. Raises TypeError if the items
     are more or fewer than the length.
     """
     kind = type(target)
     if not hasattr(kind, "__iter__") and not (is_iterated and hasattr(kind, "__getitem__")):
         return None
     iterator = iter(target)
-    if iterator is target:
+    if iterator is target and not (is_iterated and hasattr(kind, "__len__")):
         return None
     length = len(target) if hasattr(kind, "__len__") else None
     limit = _MAX_UNSIZED if length is None else length
