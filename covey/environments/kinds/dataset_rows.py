@@ -97,14 +97,17 @@ class RowSource(TaskSource):
 def read_strings(raw: JsonObject, *names: str) -> list[str]:
     """Return the strings in a row's `verification_info` under the first of `names` that it contains.
 
-    A single string counts as a list of one, and numbers become strings. Raises ValueError if there is no string
-    or if one is blank.
+    A single string counts as a list of one, and numbers become strings. Null at the end of a list is padding.
+    Raises ValueError if there is no string or if one is blank.
     """
     name = next((name for name in names if name in raw), None)
     if name is None:
         raise ValueError(f"verification_info has no field {' or '.join(names)}")
     value = raw[name]
-    texts = [_read_text(name, item) for item in (value if isinstance(value, list) else [value])]
+    items = [*value] if isinstance(value, list) else [value]
+    while isinstance(value, list) and items and items[-1] is None:
+        items.pop()
+    texts = [_read_text(name, item) for item in items]
     if not texts:
         raise ValueError(f"{name} in verification_info is empty")
     return texts

@@ -16,7 +16,7 @@ class CodeSource(RowSource):
 
     task_type: ClassVar[str] = "code"
     extraction: ClassVar[str] = "last_code_block"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     requires_isolation: ClassVar[bool] = True
 
     @classmethod

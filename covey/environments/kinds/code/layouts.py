@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import pickletools
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +23,20 @@ from covey.environments.kinds.code.program_outputs import MAX_INT_DIGITS, parse_
 
 MAX_PACKED_BYTES = 32 << 20
 """Maximum size in bytes of packed tests after unpacking."""
-_LANGUAGES = {"python", "python3", "py"}
+_LANGUAGES = {"python", "python3", "py", "py3", "cpython"}
 _CHECKERS = ("checker", "generated_checker", "special_judge")
 """Fields that say that a task has more than one right output."""
 _NAME_KEYS = ("fn_name", "func_name", "function_name", "entry_point")
 _KIND_KEYS = ("type", "testtype")
 _CALLS = {"stdin": False, "stdin_stdout": False, "functional": True, "function_call": True}
+_HINT = re.compile(
+    r"(is)?(target|call|test)?(fn|func|function|functional|method|callable|classname|signature|call|type|startercode)"
+    r"(name|signature|type|based|call)?"
+)
+"""Fields, by name without underscores, that say that tests call a function unless they name standard input."""
+_STDIN = {*(kind for kind, calls in _CALLS.items() if not calls), "stdio", "standard_input", "std", "io", "program"}
+_STARTER = re.compile(r"^[ \t]*(async[ \t]+def|def|class)[ \t]+\w+", re.MULTILINE)
+_READS_STDIN = re.compile(r"\binput\(|\bstdin\b|__main__")
 """Whether the tests call a function, by the type that published tests name."""
 _TEST_KEYS = {"input", "output", "metadata", *_NAME_KEYS, *_KIND_KEYS}
 _LISTS_KEYS = {"inputs", "outputs", "metadata", *_NAME_KEYS, *_KIND_KEYS}
@@ -47,14 +56,18 @@ def read_tests(raw: JsonObject) -> JsonObject:
     """
     raw = {key: value for key, value in raw.items() if value is not None}
     language = raw.get("language", "python")
-    if not isinstance(language, str) or language.lower() not in _LANGUAGES:
+    if not isinstance(language, str) or re.sub(r"[ .\d]+$|[ _-](?=\d)", "", language.lower()) not in _LANGUAGES:
         raise ValueError(f"language is {language!r:.60}, but only python can be graded")
     if raw.get("input_mode", "stdio") != "stdio":
         raise ValueError(f"input_mode is {raw['input_mode']!r:.60}, but only stdio can be graded")
     for key in _CHECKERS:
         if raw.get(key):
             raise ValueError(f"the tests need a program that checks outputs ({key}), which is not run")
-    found = [reader for keys, reader in _LAYOUTS.items() if any(key in raw for key in keys)]
+    found = [
+        reader for keys, reader in _LAYOUTS.items() if any(key in raw and not _is_padding(raw[key]) for key in keys)
+    ]
+    if not found:
+        found = [reader for keys, reader in _LAYOUTS.items() if any(key in raw for key in keys)]
     if len(found) != 1:
         known = ", ".join("/".join(keys) for keys in _LAYOUTS)
         raise ValueError(f"there are tests in {len(found)} layouts, but there must be one of: {known}")
@@ -101,6 +114,8 @@ def read_columns(values: Mapping[str, object]) -> tuple[str, JsonObject]:
     )
     tests = read_tests(raw)
     question, starter = values[layout.question], values.get("starter_code")
+    if tests.get("fn_name", "") is None and isinstance(starter, str):
+        _require_no_function([{"starter_code": starter}])
     if not isinstance(question, str):
         raise ValueError(f"the column {layout.question} is not a string")
     if isinstance(starter, str) and starter.strip() and starter.strip() not in question:
@@ -127,12 +142,15 @@ def _read_lists(raw: JsonObject) -> JsonObject:
 
 def _read_cases(raw: JsonObject) -> JsonObject:
     """Read "test_cases", "tests" or "input_output": an object of lists, a list of tests or of assertions, or JSON."""
-    named = [key for key in ("test_cases", "tests", "input_output") if key in raw]
+    present = [key for key in ("test_cases", "tests", "input_output") if key in raw]
+    named = [key for key in present if not _is_padding(raw[key])] or present[:1]
     if len(named) != 1:
         raise ValueError(f"there are tests in both {named[0]} and {named[1]}")
     cases = raw[named[0]]
     if isinstance(cases, str):
         cases = _parse(named[0], cases)
+    if isinstance(cases, list):
+        cases = [case for case in cases if case is not None]
     if isinstance(cases, list) and cases and all(isinstance(case, str) for case in cases):
         return read_assertions("\n".join(cast(list[str], cases)), entry_point=_find_name([raw]) or "")
     if isinstance(cases, list):
@@ -152,6 +170,7 @@ def _read_public_and_private(raw: JsonObject) -> JsonObject:
             cases = _parse(key, cases if cases.lstrip().startswith(("[", "{")) else unpack_text(cases))
         if not isinstance(cases, list):
             raise ValueError(f"{key} is not a list of tests")
+        cases = [case for case in cases if case is not None]
         tests += _check_tests(key, cases)
     return _build(tests, raw)
 
@@ -235,6 +254,7 @@ def _build(tests: list[Test], *owners: JsonObject) -> JsonObject:
         wanted = "a function, which they do not name" if name is None else "standard input, but name a function"
         raise ValueError(f"the types of the tests ask for {wanted}")
     if name is None:
+        _require_no_function([*owners, *tests])
         return {
             "inputs": [_read_text("an input", test["input"]) for test in tests],
             "outputs": [_read_text("an output", test["output"]) for test in tests],
@@ -248,6 +268,36 @@ def _build(tests: list[Test], *owners: JsonObject) -> JsonObject:
     }
 
 
+def _require_no_function(objects: Iterable[Test]) -> None:
+    """Raise ValueError if a field, also one in "metadata", says that the tests call a function, which has no name."""
+    for item in objects:
+        for key, value in [*item.items(), *_read_metadata(item).items()]:
+            if not value or not _HINT.fullmatch(key.lower().replace("_", "")):
+                continue
+            is_stdin = isinstance(value, str) and value.lower() in _STDIN
+            if key == "type":  # also the name of other things, such as how hard a task is
+                is_stdin = not isinstance(value, str) or not _HINT.fullmatch(value.lower().replace("_", ""))
+            if key == "starter_code":
+                is_stdin = not isinstance(value, str) or not _asks_for_function(value)
+            if not is_stdin:
+                raise ValueError(
+                    f"the tests have the field {key!r:.60} with {value!r:.60}, so they seem to call a function, "
+                    f"but name none in {' or '.join(_NAME_KEYS)}"
+                )
+
+
+def _asks_for_function(starter: str) -> bool:
+    """Return whether starter code defines a function or class and does not itself read standard input."""
+    return bool(_STARTER.search(starter)) and not _READS_STDIN.search(starter)
+
+
+def _read_metadata(item: Test) -> Test:
+    metadata = item.get("metadata")
+    if isinstance(metadata, str):
+        metadata = _parse("metadata", metadata) if metadata.strip() else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
 def _find_name(objects: Iterable[Test]) -> str | None:
     """Return the name of the function that objects agree on, directly or in their "metadata". None if there is none.
 
@@ -255,10 +305,7 @@ def _find_name(objects: Iterable[Test]) -> str | None:
     """
     names: list[JsonValue] = []
     for item in objects:
-        metadata = item.get("metadata")
-        if isinstance(metadata, str):
-            metadata = _parse("metadata", metadata) if metadata.strip() else None
-        for part in (item, metadata if isinstance(metadata, dict) else {}):
+        for part in (item, _read_metadata(item)):
             names += [part[key] for key in _NAME_KEYS if part.get(key) is not None and part[key] != ""]
     if not names:
         return None
@@ -283,11 +330,20 @@ def _find_kinds(owners: Iterable[Test], tests: Iterable[Test]) -> set[str]:
 
 def _read_strings(raw: JsonObject, name: str) -> list[str]:
     value = raw.get(name, [])
-    lines = value if isinstance(value, list) else [value]
+    lines = [line for line in value if line is not None] if isinstance(value, list) else [value]
     texts = [line for line in lines if isinstance(line, str)]
     if len(texts) != len(lines):
         raise ValueError(f"{name} is neither a string nor a list of strings")
     return texts
+
+
+def _is_padding(value: JsonValue) -> bool:
+    """Return whether a field contains nothing, as Parquet pads the rows that lack the field."""
+    if isinstance(value, list):
+        return all(map(_is_padding, value))
+    if isinstance(value, dict):
+        return all(map(_is_padding, value.values()))
+    return value is None or value == ""
 
 
 def _read_text(name: str, value: JsonValue) -> str:

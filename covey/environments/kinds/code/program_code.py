@@ -58,6 +58,7 @@ class Program:
 
         Raises SyntaxError, ValueError, RecursionError or MemoryError if the source does not compile.
         """
+        self._source = source
         self._how, _, self._function = how.partition(" ")
         self.prints = self._how == "print"
         self.code: CodeType = compile(source, "<program>", "exec", dont_inherit=True)
@@ -94,7 +95,7 @@ class Program:
         module = self._start("solution")
         module.__dict__.update(self._usual)
         exec(self.code, module.__dict__)  # noqa: S102
-        function = find_defined(module, self._function)
+        function = find_defined(module, self._function, self._source)
         types = find_node_types(function)
         result = function(*convert_arguments(arguments, types, vars(module)))
         if result is None and types.get("return"):
@@ -111,7 +112,7 @@ class Program:
         inherited = {name: value for name, value in vars(before).items() if not name.startswith("__")}
         module.__dict__.update(self._usual | inherited)
         exec(self.code, module.__dict__)  # noqa: S102
-        serve_program(module, lambda name: find_defined(module, name, allows_class=True), channel)
+        serve_program(module, lambda name: find_defined(module, name, self._source, allows_class=True), channel)
 
     def check(self, given: bytes, channel: int, *, max_bytes: int) -> None:
         """Run the assertions. `given` is JSON with the prelude and the names that the program must define."""
@@ -173,17 +174,22 @@ def find_usual(code: CodeType) -> dict[str, object]:
     return values
 
 
-def find_defined(module: ModuleType, name: str, *, allows_class: bool = False) -> Callable[..., object]:
+def find_defined(module: ModuleType, name: str, source: str, *, allows_class: bool = False) -> Callable[..., object]:
     """Return the method of class Solution, or else the function, that the program itself defines under a name.
 
-    Builtins, imported names and names that were preloaded do not count, because the program has not written them. With
-    `allows_class`, a class counts too. Raises LookupError if the program defines no such thing.
+    Imported names, and aliases of what is builtin or preloaded under the same name, do not count, because the program
+    has not written them. `source` is the program. With `allows_class`, a class counts too. Raises LookupError if the
+    program defines no such thing.
     """
-    solution = vars(module).get("Solution")
-    if is_defined(solution, module) and is_defined(getattr(solution, name, None), module):
-        return getattr(solution(), name)  # type: ignore[no-any-return, misc]
-    value = vars(module).get(name)
-    if not is_defined(value, module) or (isinstance(value, type) and not allows_class):
+    solution, value = vars(module).get("Solution"), vars(module).get(name)
+    is_class = isinstance(solution, type)
+    if is_defined(solution, module) and (hasattr(solution, name) if is_class else not is_defined(value, module)):
+        method = getattr(solution(), name, None)  # type: ignore[misc]
+        if is_defined(method, module) or _is_alias(method, name, source):
+            return method  # type: ignore[return-value]
+    if not (is_defined(value, module) or _is_alias(value, name, source)) or (
+        isinstance(value, type) and not allows_class
+    ):
         raise LookupError(name)
     return value  # type: ignore[return-value]
 
@@ -196,6 +202,25 @@ def is_defined(value: object, module: ModuleType) -> bool:
     if type(value).__name__ == "partial":
         value = getattr(value, "func", None)
     return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _is_alias(value: object, name: str, source: str) -> bool:
+    """Return whether a program has chosen a function of the library for a name, as in `total = sum`.
+
+    A name that the function has itself must be assigned, and must not be builtin, preloaded or from the prelude.
+    """
+    if not callable(value) or isinstance(value, type):
+        return False
+    function = getattr(value, "func", value) if type(value).__name__ == "partial" else value
+    if getattr(function, "__name__", name) != name:
+        return True
+    is_given = getattr(function, "__module__", None) == "prelude" or name in vars(sys.modules["builtins"])
+    if is_given or any(name in names for names in USUAL.values()):
+        return False
+    import ast
+
+    assigned = [node.targets for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)]
+    return any(isinstance(target, ast.Name) and target.id == name for targets in assigned for target in targets)
 
 
 def find_node_types(function: Callable[..., object]) -> dict[str, str]:

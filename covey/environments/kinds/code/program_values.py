@@ -31,6 +31,8 @@ _COPIES: tuple[tuple[type, Callable[..., Any]], ...] = (
 """Functions that copy a subclass of a builtin type to that type. Each reads by a method of the base."""
 _TEXTS = {"Decimal": "decimal", "Fraction": "fractions"}
 """Modules of number types that travel as strings, by type."""
+_TIMES = {"date", "datetime", "time"}
+"""Types of the module datetime that travel in ISO 8601 format."""
 _MAX_NODES = 1_000_000
 """Maximum number of nodes of a linked list or tree. One that contains itself has more."""
 
@@ -118,6 +120,9 @@ def encode(value: Any, keep: Callable[[object], object]) -> Any:
         return {"range": [value.start, value.stop, value.step]}
     if _TEXTS.get(name) == kind.__module__:
         return {name: str(value)}
+    if kind.__module__ == "datetime" and name in {*_TIMES, "timedelta"}:
+        is_time = name in _TIMES
+        return {name: value.isoformat() if is_time else [value.days, value.seconds, value.microseconds]}
     if kind is type and value in TYPES.values():
         return {"type": value.__name__}
     if name in _NODES:
@@ -167,6 +172,11 @@ def _decode_rare(tag: Any, body: Any) -> Any:
         return range(*body)
     if tag == "type":
         return TYPES[body]
+    if tag == "timedelta":
+        days, seconds, microseconds = body
+        return __import__("datetime").timedelta(days, seconds, microseconds)
+    if tag in _TIMES:
+        return getattr(__import__("datetime"), tag).fromisoformat(body)
     if isinstance(body, str) and isinstance(tag, str):
         return getattr(__import__(_TEXTS[tag]), tag)(body)
     raise ValueError("the data has an unknown tag")

@@ -15,6 +15,8 @@ DIGEST = "0x" + "ab" * 32
     [
         (MathSource, {"ground_truth": "5"}, {"ground_truth": ["5"]}),
         (MathSource, {"ground_truth": ["5", "five"], "more": 1}, {"ground_truth": ["5", "five"]}),
+        (MathSource, {"ground_truth": ["5", None, None]}, {"ground_truth": ["5"]}),
+        (MultipleChoiceSource, {"choices": ["x", "y", None], "answer": "B"}, {"choices": ["x", "y"], "right": 1}),
         (MathSource, {"ground_truth": 2.5}, {"ground_truth": ["2.5"]}),
         (ShortAnswerSource, {"answers": ["Paris"]}, {"answers": ["Paris"]}),
         (ShortAnswerSource, {"ground_truth": "Paris"}, {"answers": ["Paris"]}),
@@ -36,6 +38,8 @@ def test_read_info__forms_of_published_data_sets__have_one_form_that_reads_again
         (MathSource, {}, "no field ground_truth"),
         (MathSource, {"ground_truth": []}, "is empty"),
         (MathSource, {"ground_truth": [" "]}, "blank or not a string"),
+        (MathSource, {"ground_truth": [None]}, "is empty"),
+        (MultipleChoiceSource, {"choices": ["x", None, "y"], "answer": 1}, "blank or not a string"),
         (MathSource, {"ground_truth": None}, "blank or not a string"),
         (MathSource, {"ground_truth": True}, "blank or not a string"),
         (ShortAnswerSource, {}, "no field answers or ground_truth"),

@@ -80,6 +80,16 @@ def pack(value):
             {"test_cases": [{"input": [1], "output": None, "fn_name": "f", "testtype": None}]},
             {"inputs": [[1]], "outputs": [None], "fn_name": "f"},
         ),
+        ({**STDIN, "test_list": [], "test_cases": None, "tests": {"inputs": [], "outputs": None}, "test": ""}, STDIN),
+        ({**STDIN, "language": "Python 3"}, STDIN),
+        ({**STDIN, "language": "Python 3.11"}, STDIN),
+        ({**STDIN, "language": "PYTHON-3"}, STDIN),
+        ({"test_cases": [*LISTED, None]}, STDIN),
+        # What says in other words that the tests are about standard input.
+        ({**STDIN, "function": None, "is_functional": False, "call_type": "std", "metadata": {"func": ""}}, STDIN),
+        ({**STDIN, "type": "medium", "metadata": {"scoring_method": "exact", "classification": "easy"}}, STDIN),
+        ({**STDIN, "starter_code": "import sys\n", "note": "function"}, STDIN),
+        ({**STDIN, "starter_code": "def main():\n    n = int(input())\n"}, STDIN),
         # Integers that are too long for Python stay text.
         (
             {"inputs": [[10**5000, "a"]], "outputs": [[10**5000 + 1]], "fn_name": "f"},
@@ -128,6 +138,10 @@ def test_read_tests__every_layout__has_one_meaning(raw, info):
             },
         ),
         (
+            {"test_list": ["assert add(1, 2) == 3", None], "test_setup_code": None, "inputs": []},
+            {"assertions": "assert add(1, 2) == 3", "names": ["add"], "prelude": ""},
+        ),
+        (
             {"test_cases": ["assert add(1, 2) == 3"]},
             {"assertions": "assert add(1, 2) == 3", "names": ["add"], "prelude": ""},
         ),
@@ -170,6 +184,28 @@ def test_read_tests__by_assertion__keeps_the_source_and_what_it_calls(raw, info)
         ({"test_cases": [*LISTED, {"input": [], "output": 1, "fn_name": "f"}]}, "different functions"),
         ({"test_cases": [{"input": [], "output": 1, "fn_name": name} for name in "fg"]}, "different functions"),
         ({"fn_name": "g", "test_cases": CALLS}, "different functions"),
+        *(
+            ({"inputs": ["1\n2"], "outputs": ["3"], **hint}, "seem to call a function")
+            for hint in (
+                {"function": "add"},
+                {"func": "add"},
+                {"method": "add"},
+                {"method_name": "add"},
+                {"functionName": "add"},
+                {"call_type": "function"},
+                {"type": "function"},
+                {"test_type": "functional"},
+                {"is_functional": True},
+                {"is_call_based": True},
+                {"signature": "add(a, b)"},
+                {"class_name": "Solution"},
+                {"starter_code": "class Solution:\n    def add(self, a, b):\n        pass"},
+                {"starter_code": "def add(a, b):"},
+                {"metadata": {"function": "add"}},
+                {"metadata": '{"method": "add"}'},
+            )
+        ),
+        ({"test_cases": [{"input": "1", "output": "1", "metadata": {"func": "f"}}]}, "seem to call a function"),
         ({"test_cases": FUNCTIONAL}, "ask for a function, which they do not name"),
         ({"testtype": "functional", "test_cases": [{"input": "1", "output": "1"}]}, "ask for a function"),
         ({"fn_name": "f", "test_cases": LISTED}, "ask for standard input, but name a function"),
@@ -301,6 +337,10 @@ def test_read_columns__rows_of_published_data_sets__have_a_question_and_tests(ro
         ({"question": "Add.", "input_output": json.dumps(ADD), "language": "cpp"}, "only python"),
         ({"prompt": "Add.", "test": CHECK}, "no entry_point"),
         ({"question": "Add.", "input_output": json.dumps(ADD), "checker": "x"}, "a program that checks outputs"),
+        (
+            {"question": "Add.", "input_output": '{"inputs": ["1"], "outputs": ["1"]}', "starter_code": "def f(x):"},
+            "seem to call a function",
+        ),
         ({"question": "Add.", "input_output": "{}"}, "no lists called inputs"),
     ],
 )

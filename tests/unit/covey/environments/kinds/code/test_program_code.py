@@ -148,6 +148,14 @@ DEFINED = [
     ("def f(x): return 7\nclass Solution:\n    def f(self, x): return x + 1", 2),
     ("def f(x): return x + 1\nclass Solution: pass", 2),
     ("class Solution:\n    def g(self, x): return x + 1\nf = Solution().g", 2),
+    ("class Solution:\n    @property\n    def f(self): return lambda x: x + 1", 2),
+    ("class Solution:\n    def __init__(self): pass\n    f = staticmethod(abs)", 1),
+    ("class Table:\n    def f(self, x): return x + 1\ndef Solution(): return Table()", 2),
+    ("def Solution(x): return x + 1\ndef f(x): return Solution(x)", 2),
+    ("f = abs", 1),
+    ("f = str.upper if 0 else int.bit_length", 1),
+    ("from functools import partial\nf = partial(pow, exp=2)", 1),
+    ("from math import factorial as f", 1),
     ("exec('def f(x): return x + 1')", 2),
 ]
 NOT_DEFINED = [
@@ -156,6 +164,10 @@ NOT_DEFINED = [
     ("factorial", "from math import *"),
     ("factorial", "import math\nfactorial = math.factorial"),
     ("factorial", "factorial = factorial"),
+    ("hypot", "from math import hypot"),
+    ("hypot", "from math import *"),
+    ("ceil", "class Solution:\n    from math import ceil"),
+    ("hypot", "class Solution:\n    from math import hypot"),
     ("factorial", "import functools, math\nfactorial = functools.partial(math.factorial)"),
     ("factorial", "class Solution:\n    from math import factorial"),
     ("count", "class Solution(list): pass"),
@@ -174,6 +186,11 @@ NOT_DEFINED = [
 @pytest.mark.parametrize(("source", "result"), DEFINED)
 def test_call__what_the_program_defines__is_called(source, result):
     assert json.loads(Program(source, "call f").call(b"[1]")) == result
+
+
+def test_call__alias_of_a_function_that_nothing_preloads__is_called():
+    assert json.loads(Program("import operator\nadd = operator.add", "call add").call(b"[1, 2]")) == 3
+    assert json.loads(Program("findMax = max", "call findMax").call(b"[[1, 2]]")) == 2
 
 
 @pytest.mark.parametrize(("name", "source"), NOT_DEFINED)

@@ -1,5 +1,6 @@
 """Values across the border between a program and its assertions, and data that a program may forge."""
 
+import datetime
 import decimal
 import fractions
 import json
@@ -37,6 +38,9 @@ VALUES = [
     range(1, 10, 2),
     decimal.Decimal("1.10"),
     fractions.Fraction(1, 3),
+    datetime.date(2020, 2, 29),
+    datetime.datetime(2020, 2, 29, 1, 2, 3, 4, datetime.UTC),
+    datetime.timedelta(-1, 5, 6),
     int,
     dict,
 ]
@@ -114,6 +118,9 @@ def test_encode__list_that_contains_itself__raises():
         {"bytes": "xy"},
         {"Decimal": "x"},
         {"Decimal": 5},
+        {"date": "2020-02-30"},
+        {"date": 5},
+        {"timedelta": [1]},
         {"Fraction": "1/0"},
         {"os": "x"},
         {"TreeNode": [1, None, None, 2]},
