@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from covey.environments.final_number import find_final_number
 
-ANSWERS_VERSION = "2"
+ANSWERS_VERSION = "3"
 """Version of this module's behaviour. A pool's parameters pin it, so every change of behaviour must raise it."""
 THINK_TAGS = ("<think>", "</think>")
 """The opening and the closing tag that most chat templates put around the thinking part."""
