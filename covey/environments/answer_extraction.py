@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from covey.environments.final_number import find_final_number
 
-ANSWERS_VERSION = "2"
+ANSWERS_VERSION = "3"
 """Version of this module's behaviour. A pool's parameters pin it, so every change of behaviour must raise it."""
 THINK_TAGS = ("<think>", "</think>")
 """The opening and the closing tag that most chat templates put around the thinking part."""
@@ -135,9 +135,10 @@ def find_last_code_block(text: str) -> str | None:
     """Return the content of the last fenced block that is marked as Python, or None.
 
     If no block is marked as Python, the last block that names no language is the program. Blocks of other languages,
-    such as an output, never are. Fences are three or more of ` or ~, as in CommonMark. The closing fence has the same
-    character, at least the same length, and at most three columns more indentation than the opening one. A fence may be
-    in a list item or a block quote. The marks of block quotes and the indentation of the first line are removed from
+    such as an output, never are, nor are sessions of the interpreter, which begin with >>>.
+    Fences are three or more of ` or ~, as in CommonMark. The closing fence has the same character, at least the same
+    length, and at most three columns more indentation than the opening one. A fence may be in a list item or a
+    block quote. The marks of block quotes and the indentation of the first line are removed from
     all lines. An unclosed fence gives None.
     """
     blocks: dict[bool, str] = {}
@@ -147,8 +148,9 @@ def find_last_code_block(text: str) -> str | None:
         if opening is None:
             opening, lines = _read_opening(line), []
         elif opening.is_closed_by(line):
-            if opening.language in ("", "python"):
-                blocks[opening.language == "python"] = _strip_indentation(lines)
+            block = _strip_indentation(lines)
+            if opening.language in ("", "python") and not block.lstrip().startswith(">>> "):
+                blocks[opening.language == "python"] = block
             opening = None
         else:
             lines.append(_strip_quotes(line, opening.quotes))

@@ -33,6 +33,14 @@ _RELATION = re.compile(
     r"|left|displaystyle|boxed|is)\s{0,3}[(\[]?\s{0,3}$"
 )
 _COMMAND = re.compile(r"\\[A-Za-z]+(?:_\{?[A-Za-z0-9]+\}?)?\s{0,3}[(\[]?\s{0,3}$")
+_GLUED = re.compile(r"\\[A-Za-z]+$")
+"""A command of LaTeX directly before a digit, which is not a part of its name."""
+_PART = re.compile(
+    r"[-\u2212\ufe63\uff0d+.]\s{0,2}(?:\\left\s?)?[(\[{]\s{0,2}$|(?:[\u00b0\u2032]|\\circ\s?\}?)\s{0,2}$"
+    r"|(?:\b(?:minus|negative|plus|base|mod|modulo|divided by))\s{1,3}$",
+    re.IGNORECASE,
+)
+"""What makes a number after it a part of a value: a sign or a stop before a bracket, degrees, or an operator."""
 _ELLIPSIS = re.compile(r"\.\.|\u2026|\s{0,2}\\[lc]?dots")
 _DEGREES = re.compile(r"\^\{?\\circ")
 _SCALE = re.compile(
@@ -40,8 +48,12 @@ _SCALE = re.compile(
       \s{0,2} \^ | \s{0,2} \*\* [ ]? [0-9({\-] | \*\* [A-Za-z] | _                  # a power or a name
     | \s{0,2} \\ (?:[dtc]?frac|sqrt|pi|cdot|times|e(?![a-z])|infty|binom)         # a factor in LaTeX
     | \s{0,2} [\u03c0\u221a\u00d7\u22c5] | [ \t]{0,2} [xX*] [ \t]{0,2} 10\b | [ \t]? / [ \t]? [\\(]
-    | [xyzniekKMBabc\u221e] (?![A-Za-z0-9]) | (?:bn|mn|mln)\b | [A-Za-z]+ [0-9]   # a variable, a scale, a word
+    | [xyzniekKMBabc\u221e] (?![A-Za-z0-9]) | [A-Za-z]+ [0-9]                     # a variable, a scale, a word
+    | [ \t]? (?:[kKMB](?![A-Za-z0-9]) | (?:bn|mn|mln)\b)
     | \s{0,2} (?:hundred|thousand|million|billion|trillion|dozen|lakh|crore) s?\b
+    | \s{0,2} (?:squared|cubed|factorial|(?:in\s)?base)\b
+    | \s{1,2} (?:hal(?:f|ves)|(?:third|quarter)s?
+        |(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand|[a-z]{1,20}(?:teen|tie|illion))ths?)\b
     """,
     re.VERBOSE,
 )
@@ -64,7 +76,7 @@ def find_final_number(text: str) -> str | None:
     for token in reversed(list(_TOKEN.finditer(text))):
         before = text[max(0, token.start() - _WINDOW) : token.start()]
         if (
-            before[-1:].isalnum()
+            (before[-1:].isalnum() and not _GLUED.search(before))
             or before.endswith("_")
             or before.endswith("_{")
             or _UNIT_POWER.search(before[-_UNIT_WINDOW:])
@@ -80,6 +92,8 @@ def _read_token(token: re.Match[str], before: str, after: str) -> str | None:
     """Return the number of a token, or None unless all of the token and of its surroundings is one number."""
     number = _read_digits(token)
     if number is None or after[:1].isnumeric() or (_SCALE.match(after) and not _DEGREES.match(after)):
+        return None
+    if _PART.search(before):
         return None
     if "." in number and _ELLIPSIS.match(after):
         return None
@@ -121,7 +135,8 @@ def _read_sign(before: str) -> tuple[str | None, str]:
     if _DATE.search(before):
         return None, rest
     if (previous[-1:].isalnum() and not follows_word) or previous[-1:] in tuple(")]}"):
-        return "", rest  # an operator or a range
+        # An operator or a range. A sum is not one number.
+        return None if character == "+" and not previous[-1:].isalpha() else "", rest
     is_minus = character in _MINUSES
     if character == "+":
         return "", rest
@@ -145,7 +160,7 @@ def _may_precede(before: str) -> bool:
         is_mark = before.endswith("*") and before[-2:-1] in ("", "\n")
     else:
         is_mark = False
-    if (before[-1:] in tuple("^/\u2044\u221a\u00b1*\u00d7\u22c5") and not is_mark) or before.endswith("\\pm"):
+    if (before[-1:] in tuple("^/\u2044\u221a\u00b1*\u00d7\u22c5\u00f7") and not is_mark) or before.endswith("\\pm"):
         return False
     if _COMMAND.search(before):
         return _RELATION.search(before) is not None

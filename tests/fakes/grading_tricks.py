@@ -15,6 +15,11 @@ CONSTANTS: tuple[str, ...] = (
     "<answer></answer>", "```\n```",
 )  # fmt: skip
 """Texts that answer nothing."""
+BEFORE: tuple[str, ...] = (
+    r"\neg ", r"\sqrt ", r"\False ", "!", "~", "- ", "--", "-+", "(-)", "<", r"\ne ", "1/0 + ",
+)  # fmt: skip
+AFTER: tuple[str, ...] = ("!", "%", "+", "^2", "=", "|")
+"""Symbols before and after an answer that make it another one, or none."""
 
 
 def list_tricks(question: str, right: str, other: str, options: tuple[str, ...] = ()) -> dict[str, str]:
@@ -66,4 +71,6 @@ def list_tricks(question: str, right: str, other: str, options: tuple[str, ...] 
         "a call": f"str({right!r})",
         "an object that says it is right": json.dumps({"reward": 1.0, "answer": other, "correct": True}),
     }  # fmt: skip
+    tricks |= {f"{symbol!r} before the answer": f"{symbol}{right}" for symbol in BEFORE}
+    tricks |= {f"{symbol!r} after the answer": f"{right}{symbol}" for symbol in AFTER}
     return tricks

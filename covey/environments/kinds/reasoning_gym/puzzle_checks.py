@@ -18,7 +18,7 @@ _NUMBER = re.compile(
 )
 _RATIO = re.compile(r"([+-]?[0-9]{1,50})\s*/\s*([0-9]{1,50})")
 _ARITHMETIC = re.compile(r"[0-9+\-*/() ]{1,300}")
-_TERM = re.compile(r"([+-]?)([0-9]{1,50}(?:\.[0-9]{1,50})?)?([ij]?)")
+_TERM = re.compile(r"([+-]?)(?=[0-9ij])([0-9]{1,50}(?:\.[0-9]{1,50})?)?([ij]?)")
 _COMPLEX = re.compile(rf"{_TERM.pattern}(?:(?=[+-]){_TERM.pattern})?")
 _MOVES = re.compile(r"[A-Z][+-][0-9](?:[\s,]+[A-Z][+-][0-9])*")
 _DECIMALS = re.compile(r"[0-9.+\-*/() ]+")
@@ -85,7 +85,7 @@ def _is_complex_number(answer: str, entry: Entry) -> bool:
     if not _COMPLEX.fullmatch(plain):
         return False
     parts = {"real": 0.0, "imaginary": 0.0}
-    terms = [(bool(unit), f"{sign}{number or 1}") for sign, number, unit in _TERM.findall(plain) if number or unit]
+    terms = [(bool(unit), f"{sign}{number or 1}") for sign, number, unit in _TERM.findall(plain)]
     for is_imaginary, number in terms:
         parts["imaginary" if is_imaginary else "real"] = float(number)
     is_single = 0 < len(terms) == len({is_imaginary for is_imaginary, _ in terms})

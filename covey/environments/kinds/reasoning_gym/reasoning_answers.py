@@ -6,8 +6,8 @@ others, and some evaluate the answer as Python. An answer is right in one of fou
 1. It agrees with the item's own answer. Whitespace does not count (`normalise`).
 2. It is a number that is as right as the item's own answer, for example a fraction instead of a decimal
    (`puzzle_checks.VALUES`).
-3. The package scores it as exactly 1, and it has the same content as the item's own answer: the same numbers by value
-   and the same words, no more and no fewer (`has_same_content`). The package decides on their order and form.
+3. The package scores it as exactly 1, and it has the same content as the item's own answer: the same numbers by value,
+   words and symbols, no more and no fewer (`has_same_content`). The package decides on their order and form.
 4. The generator has many right answers (`FORMS`), the whole answer has the form that the question asks for, and the
    package scores it as exactly 1. If the package's score is wrong for such a generator, a function in
    `puzzle_checks.CHECKS` decides instead.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from covey.environments.kinds.reasoning_gym.puzzle_checks import CHECKS, VALUES, read_number
-from covey.environments.kinds.reasoning_gym.reasoning_items import Entry
+from covey.environments.kinds.reasoning_gym.reasoning_items import UNGRADABLE, Entry
 
 MAX_FACTOR = 10
 """Maximum length of an answer as a multiple of the item's own answer. `MAX_CHARACTERS` is added."""
@@ -39,15 +39,17 @@ _ALGEBRA = re.compile(
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 INTEGRATION = frozenset({"intermediate_integration", "simple_integration"})
 """Generators that accept every antiderivative."""
+MAX_VALUE = 1e30
+"""Value that no antiderivative reaches. A quotient whose divisor is 0 but for rounding exceeds it."""
 ALGEBRA = INTEGRATION | {"polynomial_multiplication"}
 """Generators whose scoring function evaluates an answer as an algebraic expression."""
 _MOVE = r'"(?:fill [A-Z]|empty [A-Z]|pour [A-Z]->[A-Z])"'
 _KNIGHT = r'"[wB],[A-Z][0-9]{1,2},[A-Z][0-9]{1,2}"'
 FORMS = {
-    name: re.compile(form)
+    name: re.compile(rf"(?P<quote>[\"'`]?)(?:{form})(?P=quote)")
     for name, form in {
-        "boxnet": r"(?s)\[.*\]",
-        "cryptarithm": r"(?!.*([A-Z])\s*=.*\1\s*=)[A-Z]\s*=\s*[0-9](?:\s*,\s*[A-Z]\s*=\s*[0-9])*",
+        "boxnet": r"(?s:\[.*\])",
+        "cryptarithm": r"(?!.*(?P<letter>[A-Z])\s*=.*(?P=letter)\s*=)[A-Z]\s*=\s*[0-9](?:\s*,\s*[A-Z]\s*=\s*[0-9])*",
         "jugs": rf"\[\s*{_MOVE}(?:\s*,\s*{_MOVE})*\s*\]",
         "kakurasu": r"[01\s,\[\]]+",
         "knight_swap": rf"[Nn][Oo]|\[\s*{_KNIGHT}(?:\s*,\s*{_KNIGHT})*\s*\]",
@@ -56,19 +58,31 @@ FORMS = {
         "quantum_lock": r"[A-Ca-c](?:(?:\s*(?:\u2192|->|,)\s*|\s+)[A-Ca-c])*",
         "rubiks_cube": r"[A-Za-z]{1,2}'?[0-9]?(?:\s+[A-Za-z]{1,2}'?[0-9]?)*",
         "shortest_path": r"infeasible|(?:up|down|left|right)(?:\s+(?:up|down|left|right))*",
-        "sokoban": r"[UDLR]+",
+        "sokoban": r"[UDLR]+(?:\s+[UDLR]+)*",
         "tower_of_hanoi": r"(?:\s*Move disk [0-9]{1,3} from Peg [0-9]{1,3} to Peg [0-9]{1,3}[ \t]*(?:\n|$))+",
         "word_ladder": r"[A-Za-z]+(?:\s*,\s*[A-Za-z]+)+",
     }.items()
 }
-"""Form of a whole answer, by generator with more than one right answer, for which the package's score decides."""
+"""Form of a whole answer, by generator with more than one right answer, for which the package's score decides.
+
+Quotes may be around the answer.
+"""
 EXACT = frozenset({"binary_matrix", "spiral_matrix", "string_insertion"})
 """Generators whose scoring function evaluates an answer that differs from the item's own answer. It is never called."""
 
-_CONTENT = re.compile(
-    r"(?:(?P<sign>[+-])\s*)?(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)|\\[A-Za-z]+|[^\W_]+"
+_WRAPPERS = re.compile(
+    r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf|left|right|displaystyle)(?![A-Za-z])|\\[()\[\]{}$,;:! ]"
+    r"|[()\[\]{}\"'`$\u00b0]"
 )
-_GROUPED = re.compile(r"\s*[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\s*")
+"""Brackets, quotes, signs of dollars and degrees, and commands of LaTeX for layout. They do not count."""
+_STOPS = re.compile(r"[,;]|\.(?=\s|$)")
+_EMPHASIS = re.compile(r"(\*{1,3})([^*]+)\1", re.DOTALL)
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_CONTENT = re.compile(
+    r"(?P<number>(?:-\s*(?![0-9]+:))?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)|\\[A-Za-z]+|[^\W_]+|\S"
+)
+_ALONE = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|\+?[0-9.]+(?:[eE][+-]?[0-9]{1,3})?")
+"""One number, possibly with commas between groups of three digits or with a plus sign."""
 _FILLERS = frozenset({"a", "an", "and"})
 
 
@@ -95,7 +109,8 @@ def is_right(answer: str, entry: Entry, *, generator: str, score: Callable[[str]
         is_formed = FORMS[generator].fullmatch(answer.strip()) is not None
     else:
         is_formed = generator in INTEGRATION or (own is not None and has_same_content(answer, own))
-    return is_formed and score(answer.strip()) == 1.0
+    is_scored = is_formed and score(answer.strip()) == 1.0
+    return is_scored and (generator not in INTEGRATION or _has_value(answer))
 
 
 def normalise(text: str) -> str:
@@ -104,25 +119,31 @@ def normalise(text: str) -> str:
 
 
 def has_same_content(answer: str, own: str) -> bool:
-    """Return whether two texts consist of the same numbers and words, in any order.
+    r"""Return whether two texts consist of the same numbers, words and symbols, in any order.
 
-    Numbers are compared by value, words without regard to case. Commands of LaTeX, the articles "a" and "an", and the
-    word "and" do not count. If `own` has no content at all, only quotes may be around it.
+    Numbers are compared by value, words without regard to case. What does not count: brackets, quotes, signs of
+    dollars and degrees, commas, semicolons, full stops, asterisks around the whole text, commands for layout such as
+    \boxed and \text, the articles "a" and "an", and the word "and". A fraction in LaTeX counts as one with a slash. If
+    `own` has no content at all, only quotes may be around it.
     """
     content = _count_content(own)
     return content == _count_content(answer) if content else answer.strip().strip("\"'") == own.strip()
 
 
 def _count_content(text: str) -> Counter[Decimal | str]:
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
+    """Count the numbers, words and symbols of a text. A minus sign before a time counts as a symbol."""
+    text = text.strip()
+    if emphasis := _EMPHASIS.fullmatch(text):
+        text = emphasis[2].strip()
+    if _ALONE.fullmatch(text):
+        text = text.removeprefix("+").replace(",", "")
+    text = _STOPS.sub(" ", _WRAPPERS.sub(" ", _FRACTION.sub(r"\1/\2", text)))
     content: Counter[Decimal | str] = Counter()
     for part in _CONTENT.finditer(text):
         word = part.group().casefold()
         if part["number"]:
-            number = Decimal(part["number"])  # without arithmetic, which would round it
-            content[number.copy_negate() if part["sign"] == "-" else number] += 1
-        elif not word.startswith("\\") and word not in _FILLERS:
+            content[Decimal("".join(part["number"].split()))] += 1
+        elif word not in _FILLERS:
             content[word] += 1
     return content
 
@@ -136,3 +157,18 @@ def _is_algebra(answer: str, own: str) -> bool:
     """Return whether an answer is an expression in the variables of the item's own answer, with constants C and E."""
     letters = set(_LETTER.findall(answer))
     return _ALGEBRA.fullmatch(answer) is not None and letters <= {"C", "E", *_LETTER.findall(own)}
+
+
+def _has_value(answer: str) -> bool:
+    """Return whether an algebraic expression has a finite value where all its variables are 3/7.
+
+    The derivative of an expression that divides by 0 may be right nevertheless, because infinity counts as a constant.
+    """
+    from sympy import Rational, Symbol, parse_expr
+
+    expression = parse_expr(answer.strip(), local_dict={name: Symbol(name) for name in _LETTER.findall(answer)})
+    try:
+        value = complex(expression.subs({symbol: Rational(3, 7) for symbol in expression.free_symbols}).evalf())
+    except UNGRADABLE:
+        return False
+    return abs(value) < MAX_VALUE

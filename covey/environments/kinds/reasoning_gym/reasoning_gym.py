@@ -47,7 +47,7 @@ class ReasoningGymSource(TaskSource):
     """Task source for one generator or a composite of generators."""
 
     extraction: ClassVar[str] = "whole"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
         """Open the generator. Raises OperatorError("bad_environment") if the generator or its config is rejected."""

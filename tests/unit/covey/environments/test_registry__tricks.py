@@ -1,10 +1,12 @@
 """Constants and tricks earn nothing where they are not the answer: every generator of reasoning-gym and our kinds.
 
 By default each generator is tried with one item. COVEY_FULL=1 (make nightly) tries several, and the slow generators
-with all tricks. Kinds that run a model's code are tried in test_code_cheats and test_hostile_answers.
+with all tricks. Kinds that run a model's code are tried in
+test_registry__exploits and test_hostile_answers.
 """
 
 import json
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +16,7 @@ from reasoning_gym.factory import DATASETS
 from covey.environments.base import EnvironmentSpec, Reply, Task, refuse_data_sets
 from covey.environments.environment import SharedOptions, TaskEnvironment
 from covey.environments.kinds.reasoning_gym import reasoning_items
-from covey.environments.kinds.reasoning_gym.puzzle_checks import read_number
-from covey.environments.kinds.reasoning_gym.reasoning_answers import has_same_content, normalise
+from covey.environments.kinds.reasoning_gym.reasoning_answers import ALGEBRA
 from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
 from covey.environments.kinds.reasoning_gym.reasoning_items import COMPOSITE, REFUSED
 from covey.environments.registry import load
@@ -71,13 +72,17 @@ def find_other(source: ReasoningGymSource, task: Task, right: str) -> str:
 
 
 def is_equal(text: str, right: str) -> bool:
-    """Return whether a trick is the right answer, written differently."""
-    return (
-        normalise(text).casefold() == normalise(right).casefold()
-        or has_same_content(text, right)
-        or (read_number(text) is not None and read_number(text) == read_number(right))
-        or text.strip("\"' \n") == right.strip()
-    )
+    """Return whether a trick is the right answer: letter for letter, or the same number to Python.
+
+    The rules under test are not used, because they would excuse their own mistakes.
+    """
+    text, right = ("".join(each.split()).strip("\"'\u00b0").casefold() for each in (text, right))
+    if text == right:
+        return True
+    try:
+        return Fraction(text) == Fraction(right)
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -88,6 +93,8 @@ def test_reward__reasoning_gym__tricks_earn_nothing(name: str) -> None:
         tricks = list_tricks(task.question, right, find_other(source, task, right))
         if name in ("intermediate_integration", "simple_integration"):
             tricks.pop("a digit before the answer")  # another constant of integration
+        if name in ALGEBRA | {"countdown", "puzzle24"}:
+            tricks.pop("'--' before the answer")  # an expression of the same value
         step = 1 if IS_FULL else SLOW.get(name, 1)
         paid += [
             (task.verification["item"], trick, text[:200])
@@ -116,6 +123,9 @@ def test_reward__our_kinds__tricks_earn_nothing(kind: str) -> None:
     source = load(EnvironmentSpec(kind=kind, options={"dataset": "0x" + "00" * 32})).source
     options = tuple(verification.get("choices", ()))
     tricks = list_tricks("Which one is it?\nA. red pine\nB. blue fir\nC. yew", right, other, options)
+    if kind == "math":  # In LaTeX a tilde is a space. Two signs cancel, and a percent sign is a unit.
+        for symbol in ("'~' before", "'--' before", "'%' after"):
+            tricks.pop(f"{symbol} the answer")
     assert source.grade(verification, right) == 1.0
     assert source.grade(verification, other) == 0.0
     paid = [trick for trick, text in tricks.items() if source.grade(verification, text) != 0]

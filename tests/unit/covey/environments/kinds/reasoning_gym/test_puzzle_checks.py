@@ -62,6 +62,18 @@ def test_read_number__examples(text: str, value: Fraction | None) -> None:
     assert read_number(text) == value
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        ("-2", True), ("- 2.00", True), ("(-2)", True), ("-2 + 0i", True), ("--2", False), ("+-2", False),
+        ("-+2", False), ("-2+", False), ("-2 -", False), ("-", False), ("", False), ("2", False),
+    ],
+)  # fmt: skip
+def test_complex_arithmetic__each_part__has_one_sign(answer: str, is_right: bool) -> None:
+    assert CHECKS["complex_arithmetic"](answer, {"metadata": {"result": (-2.0, 0.0)}}) == is_right
+    assert not CHECKS["complex_arithmetic"](answer, {"metadata": {"result": (3.0, 0.0)}})
+
+
 @given(st.text(alphabet='0123456789.,/eE+-ij()*[]{}" \n\u00b0xABw', max_size=40))
 def test_checks__any_text__never_raise(text: str) -> None:
     entries = {
