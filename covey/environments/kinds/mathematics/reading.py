@@ -171,14 +171,16 @@ def _read_chain(sides: list[str], operators: list[str]) -> Value | None:
         operators = ["=", *operators[1:]]
     if "~" in operators:
         index = operators.index("~")
-        if set(operators[index:]) > {"=", "~"}:
+        value = _read_chain(sides[: index + 1], operators[:index])
+        if value is None or not set(operators[index:]) <= {"=", "~"}:
             return None
-        value, rounded = _read_chain(sides[: index + 1], operators[:index]), read_value(sides[-1])
-        if value is None or rounded is None or isinstance(value, Chain):
-            return value
-        if isinstance(value, Assignment) and value.name:
-            return replace(value, value=Approximation(value=value.value, rounded=rounded))
-        return Approximation(value=value, rounded=rounded)
+        name, value = (value, value.value) if isinstance(value, Assignment) and value.name else (None, value)
+        for side in sides[index + 1 :]:
+            rounded = read_value(side)
+            if rounded is None:
+                return None
+            value = Approximation(value=value, rounded=rounded)
+        return value if name is None else replace(name, value=value)
     if set(operators) == {"="}:
         assignment = _read_assignment(sides)
         if assignment is not None:
