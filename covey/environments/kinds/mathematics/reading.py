@@ -81,7 +81,9 @@ def read_value(text: str) -> Value | None:
         parts = split_top(listed, separator)
         if len(parts) > 1:
             return _read_group("", parts)
-        for operator in ("cup", "setminus"):
+        sides, operators = _split_sides(text)
+        is_named = set(operators) == {"="} and is_name(sides[0])
+        for operator in () if is_named else ("cup", "setminus"):
             parts = split_top(text, f"\\{operator}")
             if len(parts) > 1:
                 items = _read_all(parts)
@@ -90,7 +92,6 @@ def read_value(text: str) -> Value | None:
         if member:
             inner = text[member.end() :]
             return None if _MEMBER.match(inner) else read_value(inner)
-        sides, operators = _split_sides(text)
         if sides != [text]:
             return _read_chain(sides, operators)
     point = _POINT.fullmatch(text)
@@ -271,6 +272,8 @@ def _read_scalar(text: str) -> Value | None:
     words = _TEXT.sub(r"\1", text).strip()
     if _TEXT.fullmatch(text) and re.fullmatch(r"\(?[a-zA-Z]\)?", words):
         return Scalar(latex=words.strip("()"), exact=None, places=None, is_percent=False, unit=None)
+    if words.casefold() in ("empty set", "the empty set"):
+        return Word(text="set:emptyset")
     if _TEXT.fullmatch(text) or _is_words(text):
         inner = read_value(words) if _TEXT.fullmatch(text) and words and not _is_words(words) else None
         return inner if inner is not None else Word(text=" ".join(words.casefold().split()).strip("()."))
