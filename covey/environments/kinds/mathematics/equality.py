@@ -4,6 +4,7 @@ Main name: `are_same`. The first argument is always the truth. An answer may add
 a variable name ("x = 5" for 5) or a unit. The reverse is not allowed where it would let a guess count.
 """
 
+import re
 from fractions import Fraction
 
 import sympy
@@ -41,8 +42,11 @@ def are_same(truth: Value, answer: Value) -> bool:
     if isinstance(truth, Approximation):
         return any(value is not None and are_same(value, answer) for value in (truth.value, truth.rounded))
     if isinstance(answer, Approximation):
-        is_value = answer.value is not None and are_same(truth, answer.value)
-        return is_value or (_is_decimal(answer) and are_same(truth, answer.rounded))
+        if answer.value is None:
+            return are_same(truth, answer.rounded)
+        if not _is_near(answer.value, answer.rounded):
+            return False
+        return are_same(truth, answer.value) or (_is_decimal(answer.rounded) and are_same(truth, answer.rounded))
     if isinstance(truth, Assignment) and isinstance(answer, Assignment) and truth.name != answer.name:
         return _are_same_relations(_equate(truth), _equate(answer))
     if isinstance(truth, Chain) or isinstance(answer, Chain):
@@ -78,7 +82,7 @@ def _is_consistent(answer: Assignment) -> bool:
     A side with variables may define a number, as in S = ab/2 = 6. A side that repeats the number gives no information.
     """
     steps = (*answer.steps, answer.latex[0]) if not answer.name else answer.steps
-    value = answer.value.value if isinstance(answer.value, Approximation) else answer.value
+    value = _find_exact(answer.value)
     return all(
         (value is not None and _is_definition(step, value)) or _is_same_side(answer.latex[1], step) for step in steps
     )
@@ -89,27 +93,78 @@ def _is_definition(step: str, value: Value) -> bool:
     return formula is not None and number is not None and bool(formula.free_symbols) and not number.free_symbols
 
 
-def _is_decimal(approximation: Approximation) -> bool:
-    """Return whether the value after an approximation sign may count as the answer.
+def _is_decimal(rounded: Value) -> bool:
+    """Return whether the number after "exact value, approximation sign" may count as the answer itself.
 
-    It must have a fractional part, because "\\approx 42" does not claim 42. If there is a value before the sign, it
-    must be the decimal of that value, rounded or cut off to three digits or more.
+    It must have a fractional part and three digits or more. 24.6 \\approx 25 does not claim 25.
     """
-    rounded = approximation.rounded
     if not isinstance(rounded, Scalar) or rounded.exact is None or rounded.exact.denominator == 1 or not rounded.places:
         return False
-    if approximation.value is None:
-        return True
-    value = scalars.read_expression(approximation.value)
-    exact = None if value is None else scalars.evaluate_real(value)
-    step = Fraction(10) ** -rounded.places
-    return exact is not None and abs(rounded.exact) >= 100 * step and abs(exact - rounded.exact) < step
+    return abs(rounded.exact) >= 100 * Fraction(10) ** -rounded.places
+
+
+def _find_exact(value: Value | None) -> Value | None:
+    """Return the value before the first approximation sign."""
+    while isinstance(value, Approximation):
+        value = value.value
+    return value
+
+
+def _is_near(value: Value, rounded: Value) -> bool:
+    """Return whether what follows an approximation sign is the rounded form of what stands before the sign."""
+    exact = _find_exact(value)
+    if isinstance(exact, Chain):
+        exact = read_value(exact.sides[-1])
+    exact = exact.value if isinstance(exact, Assignment) else exact
+    if exact is None or isinstance(exact, Scalar) != isinstance(rounded, Scalar):
+        return False
+    if isinstance(exact, Scalar) and isinstance(rounded, Scalar):
+        return are_same_scalars(exact, rounded) or _is_near_scalar(exact, rounded)
+    if isinstance(exact, Group) and isinstance(rounded, Group):
+        return len(exact.items) == len(rounded.items) and all(map(_is_near, exact.items, rounded.items))
+    return are_same(exact, rounded)
+
+
+def _is_near_scalar(exact: Scalar, rounded: Scalar) -> bool:
+    left, right = scalars.read_expression(exact), scalars.read_expression(rounded)
+    if left is None or right is None:
+        return False
+    if exact.unit and rounded.unit:
+        if not _have_same_dimension(exact.unit, rounded.unit):
+            return False
+        size = exact.unit.factor / rounded.unit.factor
+        left *= sympy.Rational(size.numerator, size.denominator)
+    ratio = scalars.find_ratio(left, right)
+    if ratio is not None:
+        return bool(sympy.Abs(ratio - 1) < sympy.Rational(1, 1000))
+    value, number = scalars.evaluate_real(left), scalars.evaluate_real(right)
+    if value is None or number is None:
+        return False
+    values = [value, value * 100] if rounded.is_percent and not exact.is_percent else [value]
+    return any(abs(each - number) <= _find_tolerance(each, rounded) for each in values)
+
+
+def _find_tolerance(value: Fraction, rounded: Scalar) -> Fraction:
+    """Return how far a number may lie from the value that it rounds.
+
+    A decimal may be cut off. The zeros at the end of an integer may come from rounding, up to a tenth of the value.
+    """
+    if rounded.places and rounded.places > 0:
+        return Fraction(10) ** -rounded.places
+    if rounded.exact is not None and rounded.exact.denominator == 1:
+        digits = str(abs(rounded.exact.numerator))
+        zeros = len(digits) - len(digits.rstrip("0")) if rounded.exact else 0
+        return min(Fraction(10**zeros, 2), max(Fraction(1, 2), abs(value) / 10))
+    return abs(value) / 1000
 
 
 def _unwrap(value: Value) -> Value:
-    """Unwrap a set with a single element, because the solution set {5} means the solution 5."""
-    is_single = isinstance(value, Group) and value.brackets == "{}" and len(value.items) == 1
-    return value.items[0] if isinstance(value, Group) and is_single else value
+    """Unwrap a set with a single number, tuple or word, because the solution set {5} means the solution 5."""
+    if not isinstance(value, Group) or value.brackets != "{}" or len(value.items) != 1:
+        return value
+    item = value.items[0]
+    is_set = isinstance(item, Combination | Chain) or (isinstance(item, Word) and item.text.startswith("set:"))
+    return value if is_set or (isinstance(item, Group) and item.brackets != "()") else item
 
 
 def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
@@ -217,16 +272,35 @@ def _are_same_groups(truth: Group, answer: Group) -> bool:
     kinds = {truth.brackets, answer.brackets}
     if not (len(kinds) == 1 or kinds <= {"", "{}"} or kinds == {"", "()"}):
         return False
-    names = [{item.name for item in group.items if isinstance(item, Assignment)} for group in (truth, answer)]
-    if max(map(len, names)) > 1:
-        # Values of several unknowns may have any order only if both sides name them.
-        compare = _are_same_in_any_order if names[0] == names[1] else _are_same_in_order
-        return compare(truth.items, answer.items)
+    names, others = _list_names(truth.items), _list_names(answer.items)
+    if len({*names}) > 1 or len({*others}) > 1:
+        # Values of several unknowns may have any order only if both sides name them. Roots such as x_1 and x_2 are
+        # solutions of one unknown.
+        is_one_unknown = _are_roots(names or others) and not (names and others) and answer.brackets != "()"
+        if {*names} == {*others} or is_one_unknown:
+            return _are_same_in_any_order(truth.items, answer.items)
+        return (bool(names) or _are_in_order(others)) and _are_same_in_order(truth.items, answer.items)
     if kinds == {"{}"}:
         return _are_same_in_any_order(_drop_repeated(truth.items), _drop_repeated(answer.items))
     if kinds <= {"", "{}"}:
         return _are_same_in_any_order(truth.items, answer.items)
     return _are_same_in_order(truth.items, answer.items)
+
+
+def _list_names(items: tuple[Value, ...]) -> list[str]:
+    return [item.name for item in items if isinstance(item, Assignment)]
+
+
+def _are_roots(names: list[str]) -> bool:
+    """Return whether names are one letter with different indexes, such as x_1 and x_2."""
+    return all("_" in name for name in names) and len({name.partition("_")[0] for name in names}) == 1
+
+
+def _are_in_order(names: list[str]) -> bool:
+    """Return whether names are in the order of the alphabet and of their indexes: x, y or x_9, x_10."""
+    keys = [re.split(r"([0-9]+)", name.strip("\\").casefold()) for name in names]
+    keys = [[part.zfill(9) if part.isdigit() else part for part in key] for key in keys]
+    return keys == sorted(keys)
 
 
 def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -251,7 +325,7 @@ def _is_same_vector(truth: Value, answer: Value) -> bool:
             lists.append(value.items)
         else:
             return False
-    return _are_same_in_order(*lists)
+    return _are_in_order(_list_names(lists[1])) and _are_same_in_order(*lists)
 
 
 def _as_chain(value: Value) -> Chain | None:

@@ -73,7 +73,8 @@ _FUNCTIONS = {name: new for new, names in {
 _SYMBOLS = {name: name for name in (
     "alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "sigma", "omega", "phi", "psi", "rho", "tau", "pi",
     "infty",
-)} | {"infinity": "infty", "inf": "infty"}  # fmt: skip
+    "Delta",
+)} | {"infinity": "infty", "Infinity": "infty", "inf": "infty"}  # fmt: skip
 """Plain names of symbols, each with its command."""
 _ARGUMENT = r"(?=\s*(?:[(\^_{|0-9]|[a-zA-Z](?![a-zA-Z])|\\(?!cdot|times|div|text|le|ge|ne|in|cup|cap|approx)[a-zA-Z]))"
 _SPELLINGS = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
@@ -83,6 +84,13 @@ _IN_TEXT = re.compile(
     rf"|(tg|ctg|lg|arctg|arcctg)(?=[a-z](?![a-zA-Z]))|({'|'.join(_SYMBOLS)})(?![a-zA-Z]))"
 )
 """Names of functions and symbols in \\text{...} or in plain text, and other \\text{...}, which stays unchanged."""
+_PROGRAMMED = (
+    (re.compile(r"(?<![a-zA-Z\\])(\\text ?\{ ?)?(?:abs) ?(?(1)\} ?)\(([^()]*)\)"), r"|\2|"),
+    (re.compile(r"(?<![a-zA-Z\\])(\\text ?\{ ?)?(?:cbrt) ?(?(1)\} ?)(?=\()"), r"\\sqrt[3]"),
+    (re.compile(r"(?<![a-zA-Z\\])log_?(2|10) ?(?=\()"), r"\\log_{\1}"),
+    (re.compile(r"\+ ?/ ?-|(?:^|(?<==)|(?<== ))\+-(?= ?[0-9\\a-z(])"), r"\\pm "),
+)
+"""Functions and signs as programs write them, each with its command."""
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\s*")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _ABOUT = re.compile(r"((?:^|[\s(\[])[-+]?[0-9.,]{1,40})?\s?(?:(?<=\s)~|\\sim)\s*(?=[-+]?[0-9]*\.[0-9])")
@@ -113,6 +121,8 @@ def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
     text = _LAYOUT.sub("", _SET_COMMA.sub("{,}", text))
     text = _SPACE.sub(" ", text).strip()
     text = _RAISED_O.sub(r"^\\circ ", text)
+    for pattern, command in _PROGRAMMED:
+        text = pattern.sub(command, text)
     text = _ROOT.sub(r"\\sqrt ", text).replace("**", "^").replace("!=", r"\ne ")
     text = re.sub(" +", " ", _IN_TEXT.sub(_spell_name, text)).strip()
     text = _strip_stop(text)

@@ -16,13 +16,19 @@ _COMPUTED = re.compile(
     r"\\(?:lim|i{0,2}int|oint|sum|prod|gcd|lcm|max|min|det|dim|deg|arg|Pr|Re|Im)(?![a-zA-Z])"
     r"|\\text ?\{ ?(?:lcm|rank|tr|Var|Cov|Re|Im|LCM|GCD|area|Area) ?\}"
 )
-"""Pattern of commands that begin a computed quantity, which may contain numbers."""
+"""Pattern of commands that begin a computed quantity, which is a name if it has a variable: \\gcd(m, 8)."""
+_INDEX = re.compile(r"[_^] ?(?:\{(?:[^{}]|\{[^{}]*\})*\}|[a-zA-Z0-9])")
+_CONSTANT = re.compile(rf"(?:\\(?:pi(?![a-zA-Z])|(?!(?:{_GREEK})(?![a-zA-Z]))[a-zA-Z]+)|[^a-zA-Z\\])+")
+_VARIANCE = re.compile(r"(?:\\sigma|s) ?\^ ?\{? ?2 ?\}?")
 _RATIO_OF_ANGLE = re.compile(
     rf"\\(?:sin|cos|tan|cot|sec|csc) ?(?:\^ ?\{{2\}} ?)?[0-9]? ?(?:\\angle ?[A-Z]{{1,3}}|[A-D]|\\(?:{_GREEK}))"
     rf"|\\(?:sin|cos|tan|cot|sec|csc) ?\((?:[0-9A-D+\- ]|\\(?:angle|{_GREEK})(?![a-zA-Z])){{1,30}}\)"
 )
 _SIMPLER = (
     (re.compile(r"\\text ?\{ ?([a-zA-Z ]*?) ?\}"), r"\1"),
+    (re.compile(r"\\mathbb ?\{? ?([EP]) ?\}?"), r"\1"),
+    (re.compile(r"(?<![a-zA-Z])E ?\[[^\[\]]*\]|\( ?[a-z](?: ?\\circ ?[a-z])+ ?\) ?(?=\()"), "f"),
+    (re.compile(r"\[ ?[A-Z]{3,9} ?\]|(?:(\|)|n ?\() ?[A-Z](?: ?\\(?:cup|cap|setminus) ?[A-Z])+ ?(?(1)\||\))"), "v"),
     (re.compile(rf"\\(?:vec|hat|bar|tilde|d?dot) ?\{{ ?(?:[a-zA-Z]{{1,3}}|\\(?:{_GREEK})) ?\}}"), " v"),
     (re.compile(r"_ ?(?:\{[^{}]*\}|[a-zA-Z0-9])"), ""),
     (re.compile(r"\^ ?(?:\{ ?(?:-1|'{1,3}|\([a-z0-9]\)|\*|T) ?\}|\*|T)|'"), ""),
@@ -41,7 +47,10 @@ def is_name(text: str) -> bool:
     text = text.strip()
     if not text or len(text) > MAX_CHARACTERS:
         return False
-    if _COMPUTED.match(text) or _RATIO_OF_ANGLE.fullmatch(text):
+    computed = _COMPUTED.match(text)
+    if computed:
+        return _CONSTANT.fullmatch(_INDEX.sub("", text[computed.end() :]).strip()) is None
+    if _RATIO_OF_ANGLE.fullmatch(text) or _VARIANCE.fullmatch(text):
         return True
     if _PRODUCT.fullmatch(text) or _DISTANCE.fullmatch(text):
         return False

@@ -81,7 +81,9 @@ def read_value(text: str) -> Value | None:
         parts = split_top(listed, separator)
         if len(parts) > 1:
             return _read_group("", parts)
-        for operator in ("cup", "setminus"):
+        sides, operators = _split_sides(text)
+        is_named = set(operators) == {"="} and is_name(sides[0])
+        for operator in () if is_named else ("cup", "setminus"):
             parts = split_top(text, f"\\{operator}")
             if len(parts) > 1:
                 items = _read_all(parts)
@@ -90,7 +92,6 @@ def read_value(text: str) -> Value | None:
         if member:
             inner = text[member.end() :]
             return None if _MEMBER.match(inner) else read_value(inner)
-        sides, operators = _split_sides(text)
         if sides != [text]:
             return _read_chain(sides, operators)
     point = _POINT.fullmatch(text)
@@ -171,14 +172,16 @@ def _read_chain(sides: list[str], operators: list[str]) -> Value | None:
         operators = ["=", *operators[1:]]
     if "~" in operators:
         index = operators.index("~")
-        if set(operators[index:]) > {"=", "~"}:
+        value = _read_chain(sides[: index + 1], operators[:index])
+        if value is None or not set(operators[index:]) <= {"=", "~"}:
             return None
-        value, rounded = _read_chain(sides[: index + 1], operators[:index]), read_value(sides[-1])
-        if value is None or rounded is None or isinstance(value, Chain):
-            return value
-        if isinstance(value, Assignment) and value.name:
-            return replace(value, value=Approximation(value=value.value, rounded=rounded))
-        return Approximation(value=value, rounded=rounded)
+        name, value = (value, value.value) if isinstance(value, Assignment) and value.name else (None, value)
+        for side in sides[index + 1 :]:
+            rounded = read_value(side)
+            if rounded is None:
+                return None
+            value = Approximation(value=value, rounded=rounded)
+        return value if name is None else replace(name, value=value)
     if set(operators) == {"="}:
         assignment = _read_assignment(sides)
         if assignment is not None:
@@ -269,6 +272,8 @@ def _read_scalar(text: str) -> Value | None:
     words = _TEXT.sub(r"\1", text).strip()
     if _TEXT.fullmatch(text) and re.fullmatch(r"\(?[a-zA-Z]\)?", words):
         return Scalar(latex=words.strip("()"), exact=None, places=None, is_percent=False, unit=None)
+    if words.casefold() in ("empty set", "the empty set"):
+        return Word(text="set:emptyset")
     if _TEXT.fullmatch(text) or _is_words(text):
         inner = read_value(words) if _TEXT.fullmatch(text) and words and not _is_words(words) else None
         return inner if inner is not None else Word(text=" ".join(words.casefold().split()).strip("()."))

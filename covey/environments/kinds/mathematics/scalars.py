@@ -8,8 +8,9 @@ its own limit.
 
 import functools
 import logging
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import TracebackType
 
@@ -75,6 +76,11 @@ _BASE_OR_POWER = re.compile(rf"{_INDEXED}{{1,2}}")
 _REPEATING = re.compile(r"[0-9]+\.[0-9]*\\bar *\{[0-9]+\}")
 _VECTOR = re.compile(r"\\vec *\{ *([a-zA-Z]) *\}")
 _CAPITAL_I = re.compile(r"(?<![a-zA-Z\\{])I(?![a-zA-Z])")
+_INTEGERS = re.compile(
+    r"(?<![a-zA-Z])(?:\\(?=gcd|max|min)|(\\text *\{ *))?(gcd|GCD|lcm|LCM|max|min)"
+    r" *(?(1)\} *)(?:\(|\\\{)([0-9,\- ]+)(?:\)|\\\})"
+)
+_COMBINATIONS = re.compile(r"(?<![a-zA-Z\\])C *_ *\{? *([0-9]{1,3}) *\}? *\^ *\{? *([0-9]{1,3}) *\}?")
 _POWER = re.compile(r"\^\s*(-?[0-9]+(?:\.[0-9]+)?|\([^()]*\)|-[a-z])")
 _BINOMIAL = re.compile(r"\\binom\{(?:[0-9]{1,3}|[0-9+\-]{0,4}[a-z][0-9+\-]{0,4})\}\{[0-9]{1,3}\}")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
@@ -191,12 +197,24 @@ def evaluate_real(expression: sympy.Expr) -> Fraction | None:
 
 def _spell(latex: str) -> str:
     """Convert plain text to LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c, degrees -> radians."""
+    latex = _COMBINATIONS.sub(r"\\binom{\1}{\2}", _INTEGERS.sub(_compute, latex))
+    latex = re.sub(r"\\log *_ *(?:\{ *e *\}|e)", r"\\ln ", latex)
     latex = _DEGREES.sub(r"(\1\\pi/180)", latex)
     latex = _LETTER.sub(r" \1 ", _VECTOR.sub(r" \1 ", latex))
     latex = _REPEATING.sub(_spell_fraction, latex)
     latex = _MARKED.sub(lambda match: match.group(1) or _spell_word(match.group()), latex)
     latex = _POWER.sub(r"^{\1}", _CAPITAL_I.sub(r"\\mathit{I}", latex))
     return _ARGUMENT.sub(r"\1(\2)", latex)
+
+
+def _compute(match: re.Match[str]) -> str:
+    """Return the value of a function of integers, as 6 for \\gcd(12, 18)."""
+    integers = [number.replace(" ", "") for number in match.group(3).split(",")]
+    if not all(re.fullmatch("-?[0-9]+", number) for number in integers):
+        return match.group()
+    functions: Mapping[str, Callable[..., int]] = {"gcd": math.gcd, "lcm": math.lcm, "max": max, "min": min}
+    value = functions[match.group(2).lower()](*map(int, integers)) if len(integers) > 1 else int(integers[0])
+    return f"({value})" if len(str(value)) <= MAX_DIGITS else match.group()
 
 
 def _spell_fraction(match: re.Match[str]) -> str:

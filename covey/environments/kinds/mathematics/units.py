@@ -42,20 +42,36 @@ _SYNONYMS = {
 }  # fmt: skip
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_STOP_WORDS = frozenset(
-    {"and", "or", "not", "is", "are", "plus", "minus", "times", "to", "the", "of", "if", "where", "but", "no", "none",
-     "than", "i", "for", "less", "over", "below", "above", "negative", "half", "halves", "third", "thirds", "quarter",
-     "quarters", "fourth", "fourths", "fifth", "fifths", "sixth", "sixths", "eighth", "eighths", "tenth", "tenths",
-     "hundredth", "hundredths", "thousandth", "thousandths", "two", "three", "four", "five", "six", "seven", "eight",
-     "nine", "ten", "root", "pi", "mod", "base", "with", "when", "as", "from", "percent"}
-)  # fmt: skip
-"""Words after a number that change its meaning, or that join it to something else."""
+_SYMBOLS = {
+    "g m2 s-3 A-1": "V", "g m2 s-3": "W", "g m2 s-2": "J eV cal", "g m s-2": "N", "g m-1 s-2": "Pa", "A": "A",
+    "A s": "C", "A2 s4 g-1 m-2": "F", "g m2 s-2 A-2": "H", "g s-2 A-1": "T", "g m2 s-2 A-1": "Wb", "s-1": "Hz Bq",
+    "m2 s-2": "Sv Gy", "cd": "cd lm", "cd m-2": "lx", "bit": "B", "g m2 s-3 A-2": "ohm", "mol": "mol", "m": "m",
+    "s": "s mo", "g": "g", "m3": "L cc", "mol m-3": "M", "decibel": "dB", "clock": "AM PM am pm",
+    "astronomical": "AU", "lightyear": "ly", "K": "K",
+}  # fmt: skip
+"""Symbols of units by dimension, which count only within \\text{...} because outside they are variables."""
+_SYMBOL_SIZES = {"B": "8", "L": "1/1000", "cal": "4.184", "eV": "1.602176634e-19",
+                 "cc": "1e-6", "mo": "2629746", "M": "1000"}  # fmt: skip
+_PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "m": -3, "u": -6, "n": -9, "p": -12}
+_NO_PREFIX = frozenset({"dB", "AM", "PM", "am", "pm", "AU", "ly", "cc", "mo"})
+_PEOPLE = frozenset({"people", "persons", "children", "men", "women", "mice", "geese", "sheep", "fish", "paths"})
+"""Nouns for several counted things whose form does not show it."""
+_NUMBER_WORD = re.compile(
+    "[a-z]*(?:teen|illion|illiard|th)s?"
+    "|(?:(?:zero|nought|nil|null|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    "|(?:twen|thir|for|four|fif|six|seven|eigh|nine)t(?:y|ie)|hundred|thousand|dozen|score|gross|myriad|lakh|crore"
+    "|googol|mille|half|halve|third|quarter|percent|percentage|double|triple|quadruple|factorial|negative|reciprocal"
+    "|inverse|opposite|square|cube|root|power|modulo|remainder|exponent)(?:e?s)?)+"
+)
+"""Pattern of words that are numbers, fractions or operations, and so change the number before them."""
+_NO_NOUN = re.compile(r"[a-z]*(?:ss|us|is|wards|times)|always|anyways|sideways|whereas|perhaps|does|others?|equals")
+"""Pattern of words that end in "s" and name nothing that one can count."""
+_AFTER_UNIT = frozenset({"away", "old", "long", "tall", "high", "wide", "deep", "thick", "each", "total", "altogether"})
+"""Words after a unit that do not change it: 5 km away, 12 years old."""
 _MAX_TAIL = 120
 """Maximum length of a unit, in characters."""
 _MAX_UNITS = 4
 """Maximum number of units in a quantity such as 3 hours and 30 minutes."""
-_MAX_THINGS = 4
-"""Maximum number of words in a unit that are not the name of a unit."""
 _PERCENT = re.compile(
     r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|per ?cent|pct)\s*\}|(?<![a-zA-Z])(?:per ?cent|percentage|pct))$"
 )
@@ -69,7 +85,12 @@ _DEGREES = re.compile(
 )
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_IN_TEXT = re.compile(r"\s*(?:\\frac\s*\{\s*)?\\text(?![a-zA-Z])|\s*\\(?:dollar|euro|pounds|yen|rupee)(?![a-zA-Z])")
+_IN_TEXT = re.compile(
+    r"\s*/?\s*(?:\\frac\s*\{\s*)?\\text(?![a-zA-Z])|\s*\\mu ?\\text|\s*\\(?:dollar|euro|pounds|yen|rupee)(?![a-zA-Z])"
+)
+_OHM = re.compile(r"(\\text ?\{ ?[kMGm]?)\} ?\\Omega(?![a-zA-Z])")
+_EMPTY = re.compile(r"\{ ?\} ?(?:\^? ?(?=\{? ?\\circ))?")
+_MICRO = re.compile(r"\\mu ?\\text ?\{ ?([a-zA-Z]{1,2}) ?\}")
 _WORD = r"[a-zA-Z]+\.?(?: ?\^ ?\{? ?-?[0-9] ?\}?)?"
 _PLAIN = re.compile(rf"(?<=[0-9}} )]) *{_WORD}(?: ?(?:/|\\cdot|\*| ) ?{_WORD}){{0,5}}$")
 _VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
@@ -80,7 +101,7 @@ _QUANTITY = re.compile(
 _AND = re.compile(r" and ?(?=\})")
 _FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _POWER = re.compile(r"\^\s*\{\s*(-?[0-9])\s*\}")
-_SCALE = re.compile(r"(?:degrees?|\^?\\circ) *(C|F|[cC]elsius|[fF]ahrenheit)(?![a-zA-Z])")
+_SCALE = re.compile(r"(?:degrees?|\^?\{? ?\\circ ?\}?) *(C|F|[cC]elsius|[fF]ahrenheit)(?![a-zA-Z])")
 _TOKEN = re.compile(r"\s*(?:\\?([a-zA-Z\u00a2]+)\.?|\^ *(-?[0-9])|([/*()]))")
 
 
@@ -97,16 +118,35 @@ class MeasureUnit:
     """Size of the unit, as a multiple of its base units."""
 
 
+def _read_dimension(powers: str) -> tuple[tuple[str, int], ...]:
+    pairs = re.findall(r"([a-zA-Z]+)(-?[0-9])?", powers)
+    return tuple(sorted((name, int(power or 1)) for name, power in pairs))
+
+
 def _define_units() -> dict[str, MeasureUnit]:
     units: dict[str, MeasureUnit] = {}
     for powers, sizes in _DEFINITIONS.items():
-        pairs = re.findall(r"([a-zA-Z]+)(-?[0-9])?", powers)
-        dimension = tuple(sorted((name, int(power or 1)) for name, power in pairs))
+        dimension = _read_dimension(powers)
         units |= {name: MeasureUnit(dimension=dimension, factor=Fraction(size)) for name, size in sizes.items()}
     return units | {name: units[unit] for unit, names in _SYNONYMS.items() for name in names.split()}
 
 
+def _define_symbols() -> dict[str, MeasureUnit]:
+    symbols: dict[str, MeasureUnit] = {}
+    for powers, names in _SYMBOLS.items():
+        for name in names.split():
+            dimension = _read_dimension(name.lower() if powers == "clock" else powers)
+            # The base unit of mass is the gram, so each unit of the SI with a mass has a factor of 1000.
+            grams = dict(dimension).get("g", 0) if name != "g" else 0
+            size = Fraction(_SYMBOL_SIZES.get(name, "1")) * Fraction(1000) ** grams
+            for prefix, power in _PREFIXES.items():
+                if not prefix or name not in _NO_PREFIX:
+                    symbols[prefix + name] = MeasureUnit(dimension=dimension, factor=size * Fraction(10) ** power)
+    return symbols
+
+
 _UNITS = _define_units()
+_SYMBOL_UNITS = {name: unit for name, unit in _define_symbols().items() if name not in _UNITS}
 DEGREE, RADIAN, CELSIUS, FAHRENHEIT = (_UNITS[name].dimension for name in ("degree", "rad", "celsius", "fahrenheit"))
 """Dimensions of angles and temperatures, which `equality` compares in a special way."""
 _THING = MeasureUnit(dimension=(("thing", 1),), factor=Fraction(1))
@@ -124,7 +164,7 @@ def split_percent(latex: str) -> tuple[str, bool]:
 def split_unit(latex: str) -> tuple[str, MeasureUnit | None, int]:
     r"""Return an expression without its unit, the unit or None, and the factor of words such as "million".
 
-    Any words within \text{...} count as a unit, except words such as "or" that join answers. Outside \text{...} only
+    Within \text{...}, known units and one plural noun count, and a word after "per" or "of". Outside \text{...} only
     known units count, and units of one letter count only after a number and a space. A currency may come first.
     """
     currency = _CURRENCY.match(latex)
@@ -182,21 +222,26 @@ def read_quantity(text: str) -> tuple[Fraction, MeasureUnit] | None:
 
 def _read_factors(tail: str, *, is_text: bool) -> "list[tuple[MeasureUnit, int] | str] | None":
     """Return the units in a text with their exponents, and its words for numbers, or None if it has anything else."""
+    tail = _MICRO.sub(r" \\text{u\1}", _OHM.sub(r"\1ohm}", tail))
+    tail = _EMPTY.sub("", tail)
     text = _POWER.sub(r"^\1", _TEXT.sub(r" \1 ", _POWER.sub(r"^\1", tail)))
     text = _SCALE.sub(lambda match: f" {_TEMPERATURES[match.group(1)[0].upper()]} ", text)
     text = _FRACTION.sub(r"(\1)/(\2)", text).replace(r"\cdot", "*").replace(r"\times", "*").strip()
     factors: list[tuple[MeasureUnit, int] | str] = []
     sign = outer = prefix = 1
-    position = things = 0
+    position = 0
+    last = ""
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             return None
         position = match.end()
         word, power, mark = match.groups()
-        if mark or word == "per":
+        before, last = last, word or ""
+        is_unit = bool(factors) and not isinstance(factors[-1], str)
+        if mark or word == "per" or (word in ("a", "an") and (is_text or is_unit)):
             outer = sign if mark == "(" else 1 if mark == ")" else outer
-            sign = -1 if mark == "/" or word == "per" else 1
+            sign = 1 if mark and mark != "/" else -1
         elif power or word in ("squared", "cubed"):
             if not factors or isinstance(factors[-1], str):
                 return None
@@ -207,24 +252,49 @@ def _read_factors(tail: str, *, is_text: bool) -> "list[tuple[MeasureUnit, int] 
         elif word in _SCALES and not factors:
             factors.append(word)
         else:
+            if (
+                is_text
+                and is_unit
+                and (
+                    word in _AFTER_UNIT
+                    or (word == "of" and factors[-1][0] is _THING)
+                    or (before == "of" and _is_plain(word))
+                )
+            ):
+                continue
             found = find_unit(word, is_text=is_text)
-            if found is None:
+            if found is None and is_text and (is_unit and sign < 0 if factors else sign > 0):
+                found = _THING if _is_plain(word) and (sign < 0 or _is_plural(word)) else None
+            if found is None or before == "of":
                 return None
-            things += found is _THING
             factors.append((found, sign * outer * prefix))
             sign = prefix = 1
-    return factors if factors and things <= _MAX_THINGS else None
+    return factors if factors and sign > 0 and last != "of" else None
 
 
 def find_unit(word: str, *, is_text: bool = True) -> MeasureUnit | None:
-    """Return the unit that a word names. Within \\text{...}, any longer word may name what is counted."""
+    """Return the unit that a word names. Symbols such as GB are units only within \\text{...}."""
     if not is_text and len(word) == 1 and word not in _LETTERS:
         return None
+    if is_text and word in _SYMBOL_UNITS:
+        return _SYMBOL_UNITS[word]
     names = (word, word.removesuffix("s")) if len(word) > 1 else (word,)
     for name in (*names, *(each.lower() for each in names if len(each) > 1)):
         if name in _UNITS:
             return _UNITS[name]
-    return _THING if is_text and len(word) > 2 and word.casefold() not in _STOP_WORDS else None
+    return None
+
+
+def _is_plain(word: str) -> bool:
+    """Return whether a word may describe what is counted: it is neither short nor a number nor an operation."""
+    word = word.casefold()
+    return word in _PEOPLE or (len(word) > 2 and not _NUMBER_WORD.fullmatch(word))
+
+
+def _is_plural(word: str) -> bool:
+    """Return whether a word is a plural noun, as far as its ending shows it."""
+    word = word.casefold()
+    return word in _PEOPLE or (len(word) > 3 and word.endswith("s") and not _NO_NOUN.fullmatch(word))
 
 
 def _multiply(factors: list[tuple[MeasureUnit, int]]) -> MeasureUnit:

@@ -68,9 +68,9 @@ class Approximation:
     r"""A value with its decimal after an approximation sign. Example: 8\pi \approx 25.13."""
 
     value: "Value | None"
-    """Value before the sign. None if the text begins with the sign."""
+    """Value before the sign, which may be an approximation too. None if the text begins with the sign."""
     rounded: "Value"
-    """Value after the last sign."""
+    """Value after the sign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,7 +66,10 @@ ONE, TWO, THREE = number(1), number(2), number(3)
             r"x = 1 \approx 2",
             Assignment(name="x", value=Approximation(value=ONE, rounded=TWO), latex=("x", "1")),
         ),
-        (r"1 \approx 2 \approx 3", Approximation(value=ONE, rounded=THREE)),
+        (
+            r"1 \approx 2 \approx 3",
+            Approximation(value=Approximation(value=ONE, rounded=TWO), rounded=THREE),
+        ),
         (r"\approx 2", Approximation(value=None, rounded=TWO)),
         (r"x \approx 2", Assignment(name="x", value=TWO, latex=("x", "2"))),
         (r"\vec{a} = 1", Assignment(name="a", value=ONE, latex=(r"\vec{a}", "1"))),
