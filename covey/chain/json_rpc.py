@@ -24,6 +24,7 @@ from covey.chain.node_answers import (
     MinedTransaction,
     read_block,
     read_bytes,
+    read_count,
     read_int,
     read_logs,
     read_median_fee,
@@ -140,7 +141,7 @@ class ChainClient:
         return self._read(read_int, "eth_chainId")
 
     def block_number(self) -> int:
-        return self._read(read_int, "eth_blockNumber")
+        return self._read(read_count, "eth_blockNumber")
 
     def get_block(self, tag: BlockTag) -> Block:
         """Return a block. Raises TransientError("no_block") if the node does not have it."""
@@ -151,7 +152,8 @@ class ChainClient:
 
     def find_block(self, tag: BlockTag) -> Block | None:
         """Return a block. None if the node does not have it."""
-        return self._read(read_block, "eth_getBlockByNumber", _to_tag(tag), False)
+        number = tag if isinstance(tag, int) else None
+        return self._read(lambda block: read_block(block, number=number), "eth_getBlockByNumber", _to_tag(tag), False)
 
     def call(
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
@@ -192,7 +194,7 @@ class ChainClient:
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
         """Return the account's next nonce at a block. "pending" also counts transactions in the node's pool."""
-        return self._read(read_int, "eth_getTransactionCount", address, _to_tag(block))
+        return self._read(read_count, "eth_getTransactionCount", address, _to_tag(block))
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         """Return the gas that a call needs. Raises ProtocolError("reverted") if the call would fail now."""
@@ -205,7 +207,7 @@ class ChainClient:
 
         Raises ProtocolError("reverted") if it would fail now.
         """
-        return self._read(read_int, "eth_estimateGas", draft)
+        return self._read(read_count, "eth_estimateGas", draft)
 
     def get_priority_fee(self) -> int:
         """Return a priority fee in wei per gas. A transaction pays it in addition to the base fee.
