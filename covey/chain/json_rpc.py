@@ -44,6 +44,8 @@ MAX_ANSWER_BYTES = 32 * 2**20
 """Largest answer of a node that is read. The logs of one block are smaller, and larger ranges of logs are halved."""
 DEFAULT_PRIORITY_FEE = 10**9
 """Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
+MAX_PRIORITY_FEE = 500 * 10**9
+"""Largest priority fee in wei per gas that is paid on a node's word. A false node could otherwise spend the account."""
 FEE_BLOCKS = 20
 """Number of newest blocks whose priority fees replace a missing suggestion."""
 
@@ -212,9 +214,13 @@ class ChainClient:
     def get_priority_fee(self) -> int:
         """Return a priority fee in wei per gas. A transaction pays it in addition to the base fee.
 
-        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE. Not every
-        node has `eth_maxPriorityFeePerGas`, which is not in the first specification of EIP-1559.
+        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE, and at
+        most MAX_PRIORITY_FEE. Not every node has `eth_maxPriorityFeePerGas`, which is not in the first specification of
+        EIP-1559.
         """
+        return min(MAX_PRIORITY_FEE, self._find_priority_fee())
+
+    def _find_priority_fee(self) -> int:
         history = ("eth_feeHistory", hex(FEE_BLOCKS), "latest", [50])
         try:
             return self._read(read_int, "eth_maxPriorityFeePerGas")

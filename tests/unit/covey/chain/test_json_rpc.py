@@ -339,6 +339,16 @@ def test_get_priority_fee__neither_suggestion_nor_history__is_one_gwei(node, cli
     assert client.get_priority_fee() == 10**9
 
 
+def test_get_priority_fee__node_asks_for_a_fortune__is_at_most_500_gwei(node, client):
+    node.result(hex(499 * 10**9))
+    assert client.get_priority_fee() == 499 * 10**9
+    node.result(hex(10**18))
+    assert client.get_priority_fee() == 500 * 10**9
+    node.result(None)
+    node.result({"reward": [[hex(10**18)]]})
+    assert client.get_priority_fee() == 500 * 10**9
+
+
 def test_get_priority_fee__limit_of_requests__is_not_a_missing_method(node, client):
     node.error(code=-32005, message="request rate limited")
     with pytest.raises(TransientError, match="rate limited"):
