@@ -16,6 +16,8 @@ from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
 
+MAX_BLOCKS = 100_000
+"""Largest number of blocks of one request. Nodes take many seconds for more, and the answer can be too large."""
 KEPT_EPOCHS = 256
 """Number of newest epochs that rewards can be claimed from. EpochLedger does not keep older ones."""
 Found = TypeVar("Found", bound=events.Event)
@@ -123,7 +125,7 @@ class History:
     def _walk_back(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Iterator[Found]:
         """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes.
 
-        It reads as many blocks at a time as the node accepts.
+        It reads as many blocks at a time as the node accepts, and at most MAX_BLOCKS.
         """
         topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
         start, last = self.contracts.deployment.start_block, self.client.block_number()
@@ -133,7 +135,7 @@ class History:
             return first, self.client.get_logs([contract], first=first, last=last, topics=topics)
 
         while last >= start:
-            first, logs = self._ranges.fit(read, most=last - start + 1)
+            first, logs = self._ranges.fit(read, most=min(MAX_BLOCKS, last - start + 1))
             yield from (event for event in map(events.decode, reversed(logs)) if isinstance(event, kind))
             last = first - 1
 

@@ -16,6 +16,7 @@ from web3.exceptions import Web3Exception
 from web3.types import RPCEndpoint
 
 from covey.chain import abi_codec
+from covey.chain.bounded_http import AnswerTooLargeError, BoundedSession
 from covey.chain.deployment import Deployment
 from covey.chain.node_answers import (
     Block,
@@ -23,6 +24,7 @@ from covey.chain.node_answers import (
     MinedTransaction,
     read_block,
     read_bytes,
+    read_count,
     read_int,
     read_logs,
     read_median_fee,
@@ -38,8 +40,12 @@ BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 Result = TypeVar("Result")
 _UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
 """Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
+MAX_ANSWER_BYTES = 32 * 2**20
+"""Largest answer of a node that is read. The logs of one block are smaller, and larger ranges of logs are halved."""
 DEFAULT_PRIORITY_FEE = 10**9
 """Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
+MAX_PRIORITY_FEE = 500 * 10**9
+"""Largest priority fee in wei per gas that is paid on a node's word. A false node could otherwise spend the account."""
 FEE_BLOCKS = 20
 """Number of newest blocks whose priority fees replace a missing suggestion."""
 
@@ -56,12 +62,19 @@ class Call:
 
 
 class ChainClient:
-    """Client of one node. Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`."""
+    """Client of one node. Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`.
 
-    def __init__(self, rpc_url: str, *, timeout_s: float = 10.0) -> None:
+    `timeout_s` is the time in seconds for a whole answer, which may have `max_bytes` bytes.
+    """
+
+    def __init__(self, rpc_url: str, *, timeout_s: float = 10.0, max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.rpc_url = rpc_url
+        self._max_bytes = max_bytes
         self._provider = HTTPProvider(
-            rpc_url, request_kwargs={"timeout": timeout_s}, exception_retry_configuration=None
+            rpc_url,
+            request_kwargs={"timeout": timeout_s},
+            session=BoundedSession(max_bytes=max_bytes),
+            exception_retry_configuration=None,
         )
 
     def request(self, method: str, *params: Any) -> Any:
@@ -73,11 +86,13 @@ class ChainClient:
             answer: Any = self._provider.make_request(RPCEndpoint(method), list(params))
         except HTTPError as error:
             answer = self._read_http_error(method, cast("Response", error.response))
+        except AnswerTooLargeError as error:
+            raise self._build_unreadable(method, f"more than {self._max_bytes} bytes") from error
         # The errors of requests are OSErrors. ValueError is raised for an answer that is not JSON.
         except (OSError, ValueError, RecursionError, Web3Exception) as error:
             raise self._build_unreachable(method, type(error).__name__) from error
         if not isinstance(answer, dict) or not answer.keys() & {"result", "error", "jsonrpc"}:
-            raise self._build_unreadable(method, answer)
+            raise self._build_unreadable(method, ascii(answer))
         # Some nodes add "error": null to a result, and some leave out a result that is null.
         refusal, result = answer.get("error"), answer.get("result")
         if refusal or (refusal is not None and result is None):
@@ -109,10 +124,10 @@ class ChainClient:
             "file or the settings, or COVEY_RPC_URL",
         )
 
-    def _build_unreadable(self, method: str, result: object) -> TransientError:
+    def _build_unreadable(self, method: str, result: str) -> TransientError:
         return TransientError(
             "chain_unreadable",
-            f"the chain node {show_host(self.rpc_url)} answered {method} with {ascii(result)[:80]}, which cannot be "
+            f"the chain node {show_host(self.rpc_url)} answered {method} with {result[:80]}, which cannot be "
             "read. Set rpc_url to a different node if this persists",
         )
 
@@ -122,13 +137,13 @@ class ChainClient:
         try:
             return convert(result)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise self._build_unreadable(method, result) from error
+            raise self._build_unreadable(method, ascii(result)) from error
 
     def chain_id(self) -> int:
         return self._read(read_int, "eth_chainId")
 
     def block_number(self) -> int:
-        return self._read(read_int, "eth_blockNumber")
+        return self._read(read_count, "eth_blockNumber")
 
     def get_block(self, tag: BlockTag) -> Block:
         """Return a block. Raises TransientError("no_block") if the node does not have it."""
@@ -139,7 +154,8 @@ class ChainClient:
 
     def find_block(self, tag: BlockTag) -> Block | None:
         """Return a block. None if the node does not have it."""
-        return self._read(read_block, "eth_getBlockByNumber", _to_tag(tag), False)
+        number = tag if isinstance(tag, int) else None
+        return self._read(lambda block: read_block(block, number=number), "eth_getBlockByNumber", _to_tag(tag), False)
 
     def call(
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
@@ -180,7 +196,7 @@ class ChainClient:
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
         """Return the account's next nonce at a block. "pending" also counts transactions in the node's pool."""
-        return self._read(read_int, "eth_getTransactionCount", address, _to_tag(block))
+        return self._read(read_count, "eth_getTransactionCount", address, _to_tag(block))
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         """Return the gas that a call needs. Raises ProtocolError("reverted") if the call would fail now."""
@@ -193,14 +209,18 @@ class ChainClient:
 
         Raises ProtocolError("reverted") if it would fail now.
         """
-        return self._read(read_int, "eth_estimateGas", draft)
+        return self._read(read_count, "eth_estimateGas", draft)
 
     def get_priority_fee(self) -> int:
         """Return a priority fee in wei per gas. A transaction pays it in addition to the base fee.
 
-        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE. Not every
-        node has `eth_maxPriorityFeePerGas`, which is not in the first specification of EIP-1559.
+        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE, and at
+        most MAX_PRIORITY_FEE. Not every node has `eth_maxPriorityFeePerGas`, which is not in the first specification of
+        EIP-1559.
         """
+        return min(MAX_PRIORITY_FEE, self._find_priority_fee())
+
+    def _find_priority_fee(self) -> int:
         history = ("eth_feeHistory", hex(FEE_BLOCKS), "latest", [50])
         try:
             return self._read(read_int, "eth_maxPriorityFeePerGas")

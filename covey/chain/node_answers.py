@@ -13,6 +13,11 @@ from eth_utils.address import to_checksum_address
 from covey.protocol.ids import Address, Hash, is_hash
 
 _NUMBER = re.compile("0x[0-9a-fA-F]*|[0-9]{1,78}")
+_WORD_BITS = 256
+_COUNT_BITS = 63
+"""Bits of block numbers, times, nonces and gas. Databases store them as signed integers of 64 bits."""
+_BASE_FEE_BITS = 60
+"""Bits of a base fee in wei per gas, which is more than 1 ether. The fees that are computed from it have at most 63."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +57,18 @@ class MinedTransaction:
     """Address of the deployed contract. None if the transaction deployed none."""
 
 
-def read_int(value: Any) -> int:
-    """Convert a quantity. Some nodes write decimal numbers, or "0x" for zero."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
-        raise ValueError("the value is not a number")
-    return int(value[2:] or "0", 16) if value.startswith("0x") else int(value)
+def read_int(value: Any, *, bits: int = _WORD_BITS) -> int:
+    """Convert a quantity of at most `bits` bits. Some nodes write decimal numbers, or "0x" for zero."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value[2:] or "0", 16) if value.startswith("0x") else int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**bits:
+        raise ValueError(f"the value is not a number of at most {bits} bits")
+    return value
+
+
+def read_count(value: Any) -> int:
+    """Convert a block number, a time in seconds, a nonce, an index or an amount of gas."""
+    return read_int(value, bits=_COUNT_BITS)
 
 
 def _read_hash(value: Any) -> Hash:
@@ -67,15 +77,18 @@ def _read_hash(value: Any) -> Hash:
     return Hash(text)
 
 
-def read_block(block: Any) -> Block | None:
+def read_block(block: Any, *, number: int | None = None) -> Block | None:
+    """Convert a block. Raises ValueError if it does not have the `number` that was asked for, unless that is None."""
     if block is None:
         return None
+    if number not in (None, found := read_count(block["number"])):
+        raise ValueError(f"the block has the number {found}")
     return Block(
-        number=read_int(block["number"]),
+        number=found,
         hash=_read_hash(block["hash"]),
         parent_hash=_read_hash(block["parentHash"]),
-        timestamp=read_int(block["timestamp"]),
-        base_fee=read_int(block.get("baseFeePerGas") or 0),
+        timestamp=read_count(block["timestamp"]),
+        base_fee=read_int(block.get("baseFeePerGas") or 0, bits=_BASE_FEE_BITS),
     )
 
 
@@ -98,10 +111,10 @@ def _read_log(entry: Any) -> Log:
         address=Address(to_checksum_address(entry["address"])),
         topics=tuple(_read_hash(topic) for topic in entry["topics"]),
         data=read_bytes(entry["data"]),
-        block_number=read_int(entry["blockNumber"]),
+        block_number=read_count(entry["blockNumber"]),
         block_hash=_read_hash(entry["blockHash"]),
         transaction_hash=_read_hash(entry["transactionHash"]),
-        log_index=read_int(entry["logIndex"]),
+        log_index=read_count(entry["logIndex"]),
     )
 
 
@@ -111,10 +124,10 @@ def read_mined(transaction: Hash, receipt: Any) -> MinedTransaction | None:
     contract = receipt.get("contractAddress")
     return MinedTransaction(
         hash=transaction,
-        block_number=read_int(receipt["blockNumber"]),
+        block_number=read_count(receipt["blockNumber"]),
         block_hash=_read_hash(receipt["blockHash"]),
         is_success=read_int(receipt["status"]) == 1,
-        gas_used=read_int(receipt["gasUsed"]),
+        gas_used=read_count(receipt["gasUsed"]),
         contract=Address(to_checksum_address(contract)) if contract else None,
     )
 

@@ -79,6 +79,13 @@ def test_list_policies__second_query__starts_with_the_size_that_was_accepted():
     assert node.refused - refused < refused
 
 
+def test_list_policies__long_chain__begins_with_at_most_100_000_blocks():
+    node = LimitedNode(10**9)
+    node.block_number = lambda: 250_000
+    make_history(node).list_policies(1)
+    assert node.asked == [(150_001, 250_000), (50_001, 150_000), (3, 50_000)]
+
+
 def test_list_policies__node_refuses_every_range__is_transient():
     with pytest.raises(TransientError, match="chain_refused"):
         make_history(LimitedNode(0)).list_policies(1)

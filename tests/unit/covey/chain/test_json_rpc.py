@@ -246,6 +246,21 @@ def test_get_block__damaged__is_transient(node, client, damage):
         client.get_block("latest")
 
 
+def test_get_block__another_block__is_transient(node, client):
+    for _ in range(2):
+        node.result(BLOCK)
+    assert client.get_block("latest").number == 7
+    with pytest.raises(TransientError, match="chain_unreadable"):
+        client.get_block(8)
+
+
+@pytest.mark.parametrize("ask", [ChainClient.block_number, lambda client: client.count_transactions(ALICE)])
+def test_block_number__more_than_63_bits__is_transient(node, client, ask):
+    node.result(hex(2**63))
+    with pytest.raises(TransientError, match="chain_unreadable"):
+        ask(client)
+
+
 def test_get_block__no_base_fee__is_zero(node, client):
     node.result({"number": 16, "hash": WORD.upper().replace("X", "x"), "parentHash": WORD, "timestamp": "5"})
     assert (client.get_block("latest").base_fee, node.asked[0]["params"]) == (0, ["latest", False])
@@ -322,6 +337,16 @@ def test_get_priority_fee__neither_suggestion_nor_history__is_one_gwei(node, cli
     node.error(code=-32601, message="Method not found")
     node.error(code=-32601, message="Method not found")
     assert client.get_priority_fee() == 10**9
+
+
+def test_get_priority_fee__node_asks_for_a_fortune__is_at_most_500_gwei(node, client):
+    node.result(hex(499 * 10**9))
+    assert client.get_priority_fee() == 499 * 10**9
+    node.result(hex(10**18))
+    assert client.get_priority_fee() == 500 * 10**9
+    node.result(None)
+    node.result({"reward": [[hex(10**18)]]})
+    assert client.get_priority_fee() == 500 * 10**9
 
 
 def test_get_priority_fee__limit_of_requests__is_not_a_missing_method(node, client):

@@ -1,8 +1,10 @@
 """Sizes of requests for logs, found by refusals of any wording."""
 
+from itertools import pairwise
+
 import pytest
 
-from covey.chain.log_ranges import GROW_AFTER, LogRanges
+from covey.chain.log_ranges import MAX_WAIT, LogRanges
 from covey.errors import TransientError
 
 pytestmark = pytest.mark.unit
@@ -29,7 +31,7 @@ class LimitedNode:
         return blocks
 
 
-@pytest.mark.parametrize("code", ["chain_refused", "chain_unreachable", "chain_unreadable"])
+@pytest.mark.parametrize("code", ["chain_refused", "chain_unreadable"])
 @pytest.mark.parametrize(("limit", "first"), [(1000, 1000), (500, 500), (10, 7), (1, 1)])
 def test_fit__any_refusal__is_halved_and_remembered(limit: int, first: int, code: str):
     node = LimitedNode(limit, TransientError(code, "x"))
@@ -64,13 +66,57 @@ def test_fit__limit_of_requests__is_not_the_ranges_fault():
     assert ranges.fit(node.read, most=1000) == 1000
 
 
-def test_fit__accepted_often__tries_twice_the_size():
+@pytest.mark.parametrize("code", ["no_block", "chain_moved"])
+def test_fit__fault_is_not_the_ranges__is_raised_and_halves_nothing(code: str):
+    node = LimitedNode(0, TransientError(code, "x"))
+    ranges = LogRanges(node)
+    with pytest.raises(TransientError, match=code):
+        ranges.fit(node.read, most=1000)
+    node.limit = 1000
+    assert ranges.fit(node.read, most=1000) == 1000
+    assert node.asked == [1000, 1000]
+
+
+def test_fit__node_is_late__raises_at_once_and_begins_with_half_the_blocks_next_time():
+    """A node that needs too long for a range would otherwise be asked for the same range forever."""
+    node = LimitedNode(600, TransientError("chain_unreachable", "late"))
+    ranges = LogRanges(node)
+    with pytest.raises(TransientError, match="late"):
+        ranges.fit(node.read, most=1000)
+    assert ranges.fit(node.read, most=1000) == 500
+    assert node.asked == [1000, 500]
+
+
+def test_fit__node_is_down_for_long__begins_with_all_blocks_when_it_is_back():
+    node = LimitedNode(0, TransientError("chain_unreachable", "gone"))
+    node.is_down = True
+    ranges = LogRanges(node)
+    for _ in range(20):
+        with pytest.raises(TransientError, match="gone"):
+            ranges.fit(node.read, most=1000)
+    node.limit, node.is_down = 1000, False
+    assert ranges.fit(node.read, most=1000) == 1000
+
+
+def test_fit__passing_fault_halved_to_one_block__recovers_in_about_ten_requests():
+    node = LimitedNode(1, TransientError("chain_unreadable", "garbage"))
+    ranges = LogRanges(node)
+    assert ranges.fit(node.read, most=1000) == 1
+    node.limit = 1000
+    assert [ranges.fit(node.read, most=1000) for _ in range(12)] == [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]
+
+
+def test_fit__limit_that_stays__is_tried_less_and_less_often():
     node = LimitedNode(100)
     ranges = LogRanges(node)
-    assert ranges.fit(node.read, most=1000) == 62
-    node.limit = 1000
-    sizes = [ranges.fit(node.read, most=1000) for _ in range(2 * GROW_AFTER + 1)]
-    assert sizes == [62] * GROW_AFTER + [124] * GROW_AFTER + [248]
+    ranges.fit(node.read, most=1000)
+    node.asked.clear()
+    for _ in range(200):
+        assert ranges.fit(node.read, most=1000) == 62
+    refusals = [at for at, blocks in enumerate(node.asked) if blocks == 124]
+    between = [after - before - 1 for before, after in pairwise(refusals)]
+    # The first request between two refusals belongs to the refused call.
+    assert (refusals[0], between) == (2, [1 + 4, 1 + 8, *[1 + MAX_WAIT] * 10])
 
 
 def test_fit__shorter_range_than_remembered__does_not_change_the_size():

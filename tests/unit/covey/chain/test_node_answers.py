@@ -13,13 +13,17 @@ FAULTS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [("0x0", 0), ("0x", 0), ("0x2A", 42), ("0x002a", 42), (42, 42), ("42", 42), (2**256, 2**256)]
+    ("value", "number"),
+    [("0x0", 0), ("0x", 0), ("0x2A", 42), ("0x002a", 42), (42, 42), ("42", 42), (2**256 - 1, 2**256 - 1)],
 )
 def test_read_int__forms_of_nodes__are_read(value: Any, number: int):
     assert read_int(value) == number
 
 
-@pytest.mark.parametrize("value", [None, True, -1, "-1", 1.5, "1.5", "2a", " 1", "1_0", "0x 1", "", [], {}, "9" * 79])
+@pytest.mark.parametrize(
+    "value",
+    [None, True, -1, "-1", 1.5, "1.5", "2a", " 1", "1_0", "0x 1", "", [], {}, "9" * 78, "9" * 79, 2**256, hex(2**256)],
+)
 def test_read_int__anything_else__is_refused(value: Any):
     with pytest.raises(FAULTS):
         read_int(value)
@@ -36,6 +40,30 @@ def test_read_block__hash_in_upper_case__is_lowered():
     block = read_block({"number": 1, "hash": "0x" + "AB" * 32, "parentHash": WORD, "timestamp": "0x2"})
     assert block is not None
     assert (block.number, block.hash, block.timestamp, block.base_fee) == (1, WORD, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"number": "0x8"},
+        {"number": 2**63},
+        {"timestamp": hex(2**63)},
+        {"timestamp": "9" * 30},
+        {"baseFeePerGas": hex(2**60)},
+    ],
+)
+def test_read_block__another_block_or_a_number_that_no_database_holds__is_refused(damage: dict[str, Any]):
+    block = {"number": "0x7", "hash": WORD, "parentHash": WORD, "timestamp": hex(2**63 - 1)}
+    assert read_block(block, number=7) == read_block(block)
+    with pytest.raises(ValueError, match=r"the number 8|at most \d\d bits"):
+        read_block(block | damage, number=7)
+
+
+@pytest.mark.parametrize("name", ["blockNumber", "gasUsed"])
+def test_read_mined__number_that_no_database_holds__is_refused(name: str):
+    receipt = {"blockNumber": 3, "blockHash": WORD, "status": "0x1", "gasUsed": 5}
+    with pytest.raises(ValueError, match="at most 63 bits"):
+        read_mined(WORD, receipt | {name: hex(2**63)})
 
 
 @pytest.mark.parametrize("contract", [None, ""])
