@@ -1,6 +1,7 @@
 """A coordinator's home belongs to one chain, one set of contracts and one pool. It serves no other."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,24 @@ def test_build__home_of_another_pool__is_refused(harness: CoordinatorHarness, co
     app.build(config).database.close()
 
 
-def test_build__chain_that_was_reset__is_refused(harness: CoordinatorHarness, config: CoordinatorConfig):
+def test_build__chain_that_was_reset__is_refused(
+    harness: CoordinatorHarness, config: CoordinatorConfig, tmp_path: Path
+):
     """It is refused before the contracts are read.
 
-    The chain does not have them, so the read would be retried for ever.
+    The chain does not have them, so the read would be retried for ever. The home itself tells the chains apart if the
+    deployment file does not.
     """
+    file = tmp_path / "old.json"
+    replace(harness.chain.deployment, start_hash=None).save(file)
     while time.time() < harness.chain.client.get_block(0).timestamp + 1:  # Anvil's first block differs by its second
         time.sleep(0.05)
     anvil = start_anvil()
     try:
         genesis = [ChainClient(url).get_block(0).hash for url in (harness.chain.client.rpc_url, anvil.url)]
-        message = refuse(config, rpc_url=anvil.url)
+        message = refuse(config, rpc_url=anvil.url, deployment=file)
+        with pytest.raises(OperatorError, match="wrong_chain"):
+            app.build(config.model_copy(update={"rpc_url": anvil.url}))
     finally:
         anvil.stop()
     assert f"genesis was {genesis[0]} and is {genesis[1]}" in message
