@@ -50,8 +50,8 @@ def up(
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
-    If the folder has a devnet, its pool is opened first. A process that fails is restarted. The logs are in
-    FOLDER/logs.
+    If the folder has a devnet, its pool is opened first. A process that fails is restarted. One that keeps failing from
+    its first start is given up, and the exit code is then 1. The logs are in FOLDER/logs.
 
     Example: `covey up mypool`
     """
@@ -98,6 +98,7 @@ def keep_up(folder: Path, console: "Console") -> None:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the shutdown must not be interrupted
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 keeper.stop()
+        keeper.require_none_failed()
 
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
@@ -124,7 +125,8 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
         keeper.look()
         if not is_ready and readiness.is_reached():
             is_ready = True
-            screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
+            working = ", ".join(process.name for process in keeper.kept if not process.is_given_up)
+            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}")
         awaited = f"{WAITING}{', '.join(readiness.awaited)}"
         if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
             said, said_at = awaited, time.monotonic()
