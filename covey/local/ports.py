@@ -85,7 +85,12 @@ def move_ports(folder: Path, first: int) -> None:
     numbers = _read_ports(folder)
     changes = {number: first + i for i, number in enumerate(numbers)}
     for port in changes.values():
-        listen(LOOPBACK, port).close()
+        try:
+            listen(LOOPBACK, port).close()
+        except OperatorError as error:
+            message = error.message.removesuffix(f". {error.fix}")
+            fix = f"Use the next free ports with covey up {folder} --port {find_free_block()}"
+            raise OperatorError(error.code, message, fix=fix) from error
     texts = {file.name: _URL.sub(_replace(changes), file.read_text()) for file in sorted(folder.glob("*.toml"))}
     document = tomlkit.parse(texts[SETTINGS])
     document["port"] = first

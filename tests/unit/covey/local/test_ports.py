@@ -101,9 +101,12 @@ def test_move_ports__interrupted__is_finished_by_the_next_call(
 
 
 def test_move_ports__port_that_is_taken__changes_nothing(folder: Path, taken: set[int]):
-    taken.add(9503)
-    with pytest.raises(OperatorError, match=r"address_in_use: .*:9503"):
+    taken |= {9503, 8000}
+    with pytest.raises(OperatorError) as caught:
         move_ports(folder, 9500)
+    assert caught.value.code == "address_in_use"
+    assert caught.value.message.startswith("cannot listen on 127.0.0.1:9503")
+    assert caught.value.message.endswith(f". Use the next free ports with covey up {folder} --port 8010")
     assert read_ports(folder) == list_expected(7001)
 
 
