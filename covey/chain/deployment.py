@@ -90,6 +90,10 @@ class Deployment:
             values = json.loads(path.read_text())
             loaded = cls(**values)
         except OSError as error:
+            pool = path.parent.parent
+            commands = pool / "processes.toml"
+            if isinstance(error, FileNotFoundError) and commands.is_file() and b"devnet up" in commands.read_bytes():
+                fix = f"Start the pool's devnet, which writes this file, with covey up {pool}"
             raise OperatorError(
                 "no_deployment", f"the deployment file {path} cannot be read: {error.strerror}", fix=fix
             ) from error

@@ -3,6 +3,7 @@
 Each group of commands has its own module and imports its dependencies late, so that `covey --help` is fast.
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -38,7 +39,7 @@ from covey.cli import (
 from covey.cli.doctor import doctor
 from covey.cli.relays import origin, relay
 from covey.console.terminal import quote
-from covey.errors import CoveyError
+from covey.errors import CoveyError, TransientError
 from trainer.cli import trainer
 from validator import audit_command, calibrate_command
 from validator.cli import validator
@@ -116,9 +117,12 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Run a command. A CoveyError is printed as one line with its code, and the exit code is 1."""
+    """Run a command. A CoveyError is printed as one line with its code.
+
+    The exit code is then 1, or os.EX_TEMPFAIL (75) for a TransientError, after which `covey up` tries again.
+    """
     try:
         app()
     except CoveyError as error:
         sys.stderr.write(f"covey: {quote(str(error))}\n")
-        sys.exit(1)
+        sys.exit(os.EX_TEMPFAIL if isinstance(error, TransientError) else 1)

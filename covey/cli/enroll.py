@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.console.options import Json, show
+from covey.errors import OperatorError
 from worker.cli import worker
 
 if TYPE_CHECKING:
@@ -62,15 +63,26 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
 def open_workers(folder: Path, key_file: Path) -> "tuple[Account, list[Wallet], str]":
     """Return the contributor's account, the nodes of a folder's workers, and the coordinator's URL.
 
-    Raises OperatorError("no_processes") or OperatorError("bad_settings") if it is not the folder of workers.
+    Raises OperatorError("no_processes"), OperatorError("no_workers") or OperatorError("bad_settings") if it is not the
+    folder of workers.
     """
     from covey.chain.wallet import load_key
     from covey.console.account import Account
     from covey.local.folder import get_environment, read_processes
+    from covey.local.ports import SETTINGS
     from worker.config import WorkerConfig
 
     environment = get_environment()
-    files = [folder / f"{name}.toml" for name in read_processes(folder)]
+    commands = read_processes(folder)
+    others = [name for name, command in commands.items() if command.split()[0] != "worker"]
+    if others:
+        kind = "a pool's folder" if (folder / SETTINGS).exists() else "not a folder of workers"
+        raise OperatorError(
+            "no_workers",
+            f"{folder} is {kind}: it runs {', '.join(others)}",
+            fix="Use the worker folder that covey join has created",
+        )
+    files = [folder / f"{name}.toml" for name in commands]
     configs = [WorkerConfig.load(file, environment=environment) for file in files]
     account = Account(configs[0].deployment, key_file, configs[0].pool, rpc_url=configs[0].rpc_url)
     return account, [load_key(config.key_file) for config in configs], configs[0].coordinator_url

@@ -24,6 +24,8 @@ READY = "ready: "
 """Prefix of the line that a keeper prints once all its processes are ready."""
 WAITING = "waiting for "
 """Prefix of the line that a keeper prints when the list of processes that are not ready yet changes."""
+ERROR = "covey: "
+"""Prefix of the line with the error that ends a command."""
 READY_SECONDS = 600.0
 """Timeout in seconds until a detached keeper is ready. Engines can compile for minutes for a large model."""
 CHAIN_SECONDS = 60.0
@@ -50,8 +52,8 @@ def up(
 ) -> None:
     """Start all processes of a folder and keep them running until Ctrl-C.
 
-    If the folder has a devnet, its pool is opened first. A process that fails is restarted. The logs are in
-    FOLDER/logs.
+    If the folder has a devnet, its pool is opened first. A process that fails is restarted. One that keeps failing from
+    its first start is given up, and the exit code is then 1. The logs are in FOLDER/logs.
 
     Example: `covey up mypool`
     """
@@ -59,12 +61,18 @@ def up(
 
     from covey.local.folder import read_processes
     from covey.local.keeper import locked
+    from covey.local.plan import PORTS
     from covey.local.ports import move_ports
 
     read_processes(folder)
     if port is not None:
         with locked(folder):
             move_ports(folder, port)
+        typer.echo(
+            f"{folder} uses the ports {port} to {port + len(PORTS) - 1}; in the folder of each worker that has joined, "
+            f"set the port of coordinator_url in worker*.toml to {port}, and that of rpc_url in deployment.json to "
+            f"{port + PORTS.index('chain')}"
+        )
     if detach:
         _detach(folder)
     else:
@@ -98,6 +106,7 @@ def keep_up(folder: Path, console: "Console") -> None:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the shutdown must not be interrupted
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 keeper.stop()
+        keeper.require_none_failed()
 
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
@@ -124,7 +133,8 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
         keeper.look()
         if not is_ready and readiness.is_reached():
             is_ready = True
-            screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
+            working = ", ".join(process.name for process in keeper.kept if not process.is_given_up)
+            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}")
         awaited = f"{WAITING}{', '.join(readiness.awaited)}"
         if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
             said, said_at = awaited, time.monotonic()
@@ -240,13 +250,13 @@ def _detach(folder: Path) -> None:
             fix=f"Read {log}, or stop the processes with covey down {folder}",
         )
     last, fix = read_last(log), f"Read {log}"
-    if not last.startswith("covey: "):  # the end of a traceback or of a library's output
+    if not last.startswith(ERROR):  # the end of a traceback or of a library's output
         raise OperatorError(
             "process_died",
             f"covey up ended with exit code {process.returncode}; the last line of its log is: {last}",
             fix=fix,
         )
-    code, _, message = last.removeprefix("covey: ").partition(": ")
+    code, _, message = last.removeprefix(ERROR).partition(": ")
     raise OperatorError(code, message, fix=fix)
 
 
@@ -271,7 +281,7 @@ def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Pat
                 awaited = quote(line.rstrip())
             if not line and time.monotonic() < spoken_at + REPEAT_SECONDS:
                 waiting.wait(0.1)
-            else:
+            elif not line.startswith(ERROR):  # `_detach` raises an error, which is printed then
                 spoken_at = time.monotonic()
                 typer.echo(quote(line.rstrip()) or awaited)
     return awaited

@@ -1,8 +1,9 @@
 """`covey up`: keeps the processes of a folder running until a stop signal, and reports their state.
 
-A process that ends with an error is restarted, first after a second and then with doubling pauses. The keeper gives up
-when one fails more than MAX_RESTARTS times within WINDOW_SECONDS. A process that ends with 0 has finished its work.
-Each process has a log in `logs/`.
+A process that ends with an error is restarted, first after a second and then with doubling pauses. One that has never
+been steady is given up when it has failed more than MAX_RESTARTS times, because its setup is probably wrong. The others
+continue without it, unless it is one of REQUIRED. Failures with a transient error do not count. A process that ends
+with 0 has finished its work. Each process has a log in `logs/`.
 """
 
 import fcntl
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -27,10 +28,12 @@ ROTATE_SECONDS = 10.0
 """Seconds between two checks of the size of the logs."""
 STEADY_SECONDS = 60.0
 """Seconds that a restarted process must run until it counts as running, and its next restart comes after a second."""
+MAX_PAUSE = 60.0
+"""Maximum number of seconds until a failed process is restarted."""
 MAX_RESTARTS = 6
-"""Maximum number of restarts of one process within WINDOW_SECONDS."""
-WINDOW_SECONDS = 900.0
-"""Seconds for which a failure counts. Even a process that fails only after a minute each time reaches the maximum."""
+"""Maximum number of restarts of a process that has never been steady."""
+REQUIRED = ("coordinator", "devnet", "trainer")
+"""First words of the commands without which no process of a pool can work."""
 REPEAT_SECONDS = 10.0
 """Seconds between two messages of a command that waits for `covey up` to end."""
 LOCK_FILE = ".up.lock"
@@ -44,10 +47,13 @@ class KeptProcess:
     command: str
     running: Running | None = None
     started_at: float = 0.0
-    failed_at: list[float] = field(default_factory=list)
-    """Times on the keeper's clock at which it ended with an error, within the last WINDOW_SECONDS."""
+    failures: int = 0
+    """How often it has ended with an error that is not transient."""
     is_steady: bool = True
     """Whether it has run for STEADY_SECONDS since its last failure, or has never failed."""
+    was_steady: bool = False
+    """Whether it has ever run for STEADY_SECONDS without a failure."""
+    is_given_up: bool = False
     pause: float = 1.0
     """Seconds until the restart after the next failure. They double until the process is steady again."""
     restart_at: float | None = None
@@ -57,9 +63,11 @@ class KeptProcess:
 
     @property
     def state(self) -> str:
-        """State of the process in words: "waits", "runs", "restarting" or "done"."""
+        """State of the process in words: "waits", "runs", "restarting", "failed" or "done"."""
         if self.running is None:
             return "waits"
+        if self.is_given_up:
+            return "failed"
         if self.restart_at is None and self.running.exit_code == 0:
             return "done"
         return "runs" if self.is_steady else "restarting"
@@ -77,7 +85,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kept = [KeptProcess(name=name, command=command) for name, command in commands.items()]
-        self._say, self._clock, self._rotated_at = say, clock, clock()
+        self._folder, self._say, self._clock, self._rotated_at = folder, say, clock, clock()
         self._log_trouble: str | None = None
         environment = ONE_THREAD | get_environment()
         self._processes = Processes(
@@ -97,20 +105,22 @@ class Keeper:
     def look(self) -> None:
         """Restart failed processes whose pause is over, and limit the size of the logs.
 
-        Raises OperatorError("keeps_failing") if a process has failed more than MAX_RESTARTS times within
-        WINDOW_SECONDS.
+        Raises OperatorError("keeps_failing") if a process is given up without which the others cannot work, or if no
+        other process is left.
         """
         now = self._clock()
         if now >= self._rotated_at + ROTATE_SECONDS:
             self._rotated_at = now
             self._rotate_logs()
         for kept in self.kept:
+            if kept.is_given_up or kept.running is None:
+                continue
             if kept.restart_at is not None and now >= kept.restart_at:
                 self._start(kept)
-            elif kept.restart_at is None and kept.running is not None and kept.running.exit_code not in (None, 0):
+            elif kept.restart_at is None and kept.running.exit_code not in (None, 0):
                 self._note_failure(kept, now)
             elif kept.restart_at is None and now >= kept.started_at + STEADY_SECONDS:
-                kept.is_steady, kept.pause = True, 1.0
+                kept.is_steady, kept.was_steady, kept.pause = True, True, 1.0
 
     def _rotate_logs(self) -> None:
         """Rotate the logs, and report a problem with them when it begins.
@@ -128,22 +138,39 @@ class Keeper:
 
     def _note_failure(self, kept: KeptProcess, now: float) -> None:
         assert kept.running is not None
-        kept.why, log = read_error(kept.running.log, kept.running.begun), kept.running.log
-        kept.failed_at = [*(at for at in kept.failed_at if at > now - WINDOW_SECONDS), now]
-        kept.is_steady = False
-        if len(kept.failed_at) > MAX_RESTARTS:
-            raise OperatorError(
-                "keeps_failing",
-                f"{kept.name} failed {len(kept.failed_at)} times within {now - kept.failed_at[0]:.0f} s, so all "
-                f"processes are stopped; its last error is: {kept.why.removesuffix('.')}",
-                fix=f"Correct the cause, which {log} explains, and start the processes again",
-            )
+        kept.why, kept.is_steady = read_error(kept.running.log, kept.running.begun), False
+        kept.failures += kept.running.exit_code != os.EX_TEMPFAIL
+        if kept.failures > MAX_RESTARTS and not kept.was_steady:
+            self._give_up(kept)
+            return
         kept.restart_at = now + kept.pause
         self._say(
-            f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {kept.pause:.0f} s "
-            f"({len(kept.failed_at)} of at most {MAX_RESTARTS} restarts); its last error is: {kept.why}"
+            f"{kept.name} ended with exit code {kept.running.exit_code} and restarts in {kept.pause:.0f} s; its last "
+            f"error is: {kept.why}"
         )
-        kept.pause *= 2
+        kept.pause = min(2 * kept.pause, MAX_PAUSE)
+
+    def _give_up(self, kept: KeptProcess) -> None:
+        kept.is_given_up = True
+        is_last = all(each.state in ("failed", "done") for each in self.kept)
+        if is_last or shlex.split(kept.command)[0] in REQUIRED:
+            raise self._explain(kept, "so all processes are stopped")
+        again = f"start it again with: cd {shlex.quote(str(self._folder))} && covey {kept.command}"
+        self._say(f"{kept.name} failed {kept.failures} times and is given up; its last error is: {kept.why}; {again}")
+
+    def _explain(self, kept: KeptProcess, effect: str) -> OperatorError:
+        assert kept.running is not None
+        return OperatorError(
+            "keeps_failing",
+            f"{kept.name} failed {kept.failures} times, {effect}; its last error is: {kept.why.removesuffix('.')}",
+            fix=f"Correct the cause, which {kept.running.log} explains, and run covey up {self._folder} again",
+        )
+
+    def require_none_failed(self) -> None:
+        """Raise OperatorError("keeps_failing") with the first process that was given up."""
+        for kept in self.kept:
+            if kept.is_given_up:
+                raise self._explain(kept, "so it was given up")
 
     def stop(self) -> None:
         """Stop all processes. A process is stopped before those that it depends on."""

@@ -1,5 +1,6 @@
 """The four consecutive ports of a pool's folder: free ones for a new pool, and moving a pool to others."""
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ STEP = 10
 """Difference between the first ports that are tried for a new pool."""
 LAST_PORT = 65_535
 SETTINGS = "coordinator.toml"
+MOVE_FILE = ".ports.json"
+"""New texts of the files of a folder by name, while its ports are moved."""
 _URL = re.compile(r"(https?://(?:127\.0\.0\.1|localhost|\[::1\]):)(\d+)\b")
 """Beginning of a URL of this machine, up to its port."""
 _OPTION = re.compile(r"(--port[ =])(\d+)\b")
@@ -67,7 +70,7 @@ def find_places(folder: Path, port: int) -> list[str]:
 def move_ports(folder: Path, first: int) -> None:
     """Change the ports of a pool on a devnet to four consecutive ones, in all files of its folder.
 
-    An interrupted call can be repeated, because the files from which the old ports are read are written last.
+    An interrupted call can be repeated: the new texts of all files are saved first, and the next call writes them.
 
     Raises OperatorError("fixed_ports") if the folder has no devnet, because others know its ports. Raises
     OperatorError("address_in_use") if one of the new ports is taken.
@@ -78,18 +81,32 @@ def move_ports(folder: Path, first: int) -> None:
             f"{folder} is not a pool on a devnet, so its ports are part of URLs that others know",
             fix="Remove --port, and change the settings and the public URLs yourself",
         )
+    _finish_move(folder)
     numbers = _read_ports(folder)
     changes = {number: first + i for i, number in enumerate(numbers)}
     for port in changes.values():
-        listen(LOOPBACK, port).close()
-    texts = {file: _URL.sub(_replace(changes), file.read_text()) for file in folder.glob("*.toml")}
-    sources = (folder / SETTINGS, folder / PROCESSES_FILE)
-    document = tomlkit.parse(texts[sources[0]])
+        try:
+            listen(LOOPBACK, port).close()
+        except OperatorError as error:
+            message = error.message.removesuffix(f". {error.fix}")
+            fix = f"Use the next free ports with covey up {folder} --port {find_free_block()}"
+            raise OperatorError(error.code, message, fix=fix) from error
+    texts = {file.name: _URL.sub(_replace(changes), file.read_text()) for file in sorted(folder.glob("*.toml"))}
+    document = tomlkit.parse(texts[SETTINGS])
     document["port"] = first
-    texts[sources[0]] = tomlkit.dumps(document)
-    texts[sources[1]] = _OPTION.sub(_replace(changes), texts[sources[1]])
-    for file in sorted(texts, key=lambda file: (file in sources, file)):
-        write_atomically(file, texts[file].encode())
+    texts[SETTINGS] = tomlkit.dumps(document)
+    texts[PROCESSES_FILE] = _OPTION.sub(_replace(changes), texts[PROCESSES_FILE])
+    write_atomically(folder / MOVE_FILE, json.dumps(texts).encode())
+    _finish_move(folder)
+
+
+def _finish_move(folder: Path) -> None:
+    """Write the texts that a move has saved. Nothing happens if there are none."""
+    saved = folder / MOVE_FILE
+    if saved.exists():
+        for name, text in json.loads(saved.read_text()).items():
+            write_atomically(folder / name, text.encode())
+        saved.unlink()
 
 
 def _list_settings(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -86,7 +86,9 @@ class Readiness:
         return not self.awaited
 
     def _works(self, kept: KeptProcess) -> bool:
-        """Return whether a process is ready. A process that ended with 0 has finished its work and counts."""
+        """Return whether a process is ready. One that has finished its work or was given up is not waited for."""
+        if kept.is_given_up:
+            return True
         running, verb = kept.running, _get_verb(kept)
         if running is None or running.exit_code is not None:
             return running is not None and running.exit_code == 0

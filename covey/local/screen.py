@@ -87,7 +87,7 @@ class Screen:
         for process in kept:
             running = process.running
             pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log))
-            shown = line if process.state != "restarting" else process.why
+            shown = process.why if process.state in ("restarting", "failed") else line
             table.add_row(process.name, process.state, pid, escape(quote(shown[:LAST_LINE])))
         return table
 

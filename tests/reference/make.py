@@ -219,7 +219,8 @@ def build_errors() -> str:
     parts = [
         NOTE,
         "# Error codes",
-        "A command prints `covey: CODE: MESSAGE` and exits with 1. The API answers with `code`, `message` and `time`,\n"
+        "A command prints `covey: CODE: MESSAGE` and exits with 1, or with 75 for a code that says **wait**.\n"
+        "The API answers with `code`, `message` and `time`,\n"
         "its clock, and with the HTTP status of the table: 400 where the table names none, 503 for what is tried\n"
         "again. Codes are stable: scripts and peers may compare them. Words in braces are values.",
         "\n".join(kinds),

@@ -158,17 +158,43 @@ def test_up__a_trainer_cannot_start__does_not_say_that_it_is_ready_and_names_it(
         process.communicate(timeout=HANG_S)
 
 
+IMPATIENT = "import covey.local.keeper\ncovey.local.keeper.MAX_RESTARTS = 1\n"
+
+
 def test_up__a_trainer_keeps_failing__says_why_gives_up_and_stops_the_others(folder: Path, port: int):
     origin = f"origin run --root origin --port {port}"
     write_processes(folder / "processes.toml", {"origin": origin, "trainer": "trainer run --config none.toml"})
-    impatient = "import covey.local.keeper\ncovey.local.keeper.MAX_RESTARTS = 1\n"
-    (folder.parent / "sitecustomize.py").write_text(LIGHT + impatient)
+    (folder.parent / "sitecustomize.py").write_text(LIGHT + IMPATIENT)
     code, printed = run(folder, "up", str(folder))
     assert code == 1
     why = "no_settings_file: the settings file none.toml does not exist"
-    assert f"restarts in 1 s (1 of at most 1 restarts); its last error is: {why}" in printed
+    assert f"restarts in 1 s; its last error is: {why}" in printed
     last = printed.splitlines()[-1]
-    assert last.startswith("covey: keeps_failing: trainer failed 2 times within ")
+    assert last.startswith("covey: keeps_failing: trainer failed 2 times, so all processes are stopped")
     assert why in last
     assert is_free(port)
     assert (folder / LOCK_FILE).read_text() == ""
+
+
+def test_up__a_validator_keeps_failing__the_others_go_on_and_the_end_is_an_error(folder: Path, port: int):
+    origin = f"origin run --root origin --port {port}"
+    write_processes(folder / "processes.toml", {"origin": origin, "validator": "validator run --config none.toml"})
+    (folder.parent / "sitecustomize.py").write_text(LIGHT + IMPATIENT)
+    command, environment = build_command(folder, "up", str(folder))
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    lines = []
+    try:
+        assert process.stdout is not None
+        while not lines or not lines[-1].startswith("ready: "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "it has ended"
+        assert lines[-1].startswith("ready: origin; ")
+        assert f"start it again with: cd {folder} && covey validator run --config none.toml\n" in "".join(lines)
+        assert not is_free(port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        printed = process.communicate(timeout=HANG_S)[0]
+    assert process.returncode == 1
+    assert printed.splitlines()[-1].startswith("covey: keeps_failing: validator failed 2 times, so it was given up; ")

@@ -10,7 +10,7 @@ import pytest
 
 from covey.errors import OperatorError
 from covey.local import keeper as module
-from covey.local.keeper import LOCK_FILE, MAX_RESTARTS, STEADY_SECONDS, WINDOW_SECONDS, Keeper, locked, stop_keeper
+from covey.local.keeper import LOCK_FILE, MAX_PAUSE, MAX_RESTARTS, STEADY_SECONDS, Keeper, locked, stop_keeper
 
 pytestmark = pytest.mark.unit
 HANG_S = 60.0
@@ -31,7 +31,7 @@ class FakeProcesses:
     def __init__(self, logs, *, environment, cwd, is_alone):
         self.logs, self.started, self.rotations, self.log_trouble = logs, [], 0, None
         self.environment = environment
-        logs.mkdir()
+        logs.mkdir(parents=True)
 
     def start(self, name, *arguments):
         log = self.logs / f"{name}.log"
@@ -97,9 +97,9 @@ def test_start__variables_of_commands__do_not_reach_the_processes(tmp_path: Path
     assert environment["PATH"] == os.environ["PATH"]
 
 
-def fail_and_restart(keeper: Keeper, clock: Clock, place: int) -> float:
+def fail_and_restart(keeper: Keeper, clock: Clock, place: int, code: int = 1) -> float:
     """Let a process fail and wait until it is restarted. Return the pause in seconds."""
-    fail(keeper, place, 1)
+    fail(keeper, place, code)
     keeper.look()
     assert keeper.kept[place].state == "restarting"
     begun = clock.now
@@ -109,38 +109,92 @@ def fail_and_restart(keeper: Keeper, clock: Clock, place: int) -> float:
     return clock.now - begun
 
 
-def test_look__one_keeps_failing__is_restarted_after_doubling_pauses_and_then_given_up(
-    keeper: Keeper, clock: Clock, said: list[str]
+def make_keeper(folder: Path, clock: Clock, said: list[str], commands: dict[str, str]) -> Keeper:
+    keeper = Keeper(folder, commands, say=said.append, clock=clock)
+    keeper.start()
+    return keeper
+
+
+def give_up(keeper: Keeper, clock: Clock, place: int) -> None:
+    """Let a process fail until it is given up."""
+    for _ in range(MAX_RESTARTS):
+        fail_and_restart(keeper, clock, place)
+    (keeper._processes.logs / f"{keeper.kept[place].name}.log").write_text(
+        "covey: no_key: the key is missing. Add it\n"
+    )
+    fail(keeper, place, 1)
+    keeper.look()
+
+
+def test_look__one_keeps_failing__is_given_up_alone_after_doubling_pauses(
+    keeper: Keeper, clock: Clock, said: list[str], tmp_path: Path
 ):
     keeper.start()
     assert [fail_and_restart(keeper, clock, 0) for _ in range(MAX_RESTARTS)] == [1, 2, 4, 8, 16, 32]
-    assert said[0] == (
-        f"relay ended with exit code 1 and restarts in 1 s (1 of at most {MAX_RESTARTS} restarts); "
-        "its last error is: last words"
-    )
-    assert [each.name for each in keeper._processes.started].count("worker") == 1
+    assert said[0] == "relay ended with exit code 1 and restarts in 1 s; its last error is: last words"
     (keeper._processes.logs / "relay.log").write_text("covey: bad_port: port 9 is taken. Choose another one\n")
     fail(keeper, 0, 1)
+    keeper.look()
+    assert said[-1] == (
+        "relay failed 7 times and is given up; its last error is: bad_port: port 9 is taken. Choose another one; "
+        f'start it again with: cd {tmp_path} && covey relay run --root "my relay"'
+    )
+    count = len(said)
+    clock.now += 1000
+    keeper.look()
+    assert [each.state for each in keeper.kept] == ["failed", "runs"]
+    assert len(said) == count, "it is not looked at again"
     with pytest.raises(OperatorError) as caught:
-        keeper.look()
+        keeper.require_none_failed()
     assert caught.value.code == "keeps_failing"
     assert caught.value.message == (
-        "relay failed 7 times within 63 s, so all processes are stopped; its last error is: bad_port: port 9 is taken. "
-        f"Choose another one. Correct the cause, which {keeper._processes.logs}/relay.log explains, and start the "
-        "processes again"
+        "relay failed 7 times, so it was given up; its last error is: bad_port: port 9 is taken. Choose another one. "
+        f"Correct the cause, which {keeper._processes.logs}/relay.log explains, and run covey up {tmp_path} again"
     )
 
 
-def test_look__one_fails_a_minute_after_each_start__is_given_up_too(keeper: Keeper, clock: Clock):
-    """A process whose start takes longer than STEADY_SECONDS and then fails has still not worked."""
+def test_require_none_failed__all_run__is_no_error(keeper: Keeper):
     keeper.start()
+    keeper.require_none_failed()
+
+
+@pytest.mark.parametrize("command", ["coordinator serve", "coordinator jobs", "devnet up", "trainer run"])
+def test_look__one_that_all_need_keeps_failing__ends_all(
+    keeper: Keeper, tmp_path: Path, clock: Clock, said: list[str], command: str
+):
+    made = make_keeper(tmp_path / "pool", clock, said, {"needed": command, "worker": "worker run"})
+    with pytest.raises(OperatorError, match=r"keeps_failing: needed failed 7 times, so all processes are .* no_key: "):
+        give_up(made, clock, 0)
+
+
+def test_look__no_other_one_is_left__ends_all(keeper: Keeper, clock: Clock):
+    keeper.start("relay")
+    give_up(keeper, clock, 0)
+    keeper.start("worker")
+    with pytest.raises(OperatorError, match="keeps_failing: worker failed 7 times, so all processes are stopped"):
+        give_up(keeper, clock, 1)
+
+
+def test_look__one_fails_that_was_steady_once__is_restarted_without_an_end(
+    keeper: Keeper, tmp_path: Path, clock: Clock, said: list[str]
+):
+    made = make_keeper(tmp_path / "pool", clock, said, {"trainer": "trainer run"})
+    clock.now += STEADY_SECONDS
+    made.look()
+    pauses = [fail_and_restart(made, clock, 0) for _ in range(3 * MAX_RESTARTS)]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, MAX_PAUSE, MAX_PAUSE]
+    assert made.kept[0].why == "last words"
+
+
+def test_look__transient_errors__are_restarted_without_an_end_and_do_not_count(
+    keeper: Keeper, tmp_path: Path, clock: Clock, said: list[str]
+):
+    made = make_keeper(tmp_path / "pool", clock, said, {"coordinator": "coordinator serve"})
+    for _ in range(3 * MAX_RESTARTS):
+        fail_and_restart(made, clock, 0, os.EX_TEMPFAIL)
+    assert said[-1].startswith("coordinator ended with exit code 75 and restarts in 60 s; ")
     for _ in range(MAX_RESTARTS):
-        fail_and_restart(keeper, clock, 0)
-        clock.now += STEADY_SECONDS + 1
-        keeper.look()
-    fail(keeper, 0, 1)
-    with pytest.raises(OperatorError, match="keeps_failing: relay failed 7 times"):
-        keeper.look()
+        fail_and_restart(made, clock, 0)
 
 
 def test_look__one_restarted__is_restarting_until_it_has_run_for_a_minute(keeper: Keeper, clock: Clock):
@@ -152,14 +206,6 @@ def test_look__one_restarted__is_restarting_until_it_has_run_for_a_minute(keeper
     keeper.look()
     assert [each.state for each in keeper.kept] == ["runs", "runs"]
     assert fail_and_restart(keeper, clock, 1) == 1, "the pauses begin again"
-
-
-def test_look__failures_long_ago__do_not_count(keeper: Keeper, clock: Clock):
-    keeper.start()
-    for _ in range(3 * MAX_RESTARTS):
-        fail_and_restart(keeper, clock, 1)
-        clock.now += WINDOW_SECONDS / MAX_RESTARTS
-        keeper.look()
 
 
 def test_look__one_that_ended_with_0__has_done_its_work(keeper: Keeper, said: list[str]):

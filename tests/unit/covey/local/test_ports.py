@@ -1,3 +1,4 @@
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -75,30 +76,37 @@ def test_move_ports__devnet__changes_every_file_and_nothing_else(folder: Path, t
     assert {file: file.read_text() for file in folder.glob("*.toml")} == before
 
 
+@pytest.mark.parametrize("first", [9500, 7002], ids=["elsewhere", "overlapping"])
+@pytest.mark.parametrize("count", range(8))
 def test_move_ports__interrupted__is_finished_by_the_next_call(
-    folder: Path, taken: set[int], monkeypatch: pytest.MonkeyPatch
+    folder: Path, taken: set[int], monkeypatch: pytest.MonkeyPatch, first: int, count: int
 ):
     written = list[str]()
     write = ports.write_atomically
 
-    def fail_at_the_third(file: Path, data: bytes) -> None:
-        if len(written) == 2:
+    def fail_after_some(file: Path, data: bytes) -> None:
+        if len(written) == count:
             raise OSError("disk full")
         written.append(file.name)
         write(file, data)
 
-    monkeypatch.setattr(ports, "write_atomically", fail_at_the_third)
-    with pytest.raises(OSError, match="disk full"):
-        move_ports(folder, 9500)
+    files = {file.name for file in folder.iterdir()}
+    monkeypatch.setattr(ports, "write_atomically", fail_after_some)
+    with suppress(OSError):
+        move_ports(folder, first)
     monkeypatch.setattr(ports, "write_atomically", write)
-    move_ports(folder, 9500)
-    assert read_ports(folder) == list_expected(9500)
+    move_ports(folder, first)
+    assert read_ports(folder) == list_expected(first)
+    assert {file.name for file in folder.iterdir()} == files
 
 
 def test_move_ports__port_that_is_taken__changes_nothing(folder: Path, taken: set[int]):
-    taken.add(9503)
-    with pytest.raises(OperatorError, match=r"address_in_use: .*:9503"):
+    taken |= {9503, 8000}
+    with pytest.raises(OperatorError) as caught:
         move_ports(folder, 9500)
+    assert caught.value.code == "address_in_use"
+    assert caught.value.message.startswith("cannot listen on 127.0.0.1:9503")
+    assert caught.value.message.endswith(f". Use the next free ports with covey up {folder} --port 8010")
     assert read_ports(folder) == list_expected(7001)
 
 

@@ -271,3 +271,12 @@ def test_find_settings__variables_of_commands__change_nothing(folder: Path, monk
     monkeypatch.setenv("COVEY_POOL", "77")
     monkeypatch.setenv("COVEY_RPC_URL", "http://other-chain:8545")
     assert find_settings(folder) == before
+
+
+def test_is_reached__one_was_given_up__is_not_waited_for(tmp_path: Path):
+    failed: Any = SimpleNamespace(exit_code=1)
+    kept = [
+        KeptProcess(name="origin", command="wallet show", running=RUNNING),
+        KeptProcess(name="validator", command="validator run", running=failed, is_given_up=True),
+    ]
+    assert Readiness(tmp_path, kept, clock=Clock()).is_reached()

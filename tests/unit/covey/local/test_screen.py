@@ -43,6 +43,18 @@ def test_show__last_line_of_a_log__is_shown_without_what_a_terminal_obeys(tmp_pa
     assert "77" in get_shown(console)
 
 
+def test_show__given_up__is_failed_with_its_error(tmp_path: Path):
+    log, console = tmp_path / "worker.log", build_console(is_terminal=True)
+    log.write_text("exiting\n")
+    running: Any = SimpleNamespace(log=log, pid=77, exit_code=1)
+    with Screen(console, tmp_path, None) as screen:
+        kept = KeptProcess(name="worker", command="worker run", running=running, why="no_key: gone", is_given_up=True)
+        screen.show([kept])
+    assert "failed" in get_shown(console)
+    assert "no_key: gone" in get_shown(console)
+    assert "exiting" not in get_shown(console)
+
+
 def build_status(*signs: LearningSign, reason: str = "") -> StatusView:
     return StatusView(
         pool=1,
