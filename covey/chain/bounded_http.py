@@ -5,6 +5,7 @@ by sending one byte at a time, or fill the memory with one answer.
 """
 
 import time
+from contextlib import ExitStack
 from http.client import HTTPResponse
 from io import BufferedReader, RawIOBase
 from socket import socket
@@ -51,14 +52,13 @@ class _BoundedAdapter(HTTPAdapter):
         options["timeout"] = Timeout(total=timeout)
         response = super().send(request, *args, **options | {"stream": True})
         body = bytearray()
-        try:
+        with ExitStack() as failed:
+            failed.callback(response.close)
             for chunk in response.iter_content(_CHUNK_BYTES):
                 body += chunk
                 if len(body) > self._max_bytes:
                     raise AnswerTooLargeError
-        except BaseException:
-            response.close()
-            raise
+            failed.pop_all()
         response._content = bytes(body)
         return response
 

@@ -20,6 +20,7 @@ PASSING = {
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/engine_process.py",
     "covey/sandbox/zygote_process.py",
+    "covey/local/ports.py",
     "covey/tasks/importing.py",
     "trainer/monitoring/evaluation.py",
     "worker/loop.py",

@@ -180,7 +180,7 @@ def _build_error(operation: str, name: str, text: str, arguments: object, filena
     try:
         error: Exception = kind(*arguments)
         return error if str(error) == text else kind(text)
-    except Exception:  # whatever the class or the text of an argument raises
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return ProgramError(text)
 
 

@@ -4,12 +4,8 @@ There are two kinds of tests: by input and output, and by assertion (`assertions
 one form per kind. A layout that is not known is refused and never guessed, because a wrong guess fails every program.
 """
 
-import base64
-import binascii
 import json
-import pickletools
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,16 +15,16 @@ from pydantic import JsonValue
 
 from covey.environments.base import JsonObject
 from covey.environments.kinds.code.assertions import is_source, read_assertions
+from covey.environments.kinds.code.packed_tests import unpack_text
 from covey.environments.kinds.code.program_outputs import MAX_INT_DIGITS, parse_value
 
-MAX_PACKED_BYTES = 32 << 20
-"""Maximum size in bytes of packed tests after unpacking."""
 _LANGUAGES = {"python", "python3", "py", "py3", "cpython"}
 _CHECKERS = ("checker", "generated_checker", "special_judge")
 """Fields that say that a task has more than one right output."""
 _NAME_KEYS = ("fn_name", "func_name", "function_name", "entry_point")
 _KIND_KEYS = ("type", "testtype")
 _CALLS = {"stdin": False, "stdin_stdout": False, "functional": True, "function_call": True}
+"""Whether the tests call a function, by the type that published tests name."""
 _HINT = re.compile(
     r"(is)?(target|call|test)?(fn|func|function|functional|method|callable|classname|signature|call|type|startercode)"
     r"(name|signature|type|based|call)?"
@@ -37,11 +33,8 @@ _HINT = re.compile(
 _STDIN = {*(kind for kind, calls in _CALLS.items() if not calls), "stdio", "standard_input", "std", "io", "program"}
 _STARTER = re.compile(r"^[ \t]*(async[ \t]+def|def|class)[ \t]+\w+", re.MULTILINE)
 _READS_STDIN = re.compile(r"\binput\(|\bstdin\b|__main__")
-"""Whether the tests call a function, by the type that published tests name."""
 _TEST_KEYS = {"input", "output", "metadata", *_NAME_KEYS, *_KIND_KEYS}
 _LISTS_KEYS = {"inputs", "outputs", "metadata", *_NAME_KEYS, *_KIND_KEYS}
-_TEXT_OPCODES = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
-_QUIET_OPCODES = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
 _LONG = 10**MAX_INT_DIGITS
 """Smallest integer with more than `MAX_INT_DIGITS` digits."""
 
@@ -401,26 +394,3 @@ def _parse(name: str, text: str) -> JsonValue:
         return parse_value(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} is not valid JSON: {text!r:.60}") from error
-
-
-def unpack_text(packed: str) -> str:
-    """Unpack a string that is packed as in LiveCodeBench: pickle, then zlib, then base64.
-
-    Nothing is unpickled: a pickle with anything but one string is refused. Raises ValueError for any other data, or if
-    the string exceeds `MAX_PACKED_BYTES`.
-    """
-    try:
-        unpacking = zlib.decompressobj()
-        data = unpacking.decompress(base64.b64decode(packed, validate=True), MAX_PACKED_BYTES)
-        if not unpacking.eof:
-            raise ValueError(f"the packed tests are cut off, or longer than {MAX_PACKED_BYTES} bytes")
-        texts: list[str] = []
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name in _TEXT_OPCODES:
-                texts.append(cast(str, argument))
-            elif opcode.name not in _QUIET_OPCODES:
-                raise ValueError(f"the packed tests are a pickle with {opcode.name}, which is more than a string")
-        (text,) = texts
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise ValueError(f"the packed tests cannot be read: {error!s:.200}") from error
-    return text

@@ -7,8 +7,9 @@ import zlib
 
 import pytest
 
-from covey.environments.kinds.code import layouts
-from covey.environments.kinds.code.layouts import read_columns, read_tests, unpack_text
+from covey.environments.kinds.code import packed_tests
+from covey.environments.kinds.code.layouts import read_columns, read_tests
+from covey.environments.kinds.code.packed_tests import unpack_text
 
 pytestmark = pytest.mark.unit
 
@@ -247,7 +248,7 @@ def test_unpack_text__pickle_of_anything_else__is_refused_and_not_loaded(value, 
 
 
 def test_unpack_text__bomb__is_refused_at_the_limit(monkeypatch):
-    monkeypatch.setattr(layouts, "MAX_PACKED_BYTES", 1000)
+    monkeypatch.setattr(packed_tests, "MAX_PACKED_BYTES", 1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
         unpack_text(pack("x" * 100_000))
     with pytest.raises(ValueError, match="cut off"):
