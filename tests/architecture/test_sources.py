@@ -44,13 +44,18 @@ def test_pickle_and_code_from_data__nowhere():
         assert not (FORBIDDEN_CALLS & calls) - allowed, (name, FORBIDDEN_CALLS & calls)
 
 
+CALLS_PROGRAMS = "covey/environments/kinds/code/assertion_code.py"
+"""The only module that handles every exception: methods of a program's own classes may raise any (decision 054)."""
+
+
 def test_handlers__never_bare_nor_of_everything():
     for name in NAMES:
         for node in ast.walk(parse(name)):
             if isinstance(node, ast.ExceptHandler):
                 caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 spelled = {spell(each) if each else "" for each in caught}
-                assert not {"", "Exception", "BaseException"} & spelled, f"{name}:{node.lineno}"
+                allowed = {"Exception"} if name == CALLS_PROGRAMS else set()
+                assert not {"", "Exception", "BaseException"} & spelled - allowed, f"{name}:{node.lineno}"
 
 
 def test_read_verbs__never_open_a_write_transaction():
