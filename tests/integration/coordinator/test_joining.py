@@ -14,7 +14,6 @@ from covey.chain.wallet import load_key, save_key
 from covey.cli import join as module
 from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.params import PoolParams
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 
 pytestmark = pytest.mark.integration
@@ -118,9 +117,9 @@ def test_join__parameters_that_the_chain_does_not_hold__are_refused(
     harness: CoordinatorHarness, join, tmp_path: Path, monkeypatch
 ):
     """The coordinator describes a pool with longer leases than the pool on chain."""
-    changed = harness.ctx.params.to_text().replace('"lease_seconds":30', '"lease_seconds":31')
-    assert changed != harness.ctx.params.to_text()
-    monkeypatch.setattr(PoolParams, "to_text", lambda self: changed)
+    changed = harness.ctx.params_text.replace('"lease_seconds":30', '"lease_seconds":31')
+    assert changed != harness.ctx.params_text
+    object.__setattr__(harness.ctx, "params_text", changed)
     result = join()
     assert isinstance(result.exception, ProtocolError)
     assert result.exception.code == "bad_params"
