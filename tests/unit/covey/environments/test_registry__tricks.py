@@ -6,6 +6,7 @@ test_registry__exploits and test_hostile_answers.
 """
 
 import json
+import re
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -32,8 +33,9 @@ pytestmark = [
 
 GENERATORS = sorted(DATASETS.keys() - REFUSED.keys() - {COMPOSITE})
 ITEMS = 5 if IS_FULL else 1
+HUGE = re.compile(r"e[+-]?[0-9]{4}")
 SLOW = {"intermediate_integration": 9, "simple_integration": 3}
-"""Of that many tricks one is tried by default, because the generator's scoring function is slow."""
+"""Generators whose scoring functions are slow. By default, one of every N of their tricks is tried."""
 LABELS = [
     json.loads(line)
     for line in (Path(__file__).parents[3] / "data/grading/reasoning_gym.jsonl").read_text("utf-8").splitlines()
@@ -79,6 +81,8 @@ def is_equal(text: str, right: str) -> bool:
     text, right = ("".join(each.split()).strip("\"'\u00b0").casefold() for each in (text, right))
     if text == right:
         return True
+    if HUGE.search(text):  # Python would compute all digits of such a number.
+        return False
     try:
         return Fraction(text) == Fraction(right)
     except (ValueError, ZeroDivisionError):
