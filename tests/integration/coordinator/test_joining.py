@@ -113,14 +113,15 @@ def test_join__json_and_yes__is_one_document(harness: CoordinatorHarness, join, 
     assert {row["status"] for row in shown["checks"]} <= {"ok", "warn"}
 
 
-def test_join__parameters_that_the_chain_does_not_hold__are_refused(
-    harness: CoordinatorHarness, join, tmp_path: Path, monkeypatch
-):
+def test_join__parameters_that_the_chain_does_not_hold__are_refused(harness: CoordinatorHarness, join, tmp_path: Path):
     """The coordinator describes a pool with longer leases than the pool on chain."""
     changed = harness.ctx.params_text.replace('"lease_seconds":30', '"lease_seconds":31')
     assert changed != harness.ctx.params_text
     object.__setattr__(harness.ctx, "params_text", changed)
-    result = join()
+    try:
+        result = join()
+    finally:
+        object.__setattr__(harness.ctx, "params_text", harness.ctx.params.to_text())
     assert isinstance(result.exception, ProtocolError)
     assert result.exception.code == "bad_params"
     assert not (tmp_path / "mine").exists()
