@@ -6,7 +6,7 @@ from datetime import datetime
 LAST_TIME = 253_402_300_799
 """Last second of the year 9999. A later Unix time, such as a contract's "not yet", is no date."""
 _UNITS = ((172_800, 86_400, "days"), (7200, 3600, "hours"), (120, 60, "minutes"), (0, 1, "s"))
-"""Least number of seconds that is told in a unit, seconds of the unit, and its name."""
+"""Minimum duration in seconds that is shown in a unit, the seconds of the unit, and its name."""
 
 
 def quote(text: str) -> str:

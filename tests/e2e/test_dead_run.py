@@ -1,4 +1,4 @@
-"""A pool on random weights: the alarms come, new tasks are paused, everybody is told why, and a command resumes it.
+"""A pool on random weights: alarms are raised, new tasks are paused with the reason, and a command resumes them.
 
 The slice drives the cycles of a network in this process with small bounds. The full version runs the commands of an
 operator and a contributor as processes, with the default bounds.

@@ -1,8 +1,7 @@
 """Constants and tricks earn nothing where they are not the answer: every generator of reasoning-gym and our kinds.
 
 By default each generator is tried with one item. COVEY_FULL=1 (make nightly) tries several, and the slow generators
-with all tricks. Kinds that run a model's code are tried in
-test_registry__exploits and test_hostile_answers.
+with all tricks. test_registry__exploits and test_hostile_answers try kinds that run a model's code.
 """
 
 import json
