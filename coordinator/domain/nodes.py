@@ -1,10 +1,12 @@
 """The standing of nodes and contributors: who is served, on which record, and what a cheat loses.
 
-A suspension belongs to the node, whoever vouches for it; strikes belong to the contributor, whichever of its nodes
-earned them.  Accepted work takes strikes back one by one, and a pardon of the operator takes back all of them.  Removal
-is neither: it ends when the node registers again.
+A contributor is one person: strikes, drops and suspensions count for it, whichever of its nodes earned them, and bar
+all its nodes, future ones too.  A suspended node stays so under another contributor.  Accepted work takes strikes back
+one by one, and a pardon of the operator takes back all of them.  Removal is none of this: it ends when the node
+registers again.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from coordinator.db.models import ContributorRow, NodeRow, SubmissionRow, TaskRow
@@ -23,30 +25,39 @@ from covey.protocol.status import (
 )
 from covey.protocol.verdict import Reason
 
-REJECTED, CASE, STRIKES, EQUIVOCATION = "rejected", "case", "strikes", "equivocation"
+REJECTED, CASE, STRIKES, FAULTS, EQUIVOCATION = "rejected", "case", "strikes", "faults", "equivocation"
 """Reasons of a suspension."""
+PARDONABLE = (STRIKES, FAULTS)
+"""Reasons that a pardon of the operator takes back."""
+WINDOWS_PER_FAULT = 100_000
+"""Replayed proof windows of a contributor per single fault that is void. More frequent ones suspend all its nodes
+(decision 064)."""
 VETOABLE = (REJECTED, CASE)
-"""Reasons that a veto of the arbiter takes back.  A pardon of the operator takes back STRIKES alone.  Nothing replaces
-EQUIVOCATION, which stays for good.
-"""
+"""Reasons that a veto of the arbiter takes back.  Nothing replaces EQUIVOCATION, which stays for good."""
 INSTANCE_SECONDS = 120.0
 """Seconds without a sign of life after which another instance of a node may take its place."""
 
 
-def register_node(repository: Repository, params: PoolParams, *, node: str, contributor: str) -> NodeRow:
+def register_node(
+    repository: Repository, *, node: str, contributor: str, block: int = 0, contract: str = ""
+) -> NodeRow:
     """Record a node that the chain knows, or take a removed one back; a suspended node stays suspended.
+
+    `block` is the number of the newest block. Policies up to it were public when the node's key could still be chosen.
+    `contract` is the digest of its execution contract. Empty: it works in the calibrated lane.
 
     Under another contributor its record begins again: a reputation cannot be sold.
     """
     row = repository.get_node(node)
     if row is None:
-        row = NodeRow(address=node, contributor=contributor, accepted=0, suspended="", removed=False)
+        row = NodeRow(address=node, contributor=contributor, accepted=0, suspended="", registered_block=block)
         repository.add(row)
+    elif row.removed or row.contributor != contributor:
+        row.registered_block = block
     if row.contributor != contributor:
         row.contributor, row.accepted = contributor, 0
-    row.removed = False
-    if not row.suspended and is_struck_out(repository, params, contributor):
-        row.suspended = STRIKES
+    row.removed, row.contract = False, contract
+    row.suspended = row.suspended or repository.require_contributor(contributor).suspended
     return row
 
 
@@ -64,8 +75,7 @@ def take_over(repository: Repository, params: PoolParams, node: NodeRow, instanc
     The silent one may have signed a receipt for them, and a second one would be equivocation.
     """
     if node.instance not in ("", instance):
-        for task in _end_leases(repository, node):
-            cool_down(repository, params, node, now, is_dropped=task.collected_at is not None)
+        cool_down(repository, params, [(node, task) for task in _end_leases(repository, node)], now)
 
 
 def require_instance(node: NodeRow, instance: str, now: float) -> None:
@@ -116,14 +126,24 @@ def is_struck_out(repository: Repository, params: PoolParams, contributor: str) 
 
 def add_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
     """Strikes add up to the suspension of all nodes of a contributor; they never touch stake."""
-    row = repository.get_contributor(contributor)
-    if row is None:
-        row = ContributorRow(address=contributor, strikes=0)
-        repository.add(row)
+    row = repository.require_contributor(contributor)
     row.strikes += 1
-    if is_struck_out(repository, params, contributor):
-        for node in repository.list_nodes_of(contributor):
-            node.suspended = node.suspended or STRIKES
+    if row.strikes >= params.strikes_to_suspend:
+        for each in _list_standings(repository, contributor):
+            each.suspended = each.suspended or STRIKES
+
+
+def note_fault(repository: Repository, params: PoolParams, *, node: NodeRow, contributor: str) -> None:
+    """Count a single fault in the exact lane, which is void and costs a strike.
+
+    All nodes of a contributor count together, or each new node would have a free one. From the second fault on, more
+    than one in WINDOWS_PER_FAULT replayed windows suspend all of them, future ones too. The operator can pardon them.
+    """
+    add_strike(repository, params, contributor)
+    replayed = repository.sum_replayed(contributor)
+    windows = replayed.units // params.verification.proof_window
+    if replayed.faults > 1 and replayed.faults * WINDOWS_PER_FAULT > windows:
+        suspend_all(repository, contributor, FAULTS, with_node=node)
 
 
 def take_back_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
@@ -146,7 +166,7 @@ class Pardon(NamedTuple):
     contributor: Address
     strikes: int
     nodes: list[Address]
-    """Nodes that were suspended for strikes."""
+    """Nodes that were suspended for strikes or faults."""
 
 
 def pardon(repository: Repository, address: str) -> Pardon:
@@ -163,42 +183,71 @@ def pardon(repository: Repository, address: str) -> Pardon:
             status=404,
         )
     strikes, row.strikes, row.accepted_since, row.pardons = row.strikes, 0, 0, row.pardons + 1
-    barred = [node for node in repository.list_nodes_of(row.address) if node.suspended == STRIKES]
+    if row.suspended in PARDONABLE:
+        row.suspended = ""
+    barred = [node for node in repository.list_nodes_of(row.address) if node.suspended in PARDONABLE]
     for node in barred:
         node.suspended = ""
     return Pardon(Address(row.address), strikes, [Address(node.address) for node in barred])
 
 
-def cool_down(repository: Repository, params: PoolParams, node: NodeRow, now: float, *, is_dropped: bool) -> None:
-    """Dropping is a way of choosing prompts: it costs a pause, and a strike where it is repeated often.
+def cool_down(repository: Repository, params: PoolParams, ended: Sequence[tuple[NodeRow, TaskRow]], now: float) -> None:
+    """Let nodes pause whose leases ended. Dropping is a way of choosing prompts: often repeated, it costs a strike.
 
-    A node that asks for a task and does not collect it pauses too, or it could hold the task for ever; nothing was
-    dropped then.
+    All nodes of a contributor count together, removed ones too, because a new key would be a new choice. Four drops
+    for each node that it has are free. A node that asks for a task and does not collect it drops nothing, but pauses
+    too: else it could hold the task for ever.
     """
-    if not is_dropped:
-        node.cooldown_until = now + params.cooldown_seconds
-        return
-    # Pauses add up: else many leases could be looked at and given back in one.
-    node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
-    node.dropped += 1
-    if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
-        add_strike(repository, params, node.contributor)
+    counts = repository.count_nodes_of({node.contributor for node, _ in ended})
+    for node, task in ended:
+        if task.collected_at is None:
+            node.cooldown_until = now + params.cooldown_seconds
+            continue
+        # Pauses add up: else many leases could be looked at and given back in one.
+        node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
+        owner = repository.require_contributor(node.contributor)
+        node.dropped, owner.dropped = node.dropped + 1, owner.dropped + 1
+        live = max(1, counts.get(owner.address, 0))
+        if owner.dropped >= 4 * live and scheduling.compute_drop_rate(owner.accepted, owner.dropped) > 0.5:
+            add_strike(repository, params, owner.address)
 
 
-def remove(repository: Repository, node: NodeRow) -> None:
-    """Its contributor vouches for the node no more: assign nothing to it until it registers again."""
+def remove(repository: Repository, params: PoolParams, node: NodeRow, now: float) -> None:
+    """Its contributor vouches for the node no more: assign nothing to it until it registers again.
+
+    The leases that it has collected count as dropped.
+    """
     node.removed = True
-    _end_leases(repository, node)
+    collected = [task for task in _end_leases(repository, node) if task.collected_at is not None]
+    cool_down(repository, params, [(node, task) for task in collected], now)
 
 
 def suspend(repository: Repository, node: NodeRow, why: str) -> None:
-    """Assign nothing more to a node and take back what it holds.
-
-    A pardon must not reinstate a node that was caught, so STRIKES give way to any other reason.
-    """
-    if node.suspended != EQUIVOCATION:
-        node.suspended = why
+    """Assign nothing more to a node and take back what it holds."""
+    _note_suspension(node, why)
     _end_leases(repository, node)
+
+
+def suspend_all(repository: Repository, contributor: str, why: str, *, with_node: NodeRow | None = None) -> None:
+    """Assign nothing more to any node of a contributor, future ones included, and take back what they hold.
+
+    `with_node` is another node that is suspended as well: it was the contributor's once.
+    """
+    _note_suspension(repository.require_contributor(contributor), why)
+    for node in {*repository.list_nodes_of(contributor), *((with_node,) if with_node else ())}:
+        suspend(repository, node, why)
+
+
+def _list_standings(repository: Repository, contributor: str) -> list[NodeRow | ContributorRow]:
+    """The rows of a contributor and of all its nodes."""
+    return [repository.require_contributor(contributor), *repository.list_nodes_of(contributor)]
+
+
+def _note_suspension(row: NodeRow | ContributorRow, why: str) -> None:
+    """A pardon must not reinstate who was caught, so its reasons give way to any other one, and never replace it."""
+    is_graver = not row.suspended or why not in PARDONABLE
+    if row.suspended != EQUIVOCATION and is_graver:
+        row.suspended = why
 
 
 def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
@@ -209,24 +258,30 @@ def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
     return held
 
 
-def reinstate(repository: Repository, params: PoolParams, node: NodeRow) -> None:
-    """The arbiter overruled the validators: a node without another open case is served again, unless it has too many
-    strikes."""
-    cases = [case for case in repository.list_cases() if case.contributor == node.contributor]
-    is_accused = any(case.state in (CaseState.LOCKED, CaseState.SLASHED) for case in cases)
-    if node.suspended in VETOABLE and not is_accused:
-        node.suspended = STRIKES if is_struck_out(repository, params, node.contributor) else ""
+def reinstate(repository: Repository, params: PoolParams, contributor: str) -> None:
+    """The arbiter overruled the validators: serve the nodes of a contributor again, unless it has too many strikes.
+
+    Each of its hard rejections and cases needs a veto.
+    """
+    cases = {case.receipt_hash: case for case in repository.list_cases() if case.contributor == contributor}
+    accused = {*cases, *repository.list_rejected(contributor)}
+    if any(receipt not in cases or cases[receipt].state is not CaseState.VETOED for receipt in accused):
+        return
+    after = STRIKES if is_struck_out(repository, params, contributor) else ""
+    for row in _list_standings(repository, contributor):
+        if row.suspended in VETOABLE:
+            row.suspended = after
 
 
 def condemn(repository: Repository, *, node: NodeRow, contributor: str, why: str) -> None:
-    """A node of `contributor` was caught cheating: suspend it, and trust nothing of the contributor unseen any more.
+    """A node of `contributor` was caught cheating: suspend all its nodes, and trust no work of its without a replay.
 
-    The records of all its nodes begin again, so that they are newcomers.  All work of its that nobody has replayed and
-    no epoch holds is judged again, with a replay; what is in a batch already stays there.
+    The records of all its nodes begin again, so that they are newcomers if they are reinstated.  All work of its that
+    nobody has replayed and no epoch holds is judged again, with a replay; what is in a batch already stays there.
     """
-    suspend(repository, node, why)
-    for each in {node, *repository.list_nodes_of(contributor)}:
-        each.accepted = 0
+    suspend_all(repository, contributor, why, with_node=node)
+    for row in (node, *_list_standings(repository, contributor)):
+        row.accepted, row.dropped = 0, 0
     _judge_again(repository, contributor)
 
 
@@ -239,10 +294,11 @@ def judge_released(repository: Repository) -> None:
 
 def _judge_again(repository: Repository, contributor: str) -> None:
     for row in repository.list_unreplayed(contributor):
-        _reopen(repository, row)
+        judge_again(repository, row)
 
 
-def _reopen(repository: Repository, row: SubmissionRow) -> None:
+def judge_again(repository: Repository, row: SubmissionRow) -> None:
+    """Have a quorum judge a submission that is undecided or accepted, with a replay."""
     panel.order_replay(row)
     row.look_at = 0.0
     if row.state is SubmissionState.ACCEPTED:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, pausing, presence, scheduling
+from coordinator.domain import exact_lane, nodes, pausing, presence, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Address, LeaseId, TaskId
@@ -31,10 +31,12 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limi
     Returns how many, at most `limit`, and 0 while new tasks are paused. Called by Celery only.
     """
     latest = None if pausing.is_paused(repository) else repository.get_latest_step()
-    waiting = [] if latest is None else repository.list_candidates(now, limit=limit)
+    lanes = exact_lane.list_served(repository, params, now=now)
+    waiting = [] if latest is None else repository.list_candidates(now, limit=limit, lanes=lanes)
     if latest is None or not waiting:
         return 0
     versions = range(get_oldest_version(repository, params), latest.number + 1)
+    published = repository.list_publications(versions)
     pending = [scheduling.PlannedTask(*each) for each in repository.list_pending(versions, limit=limit)]
     candidates = [
         scheduling.Candidate(
@@ -43,6 +45,9 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limi
             accepted=node.accepted,
             dropped=node.dropped,
             cached_version=None if node.cached_version is None else min(node.cached_version, latest.number),
+            first_version=next(
+                (version for version, block in published if block > node.registered_block), latest.number + 1
+            ),
         )
         for node, held in waiting
     ]
@@ -90,7 +95,9 @@ def collect_tasks(
     """Give nodes the leases that wait for them. Only now their clocks start, and the long polls are over.
 
     A lease that a node has collected and does not hold was lost by a crash or with an answer. It comes again, on its
-    old clock. The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
+    old clock. The lease takes the contract that its node has now: leases of signed files are among those it holds.
+
+    The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
     node's key was heard since it asked.
     """
     loaded = repository.load_nodes({ask.node for ask in asks})
@@ -101,7 +108,8 @@ def collect_tasks(
     served: set[str] = set()
     for ask in asks:
         try:
-            nodes.require_instance(nodes.require_node(repository, ask.node), ask.instance, now)
+            node = nodes.require_node(repository, ask.node)
+            nodes.require_instance(node, ask.instance, now)
         except CoveyError as error:
             results.append(error)
             continue
@@ -109,6 +117,7 @@ def collect_tasks(
         found = next((task for task in leased.get(ask.node, ()) if task.lease not in holding), None)
         if found is not None:
             served.add(ask.node)
+            found.contract = node.contract
             if found.collected_at is None:
                 found.collected_at, found.ends_at = now, now + params.lease_seconds
         results.append(found)
@@ -130,8 +139,7 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float, lim
     rows = {row.address: row for row in loaded if isinstance(row, NodeRow)}
     for task in overdue:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
-        if task.node in rows:
-            nodes.cool_down(repository, params, rows[task.node], now, is_dropped=task.collected_at is not None)
+    nodes.cool_down(repository, params, [(rows[task.node], task) for task in overdue if task.node in rows], now)
     repository.save_standing(rows.values())
     plan_tasks(repository, params)
     return ended + len(overdue)
@@ -143,7 +151,7 @@ def return_task(
     """End a lease that its node drops, and plan another task. Raises the errors of `require_lease`."""
     row = require_lease(repository, node=node, task=task, lease=lease, now=now)
     row.state = require_move(TASK_MOVES, row.state, TaskState.EXPIRED)
-    nodes.cool_down(repository, params, nodes.require_node(repository, node), now, is_dropped=True)
+    nodes.cool_down(repository, params, [(nodes.require_node(repository, node), row)], now)
     plan_tasks(repository, params)
 
 
