@@ -1,8 +1,8 @@
 """The noise of the seeded sampler: Gumbel values from a counter-based generator.
 
 Every word is a function of (seed, position, token) alone, so worker and validator agree for any batch. Words are equal
-bit for bit everywhere. Gumbel values are float64 rounded to float32. Implementations may differ in the last place, and
-by a few units for the word nearest to 2**32 / e, where the noise is 1e-10.
+bit for bit everywhere. Gumbel values are computed in float64, with the same operations everywhere, and rounded to
+float32.
 """
 
 import numpy as np

@@ -26,14 +26,14 @@ _WIDTH = 4 * philox.BLOCKS
 _SMALL = 1024
 """Maximum vocabulary size for which all noise is computed."""
 # Constants of log(x) in FreeBSD's msun (e_log.c): x = 2**k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). The error is
-# below one unit in the last place.
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_LG1, _LG2, _LG3 = 6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01
-_LG4, _LG5, _LG6 = 2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01
-_LG7 = 1.479819860511658591e-01
-_ROOT_HALF_BITS = 0x3FE6A09E00000000
-_ONE_BITS = 0x3FF0000000000000
-_FRACTION_BITS = 0x000FFFFFFFFFFFFF
+# below one unit in the last place. The samplers for GPUs compute the same operations.
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LG1, LG2, LG3 = 6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01
+LG4, LG5, LG6 = 2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01
+LG7 = 1.479819860511658591e-01
+ROOT_HALF_BITS = 0x3FE6A09E00000000
+ONE_BITS = 0x3FF0000000000000
+FRACTION_BITS = 0x000FFFFFFFFFFFFF
 
 
 class Compiled(NamedTuple):
@@ -245,12 +245,12 @@ def _log(x: np.float64) -> np.float64:
 
     It has no branches, so that the loop over words is vectorised.
     """
-    bits = np.float64(x).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
+    bits = np.float64(x).view(np.int64) + (ONE_BITS - ROOT_HALF_BITS)
     k = np.float64((bits >> 52) - 1023)
-    f = np.int64((bits & _FRACTION_BITS) + _ROOT_HALF_BITS).view(np.float64) - 1.0
+    f = np.int64((bits & FRACTION_BITS) + ROOT_HALF_BITS).view(np.float64) - 1.0
     half = 0.5 * f * f
     s = f / (2.0 + f)
     z = s * s
     w = z * z
-    even, odd = w * (_LG2 + w * (_LG4 + w * _LG6)), z * (_LG1 + w * (_LG3 + w * (_LG5 + w * _LG7)))
-    return s * (half + (odd + even)) + k * _LN2_LOW - half + f + k * _LN2_HIGH
+    even, odd = w * (LG2 + w * (LG4 + w * LG6)), z * (LG1 + w * (LG3 + w * (LG5 + w * LG7)))
+    return s * (half + (odd + even)) + k * LN2_LOW - half + f + k * LN2_HIGH

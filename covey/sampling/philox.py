@@ -15,6 +15,8 @@ WEYL_0 = 0x9E3779B9
 WEYL_1 = 0xBB67AE85
 LOW = 0xFFFFFFFF
 
+SAMPLER_VERSION = 1
+"""Version of the sampler in execution contracts. Raise it when a bit of a token, margin or log-probability changes."""
 BLOCKS = 64
 """Number of counters per chunk. A chunk has 256 words."""
 

@@ -38,12 +38,14 @@ def compute_tops_tensor(states: torch.Tensor, lengths: Sequence[int], capture: C
     for c, (n, end) in enumerate(zip(lengths, np.cumsum(lengths, dtype=int).tolist(), strict=True)):
         for start in range(end - n, end, capture.window):
             places.setdefault(min(capture.window, end - start), []).append((c, start))
-    tops: list[list[Top]] = [[] for _ in lengths]
     # Larger windows come first, because the short window of a completion is its last.
-    for rows, windows in sorted(places.items(), reverse=True):
+    groups, found = sorted(places.items(), reverse=True), list[torch.Tensor]()
+    for rows, windows in groups:
         starts = torch.tensor([start for _, start in windows], device=states.device)
         values = states[starts[:, None] + torch.arange(rows, device=states.device)].flatten(1)
-        top = compute_top_tensor(values, proofs.compute_k(rows, states.shape[1], capture.top_k))
+        found.append(_find_top(values, proofs.compute_k(rows, states.shape[1], capture.top_k)))
+    tops: list[list[Top]] = [[] for _ in lengths]
+    for (_, windows), top in zip(groups, _fetch(found), strict=True):
         for (c, _), indices, bits in zip(windows, *top, strict=True):
             tops[c].append(Top(indices=indices, bits=bits))
     return [tuple(each) for each in tops]
@@ -57,6 +59,12 @@ def compute_top_tensor(windows: torch.Tensor, k: int) -> tuple[NDArray[np.int64]
     """
     if windows.dtype != torch.bfloat16 or windows.ndim != 2 or not 1 <= k <= windows.shape[1]:
         raise ValueError(f"windows are {windows.dtype}{tuple(windows.shape)}, but must be bfloat16[n, at least {k}]")
+    ((indices, bits),) = _fetch([_find_top(windows, k)])
+    return indices, bits
+
+
+def _find_top(windows: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the indices of the k largest magnitudes of each window and their bits, int64[2, n, k], on the device."""
     bits = windows.contiguous().view(torch.int16)
     magnitudes = bits & _LOW
     # torch.topk does not define the order of ties. It therefore gives only the level, and ties are chosen by counting.
@@ -64,6 +72,16 @@ def compute_top_tensor(windows: torch.Tensor, k: int) -> tuple[NDArray[np.int64]
     above, equal = magnitudes > level, magnitudes == level
     room = k - above.sum(dim=1, keepdim=True)
     taken = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
-    indices = taken.nonzero()[:, 1].reshape(len(windows), k)
-    values = bits.gather(1, indices)
-    return indices.cpu().numpy(), values.cpu().numpy().view(np.uint16)
+    # The number of results is known, so the host need not wait for it.
+    indices = torch.nonzero_static(taken, size=len(windows) * k)[:, 1].reshape(len(windows), k)
+    return torch.stack([indices, bits.gather(1, indices).long()])
+
+
+def _fetch(found: Sequence[torch.Tensor]) -> list[tuple[NDArray[np.int64], NDArray[np.uint16]]]:
+    """Copy results of `_find_top` from their device, all at once."""
+    if not found:
+        return []
+    flat = torch.cat([each.flatten() for each in found]).cpu().numpy()
+    parts = np.split(flat, np.cumsum([each.numel() for each in found])[:-1])
+    both = (part.reshape(each.shape) for part, each in zip(parts, found, strict=True))
+    return [(indices, bits.astype(np.int16).view(np.uint16)) for indices, bits in both]
