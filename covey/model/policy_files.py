@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import torch
 from huggingface_hub import constants, try_to_load_from_cache
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
@@ -28,15 +28,15 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import OperatorError
 from covey.model.configs import CONFIG_FILE, require_attention, require_layers, require_one_meaning, require_windows
 from covey.model.generation_config import read_end_tokens, save_generation
+from covey.model.weight_files import require_weights
 from covey.protocol.policy_record import PIECES_FILE, RECORD_FILE, WEIGHTS_FILE
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
 """Tokenizer settings that describe how the tokenizer was loaded."""
-_FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HUB_SECONDS = 5.0
 """Timeout in seconds of the test whether the hub responds."""
 _BROKEN = (
@@ -45,22 +45,6 @@ _BROKEN = (
 """Errors that transformers raises for an invalid config."""
 _BROKEN_TOKENIZER = Exception
 """Error that the parser of tokenizer.json raises: a bare Exception."""
-
-
-class _Entry(Protocol):
-    def get_shape(self) -> list[int]: ...
-
-    def get_dtype(self) -> str: ...
-
-
-class _WeightsFile(Protocol):
-    """Type annotations for the untyped `safetensors.safe_open`."""
-
-    def keys(self) -> list[str]: ...
-
-    def get_slice(self, name: str) -> _Entry: ...
-
-    def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str) -> None:
@@ -217,51 +201,12 @@ def find_changed(before: Mapping[str, str], after: Mapping[str, str]) -> frozens
     return frozenset(name for name, digest in after.items() if before[name] != digest)
 
 
-def load_weights(
-    model: PreTrainedModel, path: Path, dtype: str | None = None, *, names: Set[str] | None = None
-) -> None:
-    """Replace the model's weights in place with those in a safetensors file, or only those in `names`.
-
-    Names and shapes must be exactly the model's. All tensors must have one floating-point dtype (`dtype` if it is
-    given), and all values must be finite. They are converted to the model's own dtype. The conversion from bfloat16 to
-    float32 is exact.
-
-    If the file does not fit, raises ProtocolError("policy_mismatch") before it changes anything. Raises
-    TransientError("disk_failed") if the file cannot be read a second time after it was checked.
-    """
-    weights = get_weights(model)
-    with torch.no_grad():
-        for name, tensor in read_weights(model, path, dtype, names=names):
-            weights[name].copy_(tensor)
-
-
-def read_weights(
-    model: PreTrainedModel, path: Path, dtype: str | None = None, *, names: Set[str] | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a safetensors file by name, or only those in `names`. Only one is in memory at a time.
-
-    The file is checked first, with the same errors as in `load_weights`.
-    """
-    weights, is_checked = get_weights(model), False
-    try:
-        with safe_open(path, framework="pt") as file:
-            _require_match(cast(_WeightsFile, file), weights, dtype, names=names)
-            is_checked = True
-            for name in weights:
-                if names is None or name in names:
-                    yield name, file.get_tensor(name)
-    except (OSError, SafetensorError) as error:
-        if is_checked:
-            raise TransientError("disk_failed", f"{path} could not be read a second time: {error}") from error
-        raise _unreadable(path) from error
-
-
 def require_policy(folder: Path, *, names: Set[str] | None = None) -> None:
     """Check that the weights in `folder` fit the model that its config describes, for every engine.
 
     No model is loaded, and one tensor is in memory at a time. Only the values of the tensors in `names` are read, if it
-    is given. Raises ProtocolError("policy_mismatch") if they do not
-    fit, and OperatorError("model_unavailable") if the config does not describe a model.
+    is given. Raises the errors of `require_weights`, and OperatorError("model_unavailable") if the config does not
+    describe a model.
     """
     try:
         require_layers(folder, WEIGHTS_FILE)
@@ -272,12 +217,7 @@ def require_policy(folder: Path, *, names: Set[str] | None = None) -> None:
     except _BROKEN as error:
         raise _unavailable(folder, str(error)) from error
     require_one_meaning(folder, WEIGHTS_FILE, model)
-    path = folder / WEIGHTS_FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            _require_match(cast(_WeightsFile, file), get_weights(model), None, names=names)
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path) from error
+    require_weights(get_weights(model), folder / WEIGHTS_FILE, names=names)
 
 
 def describe_policy(folder: Path) -> dict[str, str]:
@@ -303,39 +243,6 @@ def _drop_origin(path: Path) -> None:
     settings = json.loads(path.read_text("utf-8"))
     kept = {key: value for key, value in settings.items() if key not in _ORIGIN}
     path.write_text(json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _require_match(
-    file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtype: str | None, *, names: Set[str] | None
-) -> None:
-    found = set(file.keys())
-    if found != set(weights):
-        missing, surplus = sorted(set(weights) - found), sorted(found - set(weights))
-        raise ProtocolError(
-            "policy_mismatch",
-            f"{len(missing)} weights are missing, for example {missing[:3]}, and {len(surplus)} "
-            f"are unexpected, for example {surplus[:3]}",
-        )
-    required = dtype
-    for name, tensor in weights.items():
-        entry = file.get_slice(name)
-        if list(entry.get_shape()) != list(tensor.shape):
-            raise ProtocolError(
-                "policy_mismatch",
-                f"the tensor {name} has the shape {entry.get_shape()} instead of {list(tensor.shape)}",
-            )
-        file_dtype = _FILE_DTYPES.get(entry.get_dtype())
-        required = required or file_dtype
-        if file_dtype is None or file_dtype != required:
-            raise ProtocolError(
-                "policy_mismatch",
-                f"the tensor {name} has the data type {entry.get_dtype()} instead of "
-                f"{required or 'a floating-point type'}",
-            )
-        is_read = names is None or name in names
-        if is_read and not bool(torch.isfinite(file.get_tensor(name)).all()):
-            # With such weights honest work cannot be distinguished from false work.
-            raise ProtocolError("policy_mismatch", f'tensor "{name}" contains NaN or Inf')
 
 
 def _require_hub(name: str) -> None:
@@ -372,10 +279,6 @@ def _get_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise OperatorError("bad_dtype", f"there is no data type called {name!r}", fix=f"Use one of {sorted(DTYPES)}")
     return DTYPES[name]
-
-
-def _unreadable(path: Path) -> ProtocolError:
-    return ProtocolError("policy_mismatch", f"the file {path.name} is not a readable safetensors file")
 
 
 def _unavailable(name: str | Path, reason: str) -> OperatorError:
