@@ -45,6 +45,23 @@ the heap. All threads share one arena, because the small heaps of per-thread are
 """
 
 
+@contextmanager
+def keep_torch_settings() -> Iterator[None]:
+    """Restore torch's number of threads and its choice of deterministic algorithms after the context.
+
+    A script or a notebook goes on with the settings that it had.
+    """
+    import torch
+
+    threads, is_set = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_set, warn_only=warn_only)
+
+
 def keep_memory() -> None:
     """Make this process keep up to 1 GiB of freed memory, which the tensors of the next step reuse.
 

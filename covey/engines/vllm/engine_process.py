@@ -19,6 +19,7 @@ from itertools import count
 
 from covey.engines.cpu_tuning import VLLM_ENVIRONMENT
 from covey.engines.vllm.frames import Frame, receive, send
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
 TAIL = 12
@@ -42,25 +43,29 @@ _ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second model runner does not support logits processors
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise several engines on one machine would share the first cores
     "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # Covey samples by itself, so the package need not be installed
     "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder distinguishes successive requests by their names
 }
 """Environment variables of every subprocess."""
 
 
-def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict[str, str]:
+def build_environment(threads: int, options: VllmOptions, *, device: str, dtype: str) -> dict[str, str]:
     """Return the environment of the subprocess.
 
     It is this process's environment with the settings for vLLM, but without Covey's settings, which may be secret. vLLM
     uses the first GPUs that it sees, so GPUs before the one in `device`, for example "cuda:1", are hidden.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
-    compiler = {"TORCH_COMPILE_DISABLE": "1"} if enforce_eager else {}
+    compiler = {"TORCH_COMPILE_DISABLE": "1"} if options.resolve(device).enforce_eager else {}
     memory = VLLM_ENVIRONMENT if device == "cpu" else {}
+    # Triton multiplies float32 in TF32 by default, and vLLM uses Triton's attention for float32.
+    precision = {"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" and device != "cpu" else {}
     first_gpu = device.partition(":")[2]
     if first_gpu:
         visible = [each for each in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         own["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(first_gpu) :]) if visible else first_gpu
-    return {**own, **_ENVIRONMENT, **memory, **compiler, "OMP_NUM_THREADS": str(threads)}
+    invariant = {"VLLM_BATCH_INVARIANT": "1"} if options.exact and device != "cpu" else {}
+    return {**own, **_ENVIRONMENT, **memory, **compiler, **precision, **invariant, "OMP_NUM_THREADS": str(threads)}
 
 
 class EngineProcess:

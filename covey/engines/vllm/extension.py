@@ -13,13 +13,17 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.numpy import save
-from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.platforms import current_platform
 
 from covey.engines.cpu_tuning import disable_amx_tiles
-from covey.engines.vllm.recorder import Recorder, ReplayClaim
+from covey.engines.vllm.exact_head import multiply_in_blocks
+from covey.engines.vllm.layer_trace import LayerTrace
+from covey.engines.vllm.logits_processor import SeededSampler
+from covey.engines.vllm.recorder import KEY, Recorder, ReplayClaim
 from covey.model.policy_files import find_changed, read_digests
+from covey.model.weight_copies import WeightCopies
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.toploc.topk import Capture
 
@@ -34,15 +38,20 @@ class CoveyWorker:
 
     model_runner: Any
     covey_recorder: Recorder
+    covey_layer_trace: LayerTrace
     covey_digests: Mapping[str, str]
     """Digests of the loaded tensors by name. Empty if they are unknown."""
 
-    def covey_install(self) -> None:
+    def covey_install(self, is_exact: bool) -> None:
         """Prepare the worker. Called once after its start."""
         for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, but the parent finishes its work first
             signal.signal(number, signal.SIG_IGN)
         self.covey_digests = {}
-        self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
+
+        multiply_in_blocks(self.model_runner.get_model())
+        processors = self.model_runner.input_batch.logitsprocs.non_argmax_invariant
+        sampler = next(each for each in processors if isinstance(each, SeededSampler))
+        self.covey_recorder = Recorder(self.model_runner, sampler, get_tensor_model_parallel_rank() == 0)
 
     def covey_begin(
         self, window: int, top_k: int, temperature: float, claims: list[tuple[int, list[int], int]]
@@ -66,6 +75,14 @@ class CoveyWorker:
         """Return the result of `Recorder.take_missed`."""
         return self.covey_recorder.take_missed()
 
+    def covey_start_trace(self, key: int, position: int) -> None:
+        """Trace the layers at one token of the request with a number."""
+        self.covey_layer_trace = LayerTrace(self.model_runner, KEY, key, position)
+
+    def covey_stop_trace(self) -> dict[str, str]:
+        """Return the result of `LayerTrace.stop`."""
+        return self.covey_layer_trace.stop()
+
     def covey_reload(self, folder: str) -> None:
         """Replace the weights in place. The parent has checked that they fit.
 
@@ -75,7 +92,11 @@ class CoveyWorker:
         changed = find_changed(self.covey_digests, digests)
         self.covey_digests = {}  # If the reload fails, the loaded tensors are unknown.
         blocks = None if changed is None else {_get_block(name) for name in changed}
-        self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE, blocks))
+        # With tensor parallelism vLLM takes a part of each tensor, and only that part should be sent.
+        is_whole = get_tensor_model_parallel_world_size() == 1
+        device = self.model_runner.device if is_whole else torch.device("cpu")
+        weights = _read_weights(Path(folder) / WEIGHTS_FILE, blocks, device)
+        self.model_runner.reload_weights(weights_iterator=weights)
         self.covey_digests = digests
         for module in self.model_runner.get_model().modules():
             # On a CPU the head has a packed copy of its weights. A reload packs only the weights that it loads. A head
@@ -94,9 +115,13 @@ def _get_block(name: str) -> str:
     return found[0] if found else name.rpartition(".")[0]
 
 
-def _read_weights(path: Path, blocks: Set[str] | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a file, or those of some blocks."""
+def _read_weights(path: Path, blocks: Set[str] | None, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a file, or those of some blocks.
+
+    They are on `device`. A GPU gets them through pinned buffers.
+    """
+    copies = WeightCopies(device)
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # the file is not a mapping
             if blocks is None or _get_block(name) in blocks:
-                yield name, file.get_tensor(name)
+                yield name, copies.send(file.get_tensor(name))

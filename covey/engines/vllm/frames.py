@@ -6,10 +6,12 @@ Nothing is unpickled, and the sizes of a frame are checked before it is read.
 import json
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -35,6 +37,19 @@ class Frame:
     """Arrays by name, sent as safetensors."""
     call: int = 0
     """Number of the request. The response has the same number, because responses arrive in any order."""
+
+
+def flatten(name: str, lengths: str, sequences: Sequence[tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:
+    """Return sequences of integers as two arrays: all numbers in sequence as `name`, and the lengths as `lengths`."""
+    return {
+        name: np.array(list(chain.from_iterable(sequences)), np.int64),
+        lengths: np.array([len(each) for each in sequences], np.int64),
+    }
+
+
+def cut(flat: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the parts of an array with these lengths."""
+    return np.split(flat, np.cumsum(lengths)[:-1])
 
 
 def send(connection: socket.socket, frame: Frame) -> None:

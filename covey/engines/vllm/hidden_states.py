@@ -44,12 +44,12 @@ class States:
             self._batch, self._at = list(keys), np.array([self._get_place(key, states) for key in keys])
         at, window, device = self._at, self._capture.window, states.device
         assert self._held is not None
-        rows = torch.from_numpy(at * self._room + self._rows[at]).to(device)
+        rows = torch.from_numpy(at * self._room + self._rows[at]).to(device, non_blocking=True)
         self._held.flatten(0, 1).index_copy_(0, rows, states.to(torch.bfloat16))
         self._rows[at] += 1
         full = np.flatnonzero(self._rows[at] == window)
         if len(full):
-            whole = self._held[torch.from_numpy(at[full]).to(device)].flatten(0, 1)
+            whole = self._held[torch.from_numpy(at[full]).to(device, non_blocking=True)].flatten(0, 1)
             self._close([keys[i] for i in full.tolist()], whole, [window] * len(full))
 
     def add_run(self, key: int, states: torch.Tensor) -> None:

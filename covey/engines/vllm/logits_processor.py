@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from covey.sampling.sampler import sample
@@ -32,8 +31,8 @@ class _Group:
     temperature: float
     rows: torch.Tensor
     """Indices of the rows in the batch, int64[n]."""
-    seeds: NDArray[np.uint64]
-    """Seed of each row, uint64[n]."""
+    seeds: torch.Tensor
+    """Seed of each row, int64[n] on the device of the logits."""
     tokens: list[list[int]]
     """vLLM's list of generated tokens of each row."""
 
@@ -41,8 +40,8 @@ class _Group:
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be installed where types are checked
     """A logits processor that sets the logit of each request's sampled token to infinity.
 
-    The sampler computes only a little of the noise, so there are no noisy logits to return. Log-probabilities are
-    computed from the logits before this change; see `recorder`.
+    The sampler computes only a little of the noise, so there are no noisy logits to return. It also finds the
+    log-probabilities of the sampled tokens, which the `recorder` keeps.
     """
 
     @classmethod
@@ -57,6 +56,10 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
         self._slots: dict[int, _Slot] = {}
         """Seed, temperature and tokens of each request, by row of the batch."""
         self._groups: list[_Group] = []
+        self.logprobs = torch.empty(0, device=device)
+        """Log-probability of the token that the last `apply` sampled in each row, float32[rows]. NaN in rows without a
+        seed.
+        """
 
     def is_argmax_invariant(self) -> bool:
         """Return False, because the processor must run for greedy requests too."""
@@ -83,11 +86,15 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
         self._groups = [self._build_group(each) for each in {slot.temperature for slot in self._slots.values()}]
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set the sampled token's logit in each row to infinity. `logits`, float32[rows, V], is changed in place."""
+        """Set the sampled token's logit in each row to infinity. `logits`, float32[rows, V], is changed in place.
+
+        The host waits for nothing.
+        """
+        self.logprobs = torch.full((len(logits),), torch.nan, device=logits.device)
         for group in self._groups:
             positions = np.array([len(each) for each in group.tokens], np.uint32)
             chosen = logits if len(positions) == len(logits) else logits[group.rows]
-            tokens = sample(chosen, group.seeds, positions, group.temperature).to(logits.device)
+            tokens, self.logprobs[group.rows] = sample(chosen, group.seeds, positions, group.temperature)
             logits[group.rows, tokens] = float("inf")
         return logits
 
@@ -97,6 +104,6 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
         return _Group(
             temperature=temperature,
             rows=torch.tensor(rows, device=self._device),
-            seeds=np.array([slot.seed for slot in slots], np.uint64),
+            seeds=torch.tensor([slot.seed for slot in slots], device=self._device),
             tokens=[slot.tokens for slot in slots],
         )

@@ -1,14 +1,15 @@
 """Records the states, log-probabilities and margins of each request in a vLLM worker, by position.
 
 vLLM runs a step in two halves. `execute_model` computes the states and logits of the batch. `sample_tokens` uses them
-and returns the rows that produced a token; a row with a part of a prompt produces none. The recorder wraps the second
-half, so it sees no padding. If a request was preempted and computed again, each position counts once.
+and samples a token in each row that is not a part of a prompt. The recorder wraps the second half, so it sees no
+padding. If a request was preempted and computed again, each position counts once. Nothing depends on the new tokens,
+which the host does not know yet with asynchronous scheduling.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,16 +17,17 @@ import torch
 from covey.engines.cpu_tuning import VLLM_LOGITS
 from covey.engines.vllm.frames import Arrays
 from covey.engines.vllm.hidden_states import States
-from covey.sampling.sampler import score
+from covey.sampling.sampler import Scored, score
 from covey.toploc.topk import Capture
 
 KEY = "covey_key"
 """Key of the request's number in `SamplingParams.extra_args`. For a replay this is the index of its claim."""
-MAX_LOGITS = 1 << 24
-"""Maximum number of replay logits that are computed at once, 64 MiB in float32.
-
-Several copies and the noise exist at the same time, in memory that vLLM does not count.
+MAX_LOGITS = 1 << 26
+"""Maximum number of replay logits that are computed at once on a GPU: 256 MiB in float32, in memory that vLLM does not
+count. At a vocabulary of 150,000 the head then multiplies 440 rows.
 """
+STEPS = 64
+"""Number of steps whose log-probabilities are copied from the device together, because each copy waits for it."""
 
 
 def count_rows(device: str, vocabulary: int) -> int:
@@ -69,14 +71,21 @@ class _Run:
     """Number of claimed tokens."""
 
 
+class Sampler(Protocol):
+    """The part of `SeededSampler` that the recorder reads."""
+
+    logprobs: torch.Tensor
+    """Log-probability of the token that was sampled last in each row of the batch, float32[rows]."""
+
+
 class Recorder:
     """The recorder of one worker.
 
     `is_first` is True for the worker that returns the results. The others only take part in computing the logits.
     """
 
-    def __init__(self, runner: Any, is_first: bool) -> None:
-        self._runner, self._is_first = runner, is_first
+    def __init__(self, runner: Any, sampler: Sampler, is_first: bool) -> None:
+        self._runner, self._sampler, self._is_first = runner, sampler, is_first
         self._sample_tokens = runner.sample_tokens
         runner.sample_tokens = self.sample_tokens
         self.begin(None, 0.0)
@@ -89,6 +98,8 @@ class Recorder:
         self._ours: list[tuple[int, str]] = []
         """Row and name of each Covey request in the batch `_names`. It is cached, because the batch seldom changes."""
         self._records: dict[int, _Record] = {}
+        self._steps: list[tuple[list[int], torch.Tensor]] = []
+        """Keys and log-probabilities, on their device, of the last steps."""
         self._missed: set[int] = set()
         self._preempted = 0
         runner = self._runner
@@ -102,6 +113,7 @@ class Recorder:
         """
         keys = range(first, first + count)
         self._finish([name for name, key in self._keys.items() if key in keys])
+        self._collect_logprobs()
         records = [self._records.pop(key) for key in keys]
         for record, claim in zip(records, self._claims, strict=bool(self._claims)):
             if record.rows != len(claim.tokens):
@@ -141,15 +153,15 @@ class Recorder:
                 self._replay(runs, step.hidden_states)
         if self._claims or not ours or not self._is_first:
             return self._sample_tokens(*args, **kwargs)
-        # Computed before sampling, because the sampler may write into these logits.
-        logprobs = step.logits.log_softmax(dim=-1, dtype=torch.float32)
         output = self._sample_tokens(*args, **kwargs)
-        sampled_rows = [row for row, _ in ours if output.sampled_token_ids[row]]
+        is_part = self._runner.discard_request_mask.np  # whether a row is a part of a prompt, which samples nothing
+        sampled_rows = [row for row, name in ours if not is_part[row] and not self._has_ended(name)]
         if sampled_rows:
-            tokens = [output.sampled_token_ids[row][0] for row in sampled_rows]
-            index = torch.tensor([sampled_rows, tokens], device=logprobs.device)
-            chosen = logprobs[index[0], index[1]].tolist()
-            self._keep([names[row] for row in sampled_rows], chosen, step.sample_hidden_states[index[0]])
+            logprobs, states = self._sampler.logprobs, step.sample_hidden_states
+            if len(sampled_rows) < len(logprobs):
+                index = torch.tensor(sampled_rows).to(states.device, non_blocking=True)
+                logprobs, states = logprobs[index], states[index]
+            self._keep([names[row] for row in sampled_rows], logprobs, states)
         return output
 
     def _find_ours(self, names: list[str]) -> Iterator[tuple[int, str]]:
@@ -159,18 +171,41 @@ class Recorder:
                 self._keys[name] = extra[KEY]
                 yield row, name
 
-    def _keep(self, names: list[str], logprobs: list[float], states: torch.Tensor) -> None:
-        """Record one token of each request."""
+    def _has_ended(self, name: str) -> bool:
+        """Return whether a request had ended before the token that was just sampled.
+
+        With asynchronous scheduling vLLM schedules one more step before it knows that a token ends the request, and
+        drops the result. The new token is unknown here, but the one before it is known.
+        """
+        request = self._runner.requests[name]
+        if len(request.output_token_ids) < 2:
+            return False
+        if (previous := request.output_token_ids[-2]) < 0:
+            raise RuntimeError("vLLM did not report the previous token of a request")
+        return previous in request.sampling_params.stop_token_ids
+
+    def _keep(self, names: list[str], logprobs: torch.Tensor, states: torch.Tensor) -> None:
+        """Record one token of each request. `logprobs` is float32[n], and `states` is [n, hidden]."""
         keys = [self._keys[name] for name in names]
-        for name, key, logprob in zip(names, keys, logprobs, strict=True):
+        for name, key in zip(names, keys, strict=True):
             record = self._records.setdefault(key, _Record())
             position = len(self._runner.requests[name].output_token_ids) - 1
             if position != record.rows:
                 raise RuntimeError(f"vLLM returned token {position} of a request, but token {record.rows} was expected")
-            record.logprobs.append(logprob)
             record.rows += 1
+        self._steps.append((keys, logprobs))
+        if len(self._steps) == STEPS:
+            self._collect_logprobs()
         if self._states is not None:
             self._states.add_each(keys, states)
+
+    def _collect_logprobs(self) -> None:
+        """Move the log-probabilities of the last steps into the records."""
+        if self._steps:
+            keys = chain.from_iterable(keys for keys, _ in self._steps)
+            for key, logprob in zip(keys, torch.cat([values for _, values in self._steps]).tolist(), strict=True):
+                self._records[key].logprobs.append(logprob)
+            self._steps = []
 
     def _find_run(self, row: int, name: str, step: Any) -> _Run:
         """Return the new rows of a replay that this step computed.
@@ -194,21 +229,24 @@ class Recorder:
 
     def _replay(self, runs: list[_Run], states: torch.Tensor) -> None:
         """Record the log-probabilities and margins of the claimed tokens, and the states of their rows."""
+        device = states.device
         rows = np.concatenate([np.arange(run.start, run.start + run.count) for run in runs])
-        run_states = states[torch.from_numpy(rows).to(states.device)]
+        run_states = states[torch.from_numpy(rows).to(device)]
+        counts = [run.count for run in runs]
         claimed = [self._claims[run.key].tokens[run.first : run.first + run.count] for run in runs]
-        chosen = torch.tensor(list(chain.from_iterable(claimed)))
-        seeds = np.repeat(np.array([self._claims[run.key].seed for run in runs], np.uint64), list(map(len, claimed)))
-        positions = np.concatenate([np.arange(run.first, run.first + run.count, dtype=np.uint32) for run in runs])
-        logprobs, margins = list[float](), list[float]()
-        room = count_rows(states.device.type, self._runner.model_config.get_vocab_size())
+        tokens = torch.tensor(list(chain.from_iterable(claimed)), device=device)
+        seeds = torch.tensor(np.repeat([self._claims[run.key].seed for run in runs], counts), device=device)
+        firsts = np.concatenate([np.arange(run.first, run.first + run.count) for run in runs])
+        positions = torch.from_numpy(firsts).to(device)
+        scored = list[Scored]()
+        room = count_rows(device.type, self._runner.model_config.get_vocab_size())
         for start in range(0, len(rows), room):
             span = slice(start, start + room)
             logits = self._runner.model.compute_logits(run_states[span])
             if self._is_first:
-                tokens = chosen[span].to(logits.device)
-                logprobs += logits.log_softmax(dim=-1, dtype=torch.float32).gather(1, tokens[:, None])[:, 0].tolist()
-                margins += score(logits.float(), tokens, seeds[span], positions[span], self._temperature).tolist()
+                scored.append(score(logits, tokens[span], seeds[span], positions[span], self._temperature))
+        # Copied from the device together, because each copy waits for it.
+        margins, logprobs = torch.cat([torch.stack(each) for each in scored], dim=1).tolist() if scored else ([], [])
         offset = 0
         for run in runs:
             record, span = self._records[run.key], slice(offset, offset + run.count)

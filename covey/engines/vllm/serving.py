@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.inputs.engine import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 
-from covey.engines.vllm.cache_size import BLOCK, compute_cache_bytes
+from covey.engines.vllm.cache_size import compute_cache_bytes
 from covey.engines.vllm.engine_process import build_too_large
+from covey.engines.vllm.exact_proof import prove_exact
 from covey.engines.vllm.frames import Arrays, Frame, Value
 from covey.engines.vllm.logits_processor import SEED, TEMPERATURE, SeededSampler
 from covey.engines.vllm.recorder import KEY, count_rows
+from covey.engines.vllm.vllm_options import BLOCK
 from covey.errors import OperatorError
 from covey.toploc.proofs import TOP_K, WINDOW
 
@@ -44,15 +47,16 @@ class _Call:
 class Serving:
     """One vLLM engine and its running calls."""
 
-    def __init__(self, engine: LLMEngine, version: int) -> None:
+    def __init__(self, engine: LLMEngine, version: int, *, is_exact: bool = False) -> None:
         self._engine, self._version, self._replays = engine, version, 0
         self._running: list[_Call] = []
         self._capture: tuple[int, int] | None = None
         """Window and top_k of all running calls. None before the first call."""
         self._next_key = 0
+        self._is_asleep = False
         self._tokens: dict[int, list[int]] = {}
         """Tokens of finished vLLM requests in unfinished calls, by request number."""
-        engine.collective_rpc("covey_install")
+        engine.collective_rpc("covey_install", args=(is_exact,))
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -65,19 +69,59 @@ class Serving:
         If the kernels do not support the work, or memory does not suffice, this fails at the start and not during a
         lease.
         """
-        config, limits = self._engine.model_config, self._engine.vllm_config.scheduler_config
-        vocabulary, batch = config.get_vocab_size(), limits.max_num_seqs
-        values: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K}
-        limit_arrays = {"limits": np.full(batch, 2), "ends": np.zeros(1, np.int64)}
-        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), **limit_arrays}))
-        while self._running:
-            self.step()
-        rows = min(count_rows(current_platform.device_type, vocabulary), limits.max_num_batched_tokens)
-        length = min(rows, config.max_model_len - 1)
-        count = min(rows // length, batch)
+        most = self._engine.vllm_config.scheduler_config.max_num_batched_tokens
+        self.generate_alone(_build_prompts(self.max_batch, self.vocabulary), limit=2)
+        rows = min(count_rows(current_platform.device_type, self.vocabulary), most)
+        length = min(rows, self.longest - 1)
+        count = min(rows // length, self.max_batch)
         tokens = {"tokens": np.zeros(count * length, np.int64), "lengths": np.full(count, length)}
-        self._replay(values, {**_build_prompts(count, vocabulary), **tokens})
+        self.replay_alone(_build_prompts(count, self.vocabulary), tokens)
+        self.reset_cache()
+
+    @property
+    def max_batch(self) -> int:
+        """Maximum number of vLLM requests that run together."""
+        return int(self._engine.vllm_config.scheduler_config.max_num_seqs)
+
+    @property
+    def longest(self) -> int:
+        """Maximum number of tokens of a prompt and its completion."""
+        return int(self._engine.model_config.max_model_len)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of rows of the language-model head."""
+        return int(self._engine.model_config.get_vocab_size())
+
+    @property
+    def next_key(self) -> int:
+        """Number of the first vLLM request of the next generation."""
+        return self._next_key
+
+    def generate_alone(self, prompts: Arrays, limit: int) -> Arrays:
+        """Generate a completion of at most `limit` tokens for each prompt. Nothing else may run."""
+        limits = {"limits": np.full(len(prompts["seeds"]), limit), "ends": np.zeros(1, np.int64)}
+        self._add(Frame("generate", _TRIAL, {**prompts, **limits}))
+        finished: list[Frame] = []
+        while not finished:
+            finished = self.step()
+        return finished[0].arrays
+
+    def replay_alone(self, prompts: Arrays, made: Arrays) -> Arrays:
+        """Replay the completions that `generate_alone` has made."""
+        return self._replay(_TRIAL, {**prompts, "tokens": made["tokens"], "lengths": made["lengths"]})
+
+    def reset_cache(self) -> None:
+        """Forget the KV cache of all prompts."""
         self._engine.reset_prefix_cache()
+
+    def start_trace(self, key: int, position: int) -> None:
+        """Trace the layers at one token of the request with a number; see `LayerTrace`."""
+        self._engine.collective_rpc("covey_start_trace", args=(key, position))
+
+    def stop_trace(self) -> dict[str, str]:
+        """Return the digests of the traced layers."""
+        return dict(self._engine.collective_rpc("covey_stop_trace")[0])
 
     def describe(self, question: Frame) -> Frame:
         """Return the response to the request "start"."""
@@ -97,11 +141,15 @@ class Serving:
         return not self._running or (question.kind == "generate" and _get_capture(question.values) == self._capture)
 
     def answer(self, question: Frame) -> list[Frame]:
-        """Serve a "wait", "reload" or "replay".
+        """Serve a "wait", "sleep", "reload" or "replay".
 
-        A "generate" is only queued, and a later `step` returns its response.
+        A "generate" is only queued, and a later `step` returns its response. Everything except "sleep" wakes vLLM up.
         """
         values, call = question.values, question.call
+        if question.kind == "sleep":
+            self._sleep()
+            return [Frame("asleep", call=call)]
+        self._wake_up()
         if question.kind == "generate":
             self._add(question)
             return []
@@ -127,6 +175,17 @@ class Serving:
         self._running = [call for call in self._running if call.left > 0]
         return [self._finish(call) for call in finished]
 
+    def _sleep(self) -> None:
+        """Move the weights to main memory and discard the KV cache, if vLLM was started with its sleep mode."""
+        if self._engine.model_config.enable_sleep_mode and not self._is_asleep:
+            self._engine.sleep(level=1)
+            self._is_asleep = True
+
+    def _wake_up(self) -> None:
+        if self._is_asleep:
+            self._engine.wake_up()
+            self._is_asleep = False
+
     def _reload(self, folder: str) -> None:
         self._engine.collective_rpc("covey_reload", args=(folder,))
         if not self._engine.reset_prefix_cache():
@@ -148,7 +207,7 @@ class Serving:
                 stop_token_ids=end_tokens,
                 extra_args={KEY: key, SEED: seed, TEMPERATURE: values["temperature"]},
             )
-            self._engine.add_request(str(key), {"prompt_token_ids": prompt}, params)
+            self._engine.add_request(str(key), tokens_input(prompt), params)
 
     def _finish(self, call: _Call) -> Frame:
         tokens = [self._tokens.pop(key) for key in range(call.first, call.first + call.count)]
@@ -165,11 +224,11 @@ class Serving:
         # The salt lets siblings share their prompt's cache, but excludes the cache of earlier calls, which proves
         # nothing.
         self._replays += 1
-        salt = {"cache_salt": f"replay {self._replays}"}
+        salt = f"replay {self._replays}"
 
-        def request(key: int, skip: bool) -> tuple[int, dict[str, Any], SamplingParams]:
+        def request(key: int, skip: bool) -> tuple[int, Any, SamplingParams]:
             params = SamplingParams(**_COMMON, max_tokens=1, skip_reading_prefix_cache=skip, extra_args={KEY: key})
-            return key, {"prompt_token_ids": prompts[key] + claims[key][:-1], **salt}, params
+            return key, tokens_input(prompts[key] + claims[key][:-1], cache_salt=salt), params
 
         firsts = [len(prompt) - 1 for prompt in prompts]
         self._begin(values, list(zip(firsts, claims, seeds, strict=True)))
@@ -192,7 +251,11 @@ class Serving:
             self._engine.step()
 
 
-_REFUSALS = (ValueError, RuntimeError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError)
+_TRIAL: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K}
+"""Values of the calls with which an engine tries itself out."""
+_REFUSALS = (
+    ImportError, ValueError, RuntimeError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError,
+)  # fmt: skip
 """Errors that vLLM raises if it cannot run a model here."""
 _COMMON = {
     "temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY,
@@ -202,7 +265,8 @@ _COMMON = {
 def start(question: Frame) -> Serving:
     """Start an engine with the policy in the request "start". The parent has checked its files.
 
-    Raises OperatorError with the code "model_too_large", "model_too_short", "bad_device" or "engine_start".
+    Raises OperatorError with the code "model_too_large", "model_too_short", "bad_device", "not_exact" or
+    "engine_start".
     """
     values = question.values
     if values["device"] != current_platform.device_type:
@@ -215,8 +279,10 @@ def start(question: Frame) -> Serving:
     try:
         # The usage context sets how many prompt tokens a step takes. It matters because a replay is all prompt.
         engine = LLMEngine.from_engine_args(build_arguments(values), usage_context=UsageContext.LLM_CLASS)
-        serving = Serving(engine, int(values["version"] or 0))
+        serving = Serving(engine, int(values["version"] or 0), is_exact=bool(values["exact"]))
         serving.try_out()
+        if values["exact"]:
+            prove_exact(serving, length=int(values["proof_length"] or 0))
         return serving
     except _REFUSALS as error:
         raise _explain(error) from error
@@ -225,6 +291,7 @@ def start(question: Frame) -> Serving:
 def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
     """Build vLLM's arguments from the values of the request "start"."""
     on_cpu = current_platform.is_cpu()
+    has_wide_head = values["dtype"] != "float32" and values["head_dtype"] == "float32"
     return EngineArgs(
         model=str(values["folder"]),
         dtype=values["dtype"],
@@ -237,10 +304,13 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
         enable_prefix_caching=values["enable_prefix_caching"],
         block_size=values["block_size"] or (BLOCK if on_cpu else None),
         enforce_eager=values["enforce_eager"],
+        attention_backend=values["attention_backend"],
         load_format="safetensors",
+        hf_overrides={"head_dtype": "float32"} if has_wide_head else {},  # see `widen_head` of the engine hf
         skip_tokenizer_init=True,  # only the parent handles text
         generation_config="vllm",  # the policy's own generation config might change the sampling
-        async_scheduling=False,  # otherwise a token's row would be gone when the token is known
+        async_scheduling=values["async_scheduling"],
+        enable_sleep_mode=bool(values["enable_sleep_mode"]) and current_platform.is_sleep_mode_available(),
         trust_remote_code=False,
         worker_extension_cls="covey.engines.vllm.extension.CoveyWorker",
         logits_processors=[SeededSampler],

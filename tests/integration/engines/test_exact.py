@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +26,10 @@ from covey.console.account import read_pool_file
 from covey.demo.cheats import Wrapped
 from covey.devnet import deploy
 from covey.engines.base import Completion, Engine, GenerationRequest
-from covey.engines.factory import require_engine
-from covey.engines.installation import describe_build, describe_hardware
+from covey.engines.factory import describe_contract, require_engine
+from covey.engines.installation import describe_hardware
 from covey.engines.vllm.engine import VllmEngine
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import PoolParams
 from covey.protocol.policy_record import WEIGHTS_FILE
@@ -151,25 +153,29 @@ def params(sides: Sides, tmp_path_factory: pytest.TempPathFactory) -> PoolParams
 def test_calibrate__between_two_vllms__writes_what_only_they_may_join(params: PoolParams) -> None:
     rules = params.verification
     assert (rules.mode, rules.worker_engine, rules.validator_engine) == ("exact", "vllm", "vllm")
-    assert (rules.hardware, rules.build) == (describe_hardware("cpu", "exact"), describe_build("vllm"))
+    contract = describe_contract(VllmOptions(), device="cpu", dtype="bfloat16")
+    assert (rules.hardware, rules.contracts) == ("any", (contract,))
+    assert (contract.attention_backend, contract.batch_invariant) == ("CPU_ATTN", False)
+    assert contract.architecture == describe_hardware("cpu", "exact")
     for role in ("worker", "validator"):
-        require_engine("vllm", rules, role=role, device="cpu")
+        require = partial(require_engine, rules=rules, role=role, dtype="bfloat16", device="cpu")
+        assert require("vllm") == contract
         with pytest.raises(OperatorError, match="wrong_engine"):
-            require_engine("hf", rules, role=role, device="cpu")
+            require("hf")
 
 
 class Changed(Wrapped):
-    """An honest engine with one replaced rollout."""
+    """An honest engine whose first `count` rollouts are replaced."""
 
-    def __init__(self, engine: Engine, change: Change) -> None:
+    def __init__(self, engine: Engine, change: Change, count: int) -> None:
         super().__init__(engine)
-        self.change = change
+        self.change, self.count = change, count
 
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        first, *others = super().generate(requests, temperature=temperature, capture=capture)
-        return [self.change(first), *others]
+        completions = super().generate(requests, temperature=temperature, capture=capture)
+        return [*map(self.change, completions[: self.count]), *completions[self.count :]]
 
 
 def flip_bit(completion: Completion) -> Completion:
@@ -185,16 +191,17 @@ def move_logprob(completion: Completion) -> Completion:
     return dataclasses.replace(completion, logprobs=(float(np.nextafter(np.float32(first), np.float32(-9))), *others))
 
 
-def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
-    """Have the validator judge, from its file, a submission whose first completion is replaced."""
+def judge(sides: Sides, params: PoolParams, change: Change, *, count: int = 1) -> Judgement:
+    """Have the validator judge, from its file, a submission whose first completions are replaced."""
     task = make_task(groups=params.groups_per_task)
-    worker = Worker(deploy.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
-    work = worker.work()
+    worker = Worker(deploy.derive_wallet("test", "node"), params, Changed(sides.worker, change, count), task=task)
+    (contract,) = params.verification.list_digests()
+    work = worker.work().with_each(lambda row: {"contract": contract})
     assert len(work.rollouts) == params.rollouts_per_task
     with Sandbox(
         "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
     ) as decoder:
-        tools = build_tools(params, sides.validator, decoder)
+        tools = dataclasses.replace(build_tools(params, sides.validator, decoder), contract=contract)
         return verdicts.judge(build_claim(work, worker.sign(work)), tools, full=True)
 
 
@@ -204,15 +211,17 @@ def test_judge__honest_work_in_the_exact_mode__is_accepted(sides: Sides, params:
     assert 0 < judgement.units <= params.max_task_units
 
 
-@pytest.mark.parametrize(
-    ("change", "statistic"), [(flip_bit, "mantissa_differing"), (move_logprob, "logprob_differing")]
-)
-def test_judge__one_bit_differs_in_the_exact_mode__is_void_and_no_cheat(
-    sides: Sides, params: PoolParams, change: Change, statistic: str
+@pytest.mark.parametrize(("change", "reason"), [(flip_bit, Reason.PROOF), (move_logprob, Reason.LOGPROB)])
+def test_judge__one_bit_differs_in_the_exact_mode__is_hard_unless_one_fault_explains_it(
+    sides: Sides, params: PoolParams, change: Change, reason: Reason
 ) -> None:
+    """Each of the 32 rollouts has one window."""
+    judgement = judge(sides, params, change, count=2)
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, reason), judgement
+    assert (judgement.reason.severity, judgement.details["differing"]) == (Severity.HARD, 2)
     judgement = judge(sides, params, change)
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.INEXACT), judgement
-    assert (judgement.reason.severity, judgement.details[statistic]) == (Severity.SOFT, 1)
+    assert (judgement.reason.severity, judgement.details["differing"]) == (Severity.SOFT, 1)
 
 
 def test_windows__of_llama__are_told_apart_too(sides: Sides) -> None:

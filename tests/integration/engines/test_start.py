@@ -12,7 +12,7 @@ import pytest
 from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.vllm_options import VllmOptions
+from covey.engines.vllm.vllm_options import NotExactError, VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.thresholds import Thresholds
 from covey.toploc.closeness import is_within
@@ -44,6 +44,50 @@ if __name__ == "__main__":  # vLLM's own processes import this again
     from covey.engines.vllm.engine_child import serve
 
     serve(int(sys.argv[3]))
+"""
+CHANGED = """#!{python}
+import sys
+{code}
+if __name__ == "__main__":
+    from covey.engines.vllm.engine_child import serve
+
+    serve(int(sys.argv[3]))
+"""
+CHANGED_SCORE = """
+import covey.sampling.sampler as sampler
+
+real = sampler.score
+
+def score(*arguments):
+    scored = real(*arguments)
+    scored.logprobs[-1] += 1e-6
+    return scored
+
+sampler.score = score
+"""
+CHANGED_LAYER = """
+from vllm.model_executor.models.llama import LlamaMLP
+
+real = LlamaMLP.forward
+
+def forward(self, x):
+    y = real(self, x)
+    return y * 1.01 if "layers.1." in self.down_proj.prefix and len(x) > 64 else y
+
+LlamaMLP.forward = forward
+"""
+CHANGED_ATTENTION = """
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+
+real = CPUAttentionBackendImpl.forward
+
+def forward(self, layer, query, *others, output, **named):
+    real(self, layer, query, *others, output=output, **named)
+    if "layers.0." in layer.layer_name and len(query) > 64:
+        output *= 1.01
+    return output
+
+CPUAttentionBackendImpl.forward = forward
 """
 
 
@@ -97,6 +141,48 @@ def test_load_policy__compiled_without_a_compiler__says_so(
     assert (caught.value.code, "enforce_eager" in caught.value.fix) == ("engine_start", True)
 
 
+def start_exact(folder: Path, policy: Path, code: str, *, is_eager: bool = True) -> None:
+    """Load a policy into an exact engine whose process runs some code first."""
+    script = folder / "python"
+    script.write_text(CHANGED.format(python=sys.executable, code=code))
+    script.chmod(0o755)
+    options = VllmOptions(kv_cache_memory_bytes=CACHE, interpreter=script, exact=True, enforce_eager=is_eager)
+    with VllmEngine(dtype="bfloat16", max_batch=8, options=options) as engine:
+        engine.load_policy(policy, 0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("code", "place"),
+    [
+        ("", ""),
+        (CHANGED_SCORE, "the final norm, the head or the sampler"),
+        (CHANGED_LAYER, r"the layer model\.layers\.1\.mlp"),
+    ],
+    ids=["exact", "score", "layer"],
+)
+def test_load_policy__exact__is_proven_at_the_start(
+    policies: dict[tuple[str, int], Path], tmp_path: Path, code: str, place: str
+) -> None:
+    """A replay whose last bit differs in one log-probability of some hundreds is refused."""
+    if not place:
+        start_exact(tmp_path, policies["llama", 11], code)
+        return
+    with pytest.raises(OperatorError, match=f"not_exact: .* differs between a batch and its replay, first in {place}"):
+        start_exact(tmp_path, policies["llama", 11], code)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_load_policy__compiled_model_is_not_exact__names_the_first_layer_with_another_input(
+    policies: dict[tuple[str, int], Path], tmp_path: Path
+) -> None:
+    place = r"the layer model\.layers\.1\.self_attn\.attn \(its input\)"
+    with pytest.raises(NotExactError, match=f"not_exact: .* its replay, first in {place}") as caught:
+        start_exact(tmp_path, policies["llama", 11], CHANGED_ATTENTION, is_eager=False)
+    assert VllmOptions().narrow(caught.value.tried).enforce_eager is True
+
+
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -114,7 +200,7 @@ def test_load_policy__no_memory_for_the_most_that_is_asked__is_said_at_the_start
     options = VllmOptions(kv_cache_memory_bytes=CACHE, interpreter=script)
     with (
         VllmEngine(dtype="float32", max_batch=8, options=options) as engine,
-        pytest.raises(OperatorError, match="does not fit: CUDA out of memory") as caught,
+        pytest.raises(OperatorError, match="does not fit into memory: CUDA out of memory") as caught,
     ):
         engine.load_policy(policies["llama", 11], 0)
     assert (caught.value.code, "Lower batch" in caught.value.fix) == ("model_too_large", True)

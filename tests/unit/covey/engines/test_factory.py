@@ -12,12 +12,24 @@ from typing import Any
 import pytest
 import torch
 
+from covey.engines import factory
 from covey.engines.base import GenerationRequest
-from covey.engines.factory import build_engine, choose_engine, require_engine
-from covey.engines.installation import describe_hardware
+from covey.engines.factory import (
+    build_engine,
+    choose_engine,
+    choose_options,
+    describe_contract,
+    list_contracts,
+    open_engine,
+    require_engine,
+    run_in_lane,
+)
+from covey.engines.vllm.vllm_options import NotExactError, VllmOptions
 from covey.errors import OperatorError
 from covey.model.tiny import tiny_folder
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.params import PoolParams, VerificationParams
+from tests.fakes.pool import make_contract, make_exact
 from tests.fakes.tools import make_model_params
 from validator import app as validator_app
 from validator.config import ValidatorConfig
@@ -26,10 +38,6 @@ from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
 HOPPER = "NVIDIA H100 80GB HBM3"
-NAMES = ("covey", "torch", "transformers")
-BUILD = ", ".join(f"{name} {metadata.version(name)}" for name in NAMES)
-HERE = describe_hardware("cpu", "exact")
-EXACT = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf", "hardware": HERE, "build": BUILD}
 
 
 def test_build_engine__hf__computes_in_the_given_dtype() -> None:
@@ -104,12 +112,194 @@ def test_require_engine__another_python_with_another_covey__names_the_version_to
     ours = metadata.version("covey")
     python = write_python(tmp_path, vllm="0.32.0")
     rules = VerificationParams(worker_engine="vllm", validator_engine="vllm")
-    require = partial(require_engine, "vllm", rules, role=role, device="cpu", interpreter=python)
+    require = partial(
+        require_engine, "vllm", rules, role=role, dtype="float32", device="cpu", vllm=VllmOptions(interpreter=python)
+    )
     require()
     write_python(tmp_path, covey=ours + "1")
     with pytest.raises(OperatorError, match=f"{python} has covey {ours}1, but this process has covey {ours}") as caught:
         require()
     assert (caught.value.code, caught.value.fix) == ("wrong_build", f"Install covey {ours} in {python}")
+
+
+def test_describe_contract__another_python__has_all_that_decides_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = write_python(tmp_path, vllm="0.32.0", torch="2.13.0", triton="3.6.0")
+    monkeypatch.setattr(factory, "describe_hardware", lambda device, mode, _: f"{device}, {mode}")
+    describe = partial(describe_contract, dtype="bfloat16", python=python)
+    common = {"engine_version": "0.32.0", "torch": "2.13.0", "dtype": "bfloat16", "head_dtype": "float32"}
+    assert describe(VllmOptions(), device="cpu") == make_contract(
+        **common,
+        attention_backend="CPU_ATTN",
+        attention_version="vllm 0.32.0",
+        architecture="cpu, exact",
+        batch_invariant=False,
+        block_size=32,
+        threads=1,
+    )
+    assert describe(VllmOptions(block_size=64), device="cpu", threads=3).model_dump().items() >= {
+        ("block_size", 64),
+        ("threads", 3),
+    }
+    gpu = make_contract(**common, architecture="cuda, exact")  # graphs have to be asked for in the exact lane
+    assert describe(VllmOptions(), device="cuda", threads=3) == gpu
+    options = VllmOptions(
+        enable_prefix_caching=False,
+        block_size=16,
+        enforce_eager=False,
+        tensor_parallel_size=2,
+        attention_backend="FLASH_ATTN",
+    )
+    assert describe(options, device="cuda") == gpu.model_copy(
+        update={
+            "compilation": "compiled",
+            "enable_prefix_caching": False,
+            "block_size": 16,
+            "tensor_parallel_size": 2,
+            "attention_backend": "FLASH_ATTN",
+            "attention_version": "vllm 0.32.0",
+        }
+    )
+
+
+OURS = make_contract()
+
+
+@pytest.mark.parametrize(
+    ("rules", "vllm", "expected"),
+    [
+        (make_exact(OURS), {}, OURS),
+        (make_exact(make_contract(torch="1.0"), OURS), {"exact": True}, OURS),
+        (make_exact(OURS, mode="calibrated"), {}, OURS),
+        (make_exact(OURS, mode="calibrated"), {"exact": False}, None),
+        (make_exact(make_contract(torch="1.0"), mode="calibrated"), {}, None),
+        ({}, {"exact": True}, None),
+        (make_exact(OURS), {"exact": False}, "wrong_contract: this pool accepts exact work only, but vllm.exact is "),
+        (
+            make_exact(make_contract(torch="1.0", sampler=2), make_contract(torch="1.0")),
+            {},
+            r"wrong_contract: .* has torch 1\.0 instead of 2\.13\.0\+cu130. Install",
+        ),
+    ],
+)
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_require_engine__pool_with_contracts__says_which_lane(
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    rules: dict[str, Any],
+    vllm: dict[str, Any],
+    expected: ExecutionContract | str | None,
+) -> None:
+    monkeypatch.setattr(factory, "describe_contract", lambda *_, **__: OURS)
+    params, options = VerificationParams(**rules), VllmOptions(**vllm)
+    require = partial(require_engine, "vllm", params, role=role, dtype="float32", device="cpu", vllm=options)
+    if isinstance(expected, str):
+        with pytest.raises(OperatorError, match=expected):
+            require()
+    else:
+        assert require() == expected
+
+
+@pytest.mark.parametrize(("contract", "is_exact"), [(OURS, True), (make_contract(torch="1.0"), False)])
+def test_open_engine__lane__decides_whether_the_engine_is_exact(
+    monkeypatch: pytest.MonkeyPatch, contract: ExecutionContract, is_exact: bool
+) -> None:
+    built = []
+    monkeypatch.setattr(factory, "build_engine", lambda name, **values: built.append((name, values)))
+    threads = []
+    monkeypatch.setattr(factory, "describe_contract", lambda *_, **values: threads.append(values["threads"]) or OURS)
+    files = {"home": Path("h"), "deployment": Path("d"), "key_file": Path("k")}
+    config = WorkerConfig(**files, pool=1, engine="vllm", threads=3)
+    rules = make_exact(contract, mode="calibrated")
+    opened = open_engine(config, make_model_params(verification=rules), role="worker", call_seconds=7)
+    assert (opened.name, opened.contract) == ("vllm", OURS if is_exact else None)
+    ((name, values),) = built
+    assert threads == [values["threads"]] == [3]
+    assert (name, values["vllm"].exact, values["vllm"].call_seconds) == ("vllm", is_exact, 7)
+
+
+COMPILED, EAGER, MODEL, CALIBRATED = (None, None), (True, None), (True, "model"), "calibrated"
+NOT_EXACT = OperatorError("not_exact", "a layer differs", fix="Do nothing")
+
+
+@pytest.mark.parametrize(
+    ("device", "vllm", "failures", "seen", "code"),
+    [
+        ("cuda", {}, 0, [COMPILED], ""),
+        ("cuda", {}, 1, [COMPILED, EAGER], ""),
+        ("cuda", {}, 3, [COMPILED, EAGER, MODEL, CALIBRATED], ""),
+        ("cuda", {"exact": True}, 3, [COMPILED, EAGER, MODEL], "not_exact: a layer differs"),
+        ("cuda", {"exact": True, "enforce_eager": False}, 2, [(False, None), (False, "model")], "not_exact"),
+        ("cpu", {"head_dtype": "model"}, 1, [(None, "model"), CALIBRATED], ""),
+    ],
+)
+def test_run_in_lane__engine_is_not_exact__runs_in_the_next_mode(
+    device: str, vllm: dict[str, Any], failures: int, seen: list[object], code: str
+) -> None:
+    asked: list[object] = []
+
+    def run(options: VllmOptions) -> None:
+        is_calibrated = options.exact is False
+        asked.append(CALIBRATED if is_calibrated else (options.enforce_eager, options.head_dtype))
+        if len(asked) <= failures:
+            raise NotExactError(NOT_EXACT, options.list_exact(device, "bfloat16")[0])
+
+    if code:
+        with pytest.raises(OperatorError, match=code) as caught:
+            run_in_lane(VllmOptions(**vllm), run)
+        assert caught.value.fix == "Do nothing"
+    else:
+        run_in_lane(VllmOptions(**vllm), run)
+    assert asked == seen
+
+
+def test_run_in_lane__another_error__is_raised() -> None:
+    def run(vllm: VllmOptions) -> None:
+        raise OperatorError("no_memory", "it happened", fix="Do nothing")
+
+    with pytest.raises(OperatorError, match="no_memory"):
+        run_in_lane(VllmOptions(), run)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "vllm", "expected"),
+    [
+        (
+            "cuda",
+            "bfloat16",
+            {},
+            [("compiled", "float32"), ("eager", "float32"), ("compiled", "model"), ("eager", "model")],
+        ),
+        ("cuda", "float32", {"head_dtype": "float32"}, [("compiled", "model"), ("eager", "model")]),
+        ("cuda", "bfloat16", {"enforce_eager": True, "head_dtype": "float32"}, [("eager", "float32")]),
+        ("cpu", "bfloat16", {}, [("eager", "float32"), ("eager", "model")]),
+    ],
+)
+def test_list_contracts__modes_that_are_not_set__graphs_and_float32_logits_come_first(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: str,
+    vllm: dict[str, Any],
+    expected: list[tuple[str, str]],
+) -> None:
+    python = write_python(tmp_path, vllm="0.32.0", torch="2.13.0", triton="3.6.0")
+    monkeypatch.setattr(factory, "describe_hardware", lambda device, mode, _: f"{device}, {mode}")
+    contracts = list_contracts(VllmOptions(**vllm), device=device, dtype=dtype, python=python)
+    assert [(each.compilation, each.head_dtype) for each in contracts] == expected
+    for contract in contracts:
+        options = choose_options(VllmOptions(**vllm), contract)
+        assert describe_contract(options, device=device, dtype=dtype, python=python) == contract
+
+
+def test_require_engine__pool_lists_the_second_mode__is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "describe_contract", lambda *_, **__: OURS)
+    rules = VerificationParams(**make_exact(OURS.model_copy(update={"head_dtype": "float32"})))
+    found = require_engine("vllm", rules, role="worker", dtype="bfloat16", device="cuda")
+    assert found is not None
+    assert (found.compilation, found.head_dtype) == ("eager", "float32")
+    assert require_engine("vllm", VerificationParams(**make_exact(OURS)), role="worker", dtype="float32", device="cpu")
 
 
 def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Path) -> None:
@@ -118,7 +308,9 @@ def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Pa
     for engine, message in (("vllm", "device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
         rules = VerificationParams(worker_engine=engine, hardware=HOPPER)
         with pytest.raises(OperatorError, match=message):
-            require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
+            require_engine(
+                engine, rules, role="worker", dtype="float32", device="cuda:0", vllm=VllmOptions(interpreter=python)
+            )
 
 
 def test_require_engine__is_apart__asks_torch_in_another_process(
@@ -128,19 +320,21 @@ def test_require_engine__is_apart__asks_torch_in_another_process(
     monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
     rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
     with pytest.raises(OperatorError, match="not device cuda:0 of its own"):
-        require_engine("hf", rules, role="worker", device="cuda:0", is_apart=True)
+        require_engine("hf", rules, role="worker", dtype="float32", device="cuda:0", is_apart=True)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("hf", "hf"), ("hf", "any"), ("vllm", "vllm"), ("another", "any")])
 def test_require_engine__thresholds_hold_for_it__returns(name: str, wanted: str) -> None:
     rules = VerificationParams(worker_engine=wanted, validator_engine="vllm" if wanted == "hf" else "hf")
-    require_engine(name, rules, role="worker", device="no device: hardware is not asked for")
+    require_engine(name, rules, role="worker", dtype="float32", device="no device: hardware is not asked for")
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("hf", "vllm"), ("vllm", "hf"), ("any", "hf"), ("", "hf")])
 def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name: str, wanted: str) -> None:
     with pytest.raises(OperatorError) as caught:
-        require_engine(name, VerificationParams(validator_engine=wanted), role="validator", device="cpu")
+        require_engine(
+            name, VerificationParams(validator_engine=wanted), role="validator", dtype="float32", device="cpu"
+        )
     assert caught.value.code == "wrong_engine"
     assert f"requires validators to run on the engine {wanted}" in caught.value.message
     assert wanted in caught.value.fix
@@ -150,23 +344,18 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
     ("rules", "device", "message"),
     [
         ({"hardware": "cpu"}, "cpu", ""),
-        ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
-        ({"build": BUILD}, "cpu", ""),
-        (EXACT, "cpu", ""),
-        (EXACT | {"hardware": "cpu"}, "cpu", "wrong_hardware: .* on the hardware cpu, not "),
+        ({"hardware": HOPPER}, "cuda", ""),
         ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* workers to run on the hardware cpu, not {HOPPER}"),
         ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* workers to run on the hardware {HOPPER}, not cpu"),
         ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on the hardware NVIDIA H200, not {HOPPER}"),
         ({"hardware": HOPPER}, "cuda:7", "bad_device: the device cuda:7 cannot be used: Invalid device id"),
-        ({"hardware": "cpu", "build": "torch 1.0"}, "cpu", "wrong_build: .* run with the build torch 1.0, not "),
-        ({"hardware": "cpu", "build": BUILD + "+x"}, "cuda", "wrong_hardware"),
     ],
 )  # fmt: skip
-def test_require_engine__hardware_and_build__are_those_of_the_thresholds(
+def test_require_engine__hardware__is_that_of_the_thresholds(
     monkeypatch: pytest.MonkeyPatch, rules: dict[str, str], device: str, message: str
 ) -> None:
     show_accelerator(monkeypatch)
-    require = partial(require_engine, "hf", VerificationParams(**rules), role="worker", device=device)
+    require = partial(require_engine, "hf", VerificationParams(**rules), role="worker", dtype="float32", device=device)
     if not message:
         require()
         return
@@ -202,13 +391,8 @@ def join(params: PoolParams) -> SimpleNamespace:
             "cuda",
             "wrong_hardware: this pool requires {role}s to run on the hardware cpu, not " + HOPPER,
         ),
-        (
-            {"mode": "exact", "hardware": HERE, "build": "torch 2.0.0"},
-            "cpu",
-            "wrong_build: this pool requires {role}s to run with the build torch 2.0.0, not " + BUILD.partition("+")[0],
-        ),
     ],
-    ids=["engine", "hardware", "build"],
+    ids=["engine", "hardware"],
 )
 @pytest.mark.parametrize("role", ["worker", "validator"])
 def test_roles__pool_calibrated_for_something_else__refuse_to_start(

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from covey.engines.base import Completion, GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.hf.kv_cache import BlockCache
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
 from covey.model.policy_files import load_model, load_tokenizer
@@ -85,8 +86,8 @@ def test_generate__rows_that_still_agree__are_computed_once(
     """Three requests with one seed share a row, although the first ends early. The fourth differs from the start."""
     model, tokens_read, copied = load_model(llama_folder, "float32"), [], []
     model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: tokens_read.append(inputs[0].numel()))
-    reorder = DynamicCache.reorder_cache
-    monkeypatch.setattr(DynamicCache, "reorder_cache", lambda *args: (copied.append(args[1].tolist()), reorder(*args)))
+    rearrange = BlockCache.rearrange
+    monkeypatch.setattr(BlockCache, "rearrange", lambda *args: (copied.append(args[1]), rearrange(*args))[1])
     engine = HuggingFaceEngine.from_model(model, load_tokenizer(llama_folder))
     seeds, limits = (7, 7, 7, 8), (2, 6, 6, 6)
     requests = [

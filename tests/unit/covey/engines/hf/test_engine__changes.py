@@ -12,7 +12,7 @@ from covey.engines.base import GenerationRequest
 from covey.engines.hf import engine as hf_engine
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.errors import ProtocolError
-from covey.model import policy_files
+from covey.model import policy_files, weight_files
 from covey.model.tiny import tiny_folder
 from covey.protocol.pieces import compute_digest
 from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE
@@ -43,13 +43,13 @@ def list_names() -> list[str]:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
     """Record the names that the engine loads."""
     found: list[frozenset[str] | None] = []
-    load = policy_files.load_weights
+    stage = weight_files.stage_weights
 
-    def record(model: object, path: Path, dtype: str | None = None, *, names: frozenset[str] | None = None) -> None:
+    def record(weights: object, path: Path, *, names: frozenset[str] | None = None) -> weight_files.StagedWeights:
         found.append(names)
-        load(model, path, dtype, names=names)  # type: ignore[arg-type]
+        return stage(weights, path, names=names)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hf_engine, "load_weights", record)
+    monkeypatch.setattr(hf_engine, "stage_weights", record)
     return found
 
 
@@ -60,7 +60,7 @@ def test_load_policy__two_policies_with_records__loads_what_differs_and_agrees_w
     engine = HuggingFaceEngine()
     for step, changed in enumerate([(first,), (first, second), (third,)]):
         engine.load_policy(write_policy(tmp_path / str(step), *changed), step)
-    assert loads == [None, frozenset({second}), frozenset({first, second, third})]
+    assert loads == [frozenset({second}), frozenset({first, second, third})]
     fresh = HuggingFaceEngine()
     fresh.load_policy(tmp_path / "2", 2)
     pairs = zip(engine.generate(short_requests[:4], temperature=1.0),
@@ -75,7 +75,7 @@ def test_load_policy__one_policy_without_a_record__loads_everything(
     engine = HuggingFaceEngine()
     for step, with_record in enumerate(records):
         engine.load_policy(write_policy(tmp_path / str(step), list_names()[step], with_record=with_record), step)
-    assert loads == [None, None]
+    assert loads == [None]
 
 
 def test_load_policy__refused_policy__leaves_what_is_known_of_the_loaded_one(

@@ -1,7 +1,7 @@
 """Replay in one packed row equals a plain forward pass of each sequence, and leaves the model unchanged."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ from covey.engines.hf import engine as hf
 from covey.engines.hf import packed_replay
 from covey.engines.hf.decode import catch_states
 from covey.engines.hf.engine import HuggingFaceEngine
-from covey.engines.hf.packed_replay import packed, read_completions
+from covey.engines.hf.packed_replay import Span, Spans, packed, read_completions
 from covey.errors import OperatorError
 from covey.model.tiny import build_tokenizer
 from covey.toploc.topk import EVERYTHING, join
@@ -130,12 +130,44 @@ def read_whole(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torc
     ]
     ids, places, rows = (torch.tensor(list(chain.from_iterable(each))) for each in (tokens, positions, predicting_rows))
     with packed(model), catch_states(model) as states:
-        logits = model(ids[None], position_ids=places[None], use_cache=False, logits_to_keep=rows, spans=spans).logits
+        packing = Spans.build(spans, model.device)
+        logits = model(ids[None], position_ids=places[None], use_cache=False, logits_to_keep=rows, spans=packing).logits
     return states[0][0], logits[0].float()
 
 
 def claim(pairs: Pairs) -> list[ReplayRequest]:
     return [ReplayRequest(prompt=prompt, tokens=tokens, seed=i) for i, (prompt, tokens) in enumerate(pairs)]
+
+
+def attend_slowly(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor, key_borders: torch.Tensor,
+    *_: int, scale: float, window_size: tuple[int, int], enable_gqa: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Compute what torch's kernel for sequences of different lengths does on a GPU, one sequence after another."""
+    parts = []
+    borders = (pairwise(each.tolist()) for each in (query_borders, key_borders))
+    for (first, last), (start, end) in zip(*borders, strict=True):
+        distances = torch.arange(end - start - (last - first), end - start)[:, None] - torch.arange(end - start)
+        is_seen = (distances >= 0) & ((window_size[0] < 0) | (distances <= window_size[0]))
+        q, k, v = (each.transpose(0, 1)[None] for each in (query[first:last], key[start:end], value[start:end]))
+        parts.append(
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_seen, scale=scale, enable_gqa=enable_gqa)
+        )
+    return torch.cat(parts, dim=2)[0].transpose(0, 1)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_attend_together__spans_with_prompts__equals_span_by_span(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """The kernel needs a GPU, so its definition takes its place."""
+    monkeypatch.setattr(packed_replay, "varlen_attn", attend_slowly)
+    spans = [Span(3), Span(1), Span(4, prompt=0), Span(0, prompt=1), Span(6, prompt=1), Span(1, prompt=0)]
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, 15, 8, generator=generator) for heads in (4, 2, 2))
+    packing = Spans.build(spans, torch.device("cpu"))
+    together = packed_replay._attend_together(query, key, value, packing, 0.3, window)
+    torch.testing.assert_close(together, packed_replay._attend_singly(query, key, value, spans, 0.3, window))
 
 
 @pytest.mark.parametrize(
@@ -308,15 +340,14 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 # The completions of RAGGED have 12, 2, 1, 20, 12 and 1 tokens. With its prompt, which counts once per pass, each adds
 # 19, 7, 1, 21, 12 and 7 tokens.
 @pytest.mark.parametrize(
-    ("max_batch", "cpu_tokens", "logits", "expected"),
+    ("max_batch", "cpu_tokens", "expected"),
     [
-        (6, 67, 1 << 26, [[12, 2, 1, 20, 12, 1]]),  # 67 tokens are within 67
-        (6, 66, 1 << 26, [[12, 2, 1, 20, 12], [1]]),
-        (4, 99, 1 << 26, [[12, 2, 1, 20], [12, 1]]),
-        (1, 99, 1 << 26, [[12], [2], [1], [20], [12], [1]]),
-        (6, 27, 1 << 26, [[12, 2, 1], [20], [12, 1]]),  # the prompt of 7 tokens counts again in the last pass
-        (6, 99, 27 * VOCABULARY, [[12, 2, 1], [20], [12, 1]]),
-        (6, 99, VOCABULARY - 1, [[12], [2], [1], [20], [12], [1]]),  # no room for a single token
+        (6, 67, [[12, 2, 1, 20, 12, 1]]),  # 67 tokens are within 67
+        (6, 66, [[12, 2, 1, 20, 12], [1]]),
+        (4, 99, [[12, 2, 1, 20], [12, 1]]),
+        (1, 99, [[12], [2], [1], [20], [12], [1]]),
+        (6, 27, [[12, 2, 1], [20], [12, 1]]),  # the prompt of 7 tokens counts again in the last pass
+        (6, 1, [[12], [2], [1], [20], [12], [1]]),  # no room for a single completion
     ],
 )
 def test_replay__more_tokens_than_a_pass_takes__uses_several_passes_in_order(
@@ -324,14 +355,12 @@ def test_replay__more_tokens_than_a_pass_takes__uses_several_passes_in_order(
     monkeypatch: pytest.MonkeyPatch,
     max_batch: int,
     cpu_tokens: int,
-    logits: int,
     expected: list[list[int]],
 ) -> None:
     model = build("qwen2")
     whole = HuggingFaceEngine.from_model(model, build_tokenizer()).replay(claim(RAGGED), temperature=1.0)
     passes.clear()
     monkeypatch.setattr(hf, "REPLAY_TOKENS", cpu_tokens)
-    monkeypatch.setattr(hf, "MAX_LOGITS", logits)
     engine = HuggingFaceEngine.from_model(model, build_tokenizer(), max_batch=max_batch)
     parts = engine.replay(claim(RAGGED), temperature=1.0)
     assert passes == expected
@@ -362,7 +391,7 @@ def test_replay__completion_with_more_logits_than_the_limit__is_scored_in_parts(
         assert all(np.array_equal(join(one.tops), join(other.tops)) for one, other in zip(whole, parts, strict=True))
 
 
-def test_replay__on_a_gpu__ignores_the_token_limit_of_cpus(
+def test_replay__on_a_gpu__takes_as_many_tokens_as_fit_into_memory(
     passes: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = HuggingFaceEngine.from_model(build("qwen2"), build_tokenizer())
@@ -370,3 +399,9 @@ def test_replay__on_a_gpu__ignores_the_token_limit_of_cpus(
     monkeypatch.setattr(hf, "REPLAY_TOKENS", 1)
     engine.replay(claim(RAGGED), temperature=1.0)
     assert passes == [[12, 2, 1, 20, 12, 1]]
+    config = engine._require_model().config
+    size = 4 * (8 * config.hidden_size + 4 * config.intermediate_size)  # bytes of a token in float32
+    monkeypatch.setattr(hf, "MAX_ACTIVATIONS", 27 * size)
+    passes.clear()
+    engine.replay(claim(RAGGED), temperature=1.0)
+    assert passes == [[12, 2], [1], [20], [12, 1]]  # each completion counts with its prompt

@@ -15,6 +15,7 @@ import pytest
 from covey.engines.vllm import frames
 from covey.engines.vllm.engine_process import EngineProcess, build_environment
 from covey.engines.vllm.frames import Frame, receive, send
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.unit
@@ -251,9 +252,17 @@ def test_child__memory_runs_out_in_a_call__reports_it_before_it_ends(tmp_path: P
 def test_build_environment__on_a_cpu__keeps_freed_memory_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    on_cpu = build_environment(2, enforce_eager=True, device="cpu")
-    on_gpu = build_environment(2, enforce_eager=False, device="cuda")
+    on_cpu = build_environment(2, VllmOptions(), device="cpu", dtype="float32")
+    on_gpu = build_environment(2, VllmOptions(), device="cuda", dtype="bfloat16")
     assert {"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0", "TORCH_COMPILE_DISABLE": "1"}.items() <= on_cpu.items()
     assert {"COVEY_KEY_FILE", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "TORCH_COMPILE_DISABLE"}.isdisjoint(on_gpu)
     assert "COVEY_KEY_FILE" not in on_cpu
+    assert {"TRITON_F32_DEFAULT", "VLLM_BATCH_INVARIANT"}.isdisjoint(on_cpu | on_gpu)
+    exact = VllmOptions(exact=True)
+    assert "VLLM_BATCH_INVARIANT" not in build_environment(2, exact, device="cpu", dtype="float32")
+    exact_on_gpu = build_environment(2, exact, device="cuda", dtype="bfloat16")
+    assert exact_on_gpu.items() >= {"VLLM_BATCH_INVARIANT": "1", "TORCH_COMPILE_DISABLE": "1"}.items()
+    in_float32 = build_environment(2, VllmOptions(enforce_eager=True), device="cuda:1", dtype="float32")
+    assert in_float32.items() >= {"TRITON_F32_DEFAULT": "ieee", "CUDA_VISIBLE_DEVICES": "1"}.items()
+    assert in_float32["TORCH_COMPILE_DISABLE"] == "1"
     assert on_cpu.items() >= {"OMP_NUM_THREADS": "2", "PATH": os.environ["PATH"]}.items()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines.vllm.recorder import KEY, Recorder, ReplayClaim
+from covey.engines.vllm.recorder import KEY, STEPS, Recorder, ReplayClaim
 from covey.sampling.noise import gumbel
-from covey.toploc.topk import EVERYTHING
+from covey.toploc.topk import EVERYTHING, Capture
 
 pytestmark = pytest.mark.unit
 
@@ -32,13 +32,20 @@ class Runner:
     model_config: Any = field(default_factory=lambda: SimpleNamespace(get_vocab_size=lambda: VOCABULARY))
     requests: dict[str, Any] = field(default_factory=dict)
     execute_model_state: Any = None
+    sampler: Any = field(default_factory=SimpleNamespace)
+    is_async: bool = False
+    """Whether a sampled token is known only when the next one is sampled, as with asynchronous scheduling."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a completion."""
+    unknown: dict[str, int] = field(default_factory=dict)
+    """Tokens that are not known yet, by request."""
     head: torch.Tensor = field(default_factory=lambda: torch.randn(VOCABULARY, HIDDEN, generator=torch.manual_seed(3)))
 
     def __post_init__(self) -> None:
         self.model = SimpleNamespace(compute_logits=lambda states: states @ self.head.T)
 
     def add(self, name: str, extra: dict[str, Any] | None) -> None:
-        params = SimpleNamespace(extra_args=extra)
+        params = SimpleNamespace(extra_args=extra, stop_token_ids=list(self.ends))
         self.requests[name] = SimpleNamespace(sampling_params=params, output_token_ids=[])
 
     def execute(
@@ -70,20 +77,30 @@ class Runner:
         )
 
     def sample_tokens(self, tokens: Sequence[int | None]) -> Any:
-        """Append the tokens. None means a part of a prompt, whose token is discarded. Overwrites the logits, as a
-        sampler may."""
-        self.execute_model_state.logits.fill_(1e9)
+        """Append the tokens. None means a part of a prompt, whose token is discarded."""
+        chosen = torch.tensor([token or 0 for token in tokens])
+        self.sampler.logprobs = self.execute_model_state.logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0]
         self.execute_model_state = None
         names = self.input_batch.req_ids
+        self.discard_request_mask = SimpleNamespace(np=np.array([token is None for token in tokens]))
         for name, token in zip(names, tokens, strict=True):
-            self.requests[name].output_token_ids += [] if token is None else [token]
-        sampled = [[] if token is None else [token] for token in tokens]
-        return SimpleNamespace(req_ids=names, sampled_token_ids=sampled)
+            known = self.requests[name].output_token_ids
+            if self.is_async and known:
+                known[-1] = self.unknown.get(name, known[-1])
+            if token is not None:
+                self.unknown[name] = token
+                known.append(-1 if self.is_async else token)
+        return SimpleNamespace(req_ids=names)
 
 
-def make(is_first: bool = True) -> tuple[Runner, Recorder]:
-    runner = Runner()
-    return runner, Recorder(runner, is_first)
+@pytest.fixture(params=[False, True], ids=["synchronous", "asynchronous"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def make(is_first: bool = True, **values: Any) -> tuple[Runner, Recorder]:
+    runner = Runner(**values)
+    return runner, Recorder(runner, runner.sampler, is_first)
 
 
 def expect_logprob(runner: Runner, name: str, position: int, token: int) -> float:
@@ -97,8 +114,8 @@ def get_states(taken: Any) -> list[list[float]]:
     return bits.view(np.float32).tolist()
 
 
-def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_position_counts_once() -> None:
-    runner, recorder = make()
+def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_position_counts_once(is_async: bool) -> None:
+    runner, recorder = make(is_async=is_async)
     recorder.begin(EVERYTHING, 1.0)
     runner.add("a", {KEY: 0})
     runner.add("bb", {KEY: 1})
@@ -119,8 +136,21 @@ def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_positio
     assert (taken["preempted"].tolist(), taken["margins"].tolist()) == ([1], [])
 
 
-def test_decode__requests_that_are_not_ours__leave_no_trace() -> None:
-    runner, recorder = make()
+def test_decode__more_steps_than_are_copied_together__keep_their_order(is_async: bool) -> None:
+    runner, recorder = make(is_async=is_async)
+    recorder.begin(None, 1.0)
+    for key, name in enumerate(["a", "bb"]):
+        runner.add(name, {KEY: key})
+    for t in range(STEPS + 5):
+        runner.execute([("a", t, 1), ("bb", t, 1)])
+        runner.sample_tokens([t % VOCABULARY, 3])
+    rows = [(name, t) for name in ("a", "bb") for t in range(STEPS + 5)]
+    expected = [expect_logprob(runner, name, t, t % VOCABULARY if name == "a" else 3) for name, t in rows]
+    np.testing.assert_allclose(recorder.take(0, 2)["logprobs"], expected, rtol=1e-4)
+
+
+def test_decode__requests_that_are_not_ours__leave_no_trace(is_async: bool) -> None:
+    runner, recorder = make(is_async=is_async)
     recorder.begin(EVERYTHING, 1.0)
     runner.add("x", None)
     runner.add("a", {KEY: 0})
@@ -132,13 +162,49 @@ def test_decode__requests_that_are_not_ours__leave_no_trace() -> None:
 
 
 def test_decode__token_out_of_order__ends_the_process() -> None:
-    """Asynchronous scheduling could cause this, for example. A state at a wrong position would be a false proof."""
+    """A state at a wrong position would be a false proof."""
     runner, recorder = make()
     recorder.begin(None, 1.0)
     runner.add("a", {KEY: 0})
     runner.requests["a"].output_token_ids.append(2)
     runner.execute([("a", 3, 1)])
     with pytest.raises(RuntimeError, match="token 1 of a request, but token 0 was expected"):
+        runner.sample_tokens([4])
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_decode__step_after_the_end__is_not_recorded(tokens: int) -> None:
+    """With asynchronous scheduling the end of "a" is not known when its next step is scheduled, but before that of
+    "bb". Windows of 2 tokens are full, or not, when the step comes.
+    """
+    runner, recorder = make(is_async=True, ends=(1,))
+    recorder.begin(Capture(window=2, top_k=8), 1.0)
+    runner.add("a", {KEY: 0})
+    runner.add("bb", {KEY: 1})
+    for t in range(tokens + 1):
+        runner.execute([("a", t, 1), ("bb", t, 1)])
+        runner.sample_tokens([1 if t == tokens - 1 else 5, 6])
+    first = recorder.take(0, 1)
+    runner.execute([("bb", tokens + 1, 1)], finished=["a"])
+    runner.sample_tokens([7])
+    second = recorder.take(1, 1)
+    expected = [expect_logprob(runner, "a", t, 1 if t == tokens - 1 else 5) for t in range(tokens)]
+    np.testing.assert_allclose(first["logprobs"], expected, rtol=1e-4)
+    assert get_states(first) == [state_of("a", t).tolist() for t in range(tokens)]
+    assert len(second["logprobs"]) == tokens + 2
+    assert get_states(second) == [state_of("bb", t).tolist() for t in range(tokens + 2)]
+
+
+def test_decode__previous_token_that_is_still_unknown__ends_the_process() -> None:
+    """The recorder could not tell whether the request has ended."""
+    runner, recorder = make(is_async=True, ends=(1,))
+    recorder.begin(None, 1.0)
+    runner.add("a", {KEY: 0})
+    runner.execute([("a", 0, 1)])
+    runner.sample_tokens([4])
+    runner.unknown.clear()
+    runner.execute([("a", 1, 1)])
+    with pytest.raises(RuntimeError, match="did not report the previous token"):
         runner.sample_tokens([4])
 
 
@@ -236,9 +302,9 @@ def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps
     assert len(sizes[True]) == (4 if claims else 2)
 
 
-def test_take__another_call_still_runs__keeps_its_records() -> None:
+def test_take__another_call_still_runs__keeps_its_records(is_async: bool) -> None:
     """Two calls run concurrently, and the first is taken in the middle of the second."""
-    runner, recorder = make()
+    runner, recorder = make(is_async=is_async)
     recorder.begin(EVERYTHING, 1.0)
     runner.add("a", {KEY: 0})
     runner.add("bb", {KEY: 1})
