@@ -40,6 +40,8 @@ class Deterrence:
 
     audit_rate: float
     """Probability that a submission is replayed, from 0 to 1."""
+    detection: float = 1.0
+    """Probability that a replay finds the cheat, above 0 and at most 1. What is not found is paid."""
     pay: int
     """Maximum pay of a submission that is not always replayed."""
     slash: int
@@ -51,19 +53,24 @@ class Deterrence:
 
     @property
     def factor(self) -> float:
-        """Expected loss over expected gain. Infinite if all work is replayed or none is paid."""
-        if self.audit_rate >= 1 or self.pay == 0:
+        """Expected loss over expected gain. Infinite if all work is found out or none is paid."""
+        if self.caught >= 1 or self.pay == 0:
             return math.inf
-        if self.audit_rate == 0 or self.slash == 0:
+        if self.caught == 0 or self.slash == 0:
             return 0.0
-        # Submissions until the first one is drawn, and the others in hand.
-        submissions = 1 / self.audit_rate + self.tasks - 1
-        gain = (1 - self.audit_rate) * self.pay * submissions
+        # Submissions until the first one is found out, and the others in hand.
+        submissions = 1 / self.caught + self.tasks - 1
+        gain = (1 - self.caught) * self.pay * submissions
         return self.slash * self._compute_expected_cases() / gain
 
+    @property
+    def caught(self) -> float:
+        """Probability that the cheat in a submission is found, from 0 to 1."""
+        return self.audit_rate * self.detection
+
     def _compute_expected_cases(self) -> float:
-        """Return E[min(cases, 1 + K)], where K is the binomial number of other tasks in progress that are drawn."""
-        rate, others = self.audit_rate, self.tasks - 1
+        """Return E[min(cases, 1 + K)], where K is the binomial number of other tasks in progress that are caught."""
+        rate, others = self.caught, self.tasks - 1
         probability, lacking = (1 - rate) ** others, 0.0
         for drawn in range(min(self.cases - 1, others + 1)):
             lacking += probability * (self.cases - 1 - drawn)
@@ -90,15 +97,16 @@ def compute_undrawn_limit(terms: PoolTerms, free_stake: int) -> int:
     return min(free_stake, terms.max_slashes * _compute_slash(terms)) // UNDRAWN_PART
 
 
-def compute_deterrence(terms: PoolTerms, params: PoolParams) -> Deterrence:
+def compute_deterrence(terms: PoolTerms, params: PoolParams, *, detection: float = 1.0) -> Deterrence:
     """Compute the deterrence of a pool's terms, at the stake that is best for the cheat.
 
-    That is either `min_stake` or the maximum that cases can take. More stake allows more and larger submissions, but
-    more of it is at risk.
+    `detection` is the probability that a replay finds the cheat, above 0 and at most 1. The stake is either `min_stake`
+    or the maximum that cases can take. More stake allows more and larger submissions, but more of it is at risk.
     """
     most = min(terms.max_slashes, MAX_CASES) * _compute_slash(terms)
     stakes = {terms.min_stake, max(terms.min_stake, most)}
-    return min((_compute_with_stake(terms, params, stake) for stake in stakes), key=lambda risk: risk.factor)
+    risks = (replace(_compute_with_stake(terms, params, stake), detection=detection) for stake in stakes)
+    return min(risks, key=lambda risk: risk.factor)
 
 
 def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int) -> Deterrence:

@@ -15,5 +15,7 @@ earlier.
 """
 REFUSED_HEADS = 3
 """Number of different newest blocks at which a contract must refuse a call before the refusal is final."""
-REFUSED_BLOCKS = 8
-"""Minimum number of blocks between the first and the last refusal. A lagging node has caught up by then."""
+REFUSED_SECONDS = 120
+"""Minimum time in seconds, by the clocks of the newest blocks, between the first and the last refusal. A lagging node
+has caught up by then, whatever the time between blocks.
+"""

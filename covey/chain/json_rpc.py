@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+import covey.protocol.accounts  # noqa: F401  # isort: skip  # comes before web3, which imports eth-account
+
 from eth_utils.crypto import keccak
 from requests import HTTPError, Response
 from web3 import HTTPProvider

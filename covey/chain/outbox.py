@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, Self
 
-from covey.chain.finality import REFUSED_BLOCKS, REFUSED_HEADS
+from covey.chain.finality import REFUSED_HEADS, REFUSED_SECONDS
 from covey.chain.json_rpc import Call
 from covey.protocol.ids import Hash
 
@@ -63,31 +63,31 @@ class Place:
 class Refusal:
     """A contract's refusal of an unsigned call, observed at one or more newest blocks."""
 
-    first_block: int
-    """Number of the newest block when the call was first refused."""
-    last_block: int
-    """Number of the newest block when the call was last refused."""
+    first_at: int
+    """Unix seconds of the newest block when the call was first refused."""
+    last_at: int
+    """Unix seconds of the newest block when the call was last refused."""
     heads: int
     """Number of distinct newest blocks at which the call was refused."""
 
     @classmethod
-    def at(cls, block: int) -> Self:
-        """Create the record of a call's first refusal, at the newest block."""
-        return cls(first_block=block, last_block=block, heads=1)
+    def at(cls, block_time: int) -> Self:
+        """Create the record of a call's first refusal, at the newest block, which has this time in Unix seconds."""
+        return cls(first_at=block_time, last_at=block_time, heads=1)
 
-    def repeat(self, block: int) -> Self:
+    def repeat(self, block_time: int) -> Self:
         """Return the record after one more refusal at the newest block.
 
-        A block that is already counted is not counted again.
+        A block that is already counted, or an older one of a lagging node, does not count.
         """
-        if block <= self.last_block:
+        if block_time <= self.last_at:
             return self
-        return replace(self, last_block=block, heads=self.heads + 1)
+        return replace(self, last_at=block_time, heads=self.heads + 1)
 
     @property
     def stands(self) -> bool:
         """Whether the refusal is final, because it has lasted longer than a node can lag."""
-        return self.heads >= REFUSED_HEADS and self.last_block - self.first_block >= REFUSED_BLOCKS
+        return self.heads >= REFUSED_HEADS and self.last_at - self.first_at >= REFUSED_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,4 +182,4 @@ def build_refusal(first: int | None, last: int | None, heads: int | None) -> Ref
     """Build a refusal from its three database columns. None if one of them is NULL."""
     if first is None or last is None or heads is None:
         return None
-    return Refusal(first_block=first, last_block=last, heads=heads)
+    return Refusal(first_at=first, last_at=last, heads=heads)

@@ -210,7 +210,7 @@ class Sender:
         It becomes final when it has lasted longer than a node can lag.
         """
         key, before = entry.intent.key, entry.refusal
-        refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
+        refusal = Refusal.at(head.timestamp) if before is None else before.repeat(head.timestamp)
         if refusal.stands:
             get_logger().warning(
                 "intent permanently refused by the contract", key=key, reason=reason, heads=refusal.heads

@@ -115,7 +115,7 @@ class SqliteOutbox:
         return {nonce for (nonce,) in rows}
 
     def record_refused(self, key: str, refusal: Refusal, reason: str) -> None:
-        values = (refusal.first_block, refusal.last_block, refusal.heads, reason)
+        values = (refusal.first_at, refusal.last_at, refusal.heads, reason)
         self._update(key, "refused_first = ?, refused_last = ?, refused_heads = ?, reason = ?", *values)
 
     def record_signed(self, key: str, nonce: int, attempt: Attempt, *, offered_at: int) -> None:

@@ -7,10 +7,16 @@ reveal a canary, and they are published when the submission is decided.
 import hashlib
 import hmac
 from enum import IntEnum
+from typing import Literal
 
 from eth_hash.auto import keccak
+from pydantic import BaseModel, ConfigDict
 
-from covey.protocol.ids import Hash, hash_from_bytes, hash_to_bytes
+from covey.errors import ProtocolError
+from covey.protocol.api.common import SignatureText
+from covey.protocol.eip712 import Domain, require_signer
+from covey.protocol.ids import Address, Hash, hash_from_bytes, hash_to_bytes
+from covey.protocol.messages import CanaryConsent
 from covey.protocol.verdict import Decision
 
 
@@ -28,6 +34,34 @@ class CanaryKind(IntEnum):
     def expected(self) -> Decision | None:
         """Correct decision for a canary. None for an ordinary submission, for which it is not known in advance."""
         return {CanaryKind.REJECT: Decision.REJECT, CanaryKind.ACCEPT: Decision.ACCEPT}.get(self)
+
+
+class Canary(BaseModel):
+    """What is known of a node's work. Example: Canary(verdict="reject", consent="0x...")."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    verdict: Literal["accept", "reject"]
+    """Verdict that a validator should give after a replay."""
+    consent: SignatureText
+    """Signature of the node's contributor that this work is void (`covey.protocol.messages.CanaryConsent`)."""
+
+    @property
+    def kind(self) -> CanaryKind:
+        return CanaryKind[self.verdict.upper()]
+
+
+def require_consent(consent: CanaryConsent, signature: str, *, domain: Domain, contributor: Address) -> None:
+    """Raise ProtocolError("no_consent") unless the contributor of a node has signed that its work is a canary.
+
+    `domain` is that of receipts. Otherwise an operator could call any work a canary, and not pay for it.
+    """
+    try:
+        require_signer(consent, domain, signature, contributor)
+    except ProtocolError as error:
+        raise ProtocolError(
+            "no_consent", f"{contributor} has not signed that work of {consent.node} is a canary", status=403
+        ) from error
 
 
 def compute_salt(secret: bytes, receipt_hash: Hash) -> Hash:

@@ -17,12 +17,14 @@ from covey.protocol.api.common import (
     MAX_EVIDENCE_BYTES,
     AddressText,
     Body,
+    ContractText,
     HashText,
     ReceiptBody,
     SignatureText,
     UInt64,
 )
 from covey.protocol.ids import Hash, PoolId
+from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 
 MAX_DETAILS, MAX_TEXT = 32, 200
@@ -36,7 +38,7 @@ Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, 
 class EngineFacts(Body, strict=True):
     """Facts about a validator's engine, which may explain why two validators disagree.
 
-    Example: name="hf", dtype="float32", batch=32, hardware="cpu".
+    Example: name="hf", dtype="float32", batch=32, hardware="cpu", contract="".
     """
 
     name: Name
@@ -47,12 +49,14 @@ class EngineFacts(Body, strict=True):
     """Hardware that the engine ran on: "cpu", or the accelerator's name as torch reports it."""
     versions: dict[Name, Text] = Field(max_length=8)
     """Versions of covey and of the numerical libraries, by package name."""
+    contract: ContractText
+    """Digest of the engine's execution contract. Empty: it judges in the calibrated lane alone."""
 
 
 class Bundle(Body, strict=True):
     """Evidence for a validator's judgement of one submission. Example: `Bundle.from_bytes(data).compute_hash()`."""
 
-    version: Literal[2] = 2
+    version: Literal[4] = 4
     chain_id: UInt64
     court: AddressText
     """Address of the SlashingCourt contract, which verifies the receipt and the verdict."""
@@ -64,8 +68,14 @@ class Bundle(Body, strict=True):
     """The node's signature on the receipt."""
     record_hash: HashText
     """Hash of the manifest of the claimed policy version."""
+    contract: ContractText
+    """Digest of the execution contract that the order named for the submission. Empty: the calibrated lane."""
+    draw: HashText
+    """Hash of the submission's drawing block, as the order named it."""
+    rows: tuple[int, ...] = Field(max_length=MAX_AUDIT_ROWS)
+    """Rows of the submission's file, from 0, that `draw` has replayed in any case, in drawn order."""
     full: bool
-    """Whether the submission was replayed. If not, only the cheap checks were run."""
+    """Whether all rows had to be replayed. If not, only the drawn `rows` had to be."""
     decision: Decision
     reason: Reason
     units: UInt64

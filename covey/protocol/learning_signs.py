@@ -51,7 +51,7 @@ _TEXTS = {
     ),
     LearningSign.ZERO_GRADIENT: (
         "the gradient is exactly zero",
-        "Act on the other alarms first. Without others, look at the trainer's setting mask_truncated",
+        "Act on the other alarms first. Without others, look at the trainer's setting loss.mask_truncated_completions",
     ),
 }
 

@@ -103,6 +103,20 @@ class Verdict:
     deadline: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryConsent:
+    """A contributor's consent that work of its node is void, as a canary. It is shown with the opened canary.
+
+    No contract verifies it: whoever finds void work without it has the operator's fault in hand.
+    """
+
+    TYPES: ClassVar[dict[str, str]] = {"pool": "uint256", "node": "address", "kind": "uint8"}
+    pool: PoolId
+    node: Address
+    kind: int
+    """A `covey.protocol.canaries.CanaryKind`, 1 or 2."""
+
+
 def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
     """Return keccak256(EIP-712 digest of a verdict, salt).
 

@@ -4,6 +4,7 @@ Amounts, time windows and the quorum that the contracts enforce are in the contr
 is here.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from eth_utils.crypto import keccak
@@ -12,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.api.common import HashText
+from covey.protocol.execution_contract import MAX_CONTRACTS, ExecutionContract, list_digests
 from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.seeding import MAX_AUDIT_ROWS, draw_rows
 from covey.protocol.submission_file.rows import Budget
 from covey.protocol.thresholds import Thresholds
 
@@ -20,8 +23,7 @@ Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 EngineName = Literal["any", "hf", "vllm"]
 Hardware = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=64)]
-Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
-PARAMS_VERSION = 3
+PARAMS_VERSION = 5
 MAX_PARAMS_BYTES = 16_384
 MAX_DECODED_BYTES = 256 << 20
 """Maximum output in bytes of a process that decodes a file. The decoded rows of an honest file take less than
@@ -99,9 +101,13 @@ class VerificationParams(_Part):
     """Rules for comparing a submission with its replay, and the shares of submissions that are audited."""
 
     mode: Literal["calibrated", "exact"] = "calibrated"
-    """Rule for comparing a submission with its replay. "calibrated": differences up to the thresholds are
-    accepted. "exact": any difference voids the submission, and a difference beyond the thresholds counts as
-    cheating. The exact mode requires engines whose results were bitwise equal in calibration.
+    """Lanes of the pool. "calibrated": differences up to the thresholds are accepted, except from engines with one of
+    the `contracts`, which work in the exact lane. "exact": there is only the exact lane. In the exact lane any
+    difference that a second replay confirms counts as cheating, except a rare single fault.
+    """
+    contracts: tuple[ExecutionContract, ...] = Field(default=(), max_length=MAX_CONTRACTS)
+    """Execution contracts of the exact lane, one for each kind of card. A submission under a contract is judged only
+    by validators with the same one. Empty: there is no exact lane. `covey validator calibrate` proposes them.
     """
     worker_engine: EngineName = "any"
     """Worker's engine for which the thresholds are valid. "any": every engine, in float32."""
@@ -109,12 +115,7 @@ class VerificationParams(_Part):
     """Validator's engine for which the thresholds are valid. "any": every engine, in float32."""
     hardware: Hardware = "any"
     """Required hardware of workers and validators: "cpu", or the accelerator's name as torch reports it ("NVIDIA
-    H100 80GB HBM3"). The exact mode names one processor ("AMD EPYC, AVX512") instead of "cpu". "any": all
-    hardware, in float32.
-    """
-    build: Build = "any"
-    """Required versions of the engine's libraries for workers and validators, for example "torch 2.13.0+cpu,
-    transformers 5.23.0". "any": all versions, in the calibrated mode.
+    H100 80GB HBM3"). "any": all hardware, in float32. In the exact mode the contracts name the hardware.
     """
     thresholds: Thresholds = Thresholds()
     """Maximum differences between an honest submission and its replay."""
@@ -123,13 +124,19 @@ class VerificationParams(_Part):
     proof_top_k: int = Field(default=128, ge=1, le=1024)
     """Number of values of the last hidden states, the largest ones, that one proof commits to."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
-    """Share of submissions that validators replay. It increases with the contributor's strikes."""
+    """Share of submissions that a quorum replays whole. It increases with the contributor's strikes."""
+    audit_rows: int = Field(default=3, ge=0, le=MAX_AUDIT_ROWS)
+    """Number of rollouts, drawn from each submission that is not replayed whole, that one validator replays. 0: it
+    replays none, and such a submission gets only the cheap checks.
+    """
     newcomer_submissions: int = Field(default=8, ge=0)
     """Number of accepted submissions that a node needs before its submissions are audited at random. Until then,
     all of them are replayed.
     """
     confirm_rate: float = Field(default=0.1, ge=0, le=1)
-    """Share of the submissions that are not replayed for which a second validator repeats the cheap checks."""
+    """Share of the submissions that are not replayed whole for which a second validator repeats the cheap checks and
+    the replay of the drawn rollouts.
+    """
     draw_seconds: int = Field(default=24, ge=1, le=86_400)
     """Seconds from a countersignature to its draw. The first block after that time decides which validators judge
     and whether the submission is replayed. It must exceed the time until a block is final and visible on all of
@@ -140,26 +147,35 @@ class VerificationParams(_Part):
     def _require_pair(self) -> Self:
         if self.mode == "exact" and (self.worker_engine == "any" or self.worker_engine != self.validator_engine):
             raise ValueError('mode is exact, but worker_engine and validator_engine are different or "any"')
-        if self.mode == "exact" and "any" in (self.hardware, self.build):
-            raise ValueError('mode is exact, but hardware or build is "any"')
+        if self.mode == "exact" and not self.contracts:
+            raise ValueError("mode is exact, but there are no contracts")
+        if self.mode == "exact" and self.hardware != "any":
+            raise ValueError("mode is exact, but hardware is set, which only the contracts may name")
         return self
 
+    @model_validator(mode="after")
+    def _require_fitting_contracts(self) -> Self:
+        engines = {self.worker_engine, self.validator_engine}
+        if any(not engines <= {"any", contract.engine} for contract in self.contracts):
+            raise ValueError("a contract's engine is not that of workers and validators")
+        if len(self.list_digests()) < len(self.contracts):
+            raise ValueError("contracts has the same contract twice")
+        return self
 
-class PoolParams(_Part):
-    """All of a pool's parameters. Example: `PoolParams(environment=..., model=...)`."""
+    def list_digests(self) -> Mapping[Hash, ExecutionContract]:
+        """Return the contracts by their digests."""
+        return list_digests(self.contracts)
 
-    version: Literal[3] = 3
-    """Version of this format."""
-    name: str = Field(min_length=1, max_length=64)
-    """Human-readable name of the pool."""
+
+class TrainingParams(_Part):
+    """Parameters that determine the rollouts and batches of a run. A pool and a run on one machine share them."""
+
     environment: EnvironmentParams
     """Environment that supplies prompts and rewards."""
     model: ModelParams = ModelParams()
     """Token limits, number format and prompt format of the model."""
     grading: GradingParams = GradingParams()
     """Limits on grading one reply."""
-    verification: VerificationParams = VerificationParams()
-    """Rules for replaying submissions and comparing the results."""
     group_size: int = Field(default=8, ge=2, le=1024)
     """Number of rollouts (siblings) in a group. They share one prompt, and their rewards are compared with each
     other.
@@ -170,6 +186,46 @@ class PoolParams(_Part):
     """Number of groups that one task requests."""
     max_staleness: int = Field(default=1, ge=0, le=64)
     """Maximum staleness, in steps, of the rollouts that a step trains on."""
+    online_filter: bool = False
+    """Whether a step's batch must contain `groups_per_step` live groups, that is, groups whose rewards are not all
+    equal (INTELLECT-2, section 3.3.2). Otherwise every accepted group counts.
+    """
+    max_sampling: float = Field(default=4.0, ge=1, le=64)
+    """Maximum size of a batch with the online filter, as a multiple of `groups_per_step`. It limits the cost of
+    questions that are too hard or too easy.
+    """
+
+    @model_validator(mode="after")
+    def _require_whole_tasks(self) -> Self:
+        if self.groups_per_step % self.groups_per_task:
+            raise ValueError("groups_per_step is not a multiple of groups_per_task")
+        return self
+
+    @property
+    def max_groups_per_step(self) -> int:
+        """Maximum number of groups in one batch, rounded down to whole tasks.
+
+        Example: 16 groups per step, a `max_sampling` of 2.6 and 2 groups per task give 40.
+        """
+        if not self.online_filter:
+            return self.groups_per_step
+        return int(self.max_sampling * self.groups_per_step) // self.groups_per_task * self.groups_per_task
+
+    @property
+    def rollouts_per_task(self) -> int:
+        """Number of rollouts that one task asks for."""
+        return self.groups_per_task * self.group_size
+
+
+class PoolParams(TrainingParams):
+    """All of a pool's parameters. Example: `PoolParams(environment=..., model=...)`."""
+
+    version: Literal[5] = 5
+    """Version of this format."""
+    name: str = Field(min_length=1, max_length=64)
+    """Human-readable name of the pool."""
+    verification: VerificationParams = VerificationParams()
+    """Rules for replaying submissions and comparing the results."""
     quorum: int = Field(default=2, ge=1, le=64)
     """Number of validators that must agree on a verdict."""
     lease_seconds: Seconds = 30
@@ -204,28 +260,16 @@ class PoolParams(_Part):
     """Number of steps that the pool trains. Tasks that could only be used in later steps are not planned. None: no
     limit.
     """
-    online_filter: bool = False
-    """Whether a step's batch must contain `groups_per_step` live groups, that is, groups whose rewards are not all
-    equal (INTELLECT-2, section 3.3.2). Otherwise every accepted group counts.
-    """
-    max_sampling: float = Field(default=4.0, ge=1, le=64)
-    """Maximum size of a batch with the online filter, as a multiple of `groups_per_step`. It limits the cost of
-    questions that are too hard or too easy.
-    """
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
     """Maximum size of one submission's file in bytes. It must be large enough for every honest submission."""
-
-    @model_validator(mode="after")
-    def _require_whole_tasks(self) -> Self:
-        if self.groups_per_step % self.groups_per_task:
-            raise ValueError("groups_per_step is not a multiple of groups_per_task")
-        return self
 
     @model_validator(mode="after")
     def _require_calibration(self) -> Self:
         rules = self.verification
         is_calibrated = "any" not in (rules.worker_engine, rules.validator_engine, rules.hardware)
-        if self.model.compute_dtype != "float32" and not is_calibrated:
+        if any(contract.dtype != self.model.compute_dtype for contract in rules.contracts):
+            raise ValueError(f"compute_dtype is {self.model.compute_dtype}, but a contract has another dtype")
+        if self.model.compute_dtype != "float32" and rules.mode == "calibrated" and not is_calibrated:
             raise ValueError(
                 "compute_dtype is not float32, but the thresholds are not calibrated: run covey validator calibrate"
             )
@@ -244,21 +288,6 @@ class PoolParams(_Part):
     def max_judgements(self) -> int:
         """Maximum number of judgements of one submission: twice the quorum. If they do not decide it, it is void."""
         return 2 * self.quorum
-
-    @property
-    def max_groups_per_step(self) -> int:
-        """Maximum number of groups in one batch, rounded down to whole tasks.
-
-        Example: 16 groups per step, a `max_sampling` of 2.6 and 2 groups per task give 40.
-        """
-        if not self.online_filter:
-            return self.groups_per_step
-        return int(self.max_sampling * self.groups_per_step) // self.groups_per_task * self.groups_per_task
-
-    @property
-    def rollouts_per_task(self) -> int:
-        """Number of rollouts that one task asks for."""
-        return self.groups_per_task * self.group_size
 
     @property
     def max_task_units(self) -> int:
@@ -293,6 +322,11 @@ class PoolParams(_Part):
             proof_bytes=self.proof_bytes,
             proof_window=self.verification.proof_window,
         )
+
+    def draw_rows(self, receipt_hash: Hash, block_hash: Hash) -> tuple[int, ...]:
+        """Return the rows of a submission, from 0, that its drawing block has replayed in any case, in drawn order."""
+        count = self.verification.audit_rows
+        return draw_rows(receipt_hash, block_hash, count=count, rows=self.rollouts_per_task)
 
     def to_text(self) -> str:
         """Return the parameters as canonical JSON, in the form that is published on chain."""

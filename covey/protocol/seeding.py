@@ -15,6 +15,10 @@ from eth_utils.crypto import keccak
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId, hash_to_bytes
 
 SEED_BITS = 63
+MAX_AUDIT_ROWS = 1024
+"""Maximum number of drawn rows of a submission."""
+ROWS_DOMAIN = b"covey-rows-1"
+"""Domain word of the draw of rows, so that no other draw by the same block depends on the same hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,16 @@ def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
     """
     draw = int.from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash))[:8], "big")
     return draw < rate * 2**64
+
+
+def draw_rows(receipt_hash: Hash, block_hash: Hash, *, count: int, rows: int) -> tuple[int, ...]:
+    """Return the rows of a submission's file that are replayed in any case, as numbers from 0, in drawn order.
+
+    The draw is uniform without replacement. Row i has the rank keccak("covey-rows-1", receipt, block, i), with i as a
+    32-byte word, and the `count` rows with the lowest ranks are drawn. All `rows` are drawn if there are no more.
+    """
+    shared = ROWS_DOMAIN + hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash)
+    return tuple(sorted(range(rows), key=lambda row: keccak(shared + _encode(row)))[:count])
 
 
 def compute_turn_order(receipt_hash: Hash, block_hash: Hash, validators: Sequence[Address]) -> list[Address]:

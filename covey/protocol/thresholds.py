@@ -5,7 +5,7 @@ float32 arithmetic on both sides, with any engines and batch shapes.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -37,6 +37,11 @@ class Pooled(BaseModel):
         scale = -math.log(false_reject_rate)
         linear = self.largest * scale / 3
         return count * self.mean + linear + math.sqrt(linear**2 + 2 * count * self.variance * scale)
+
+    def widen(self, other: Self) -> Self:
+        """Return a distribution whose limits are at least those of both."""
+        values = {name: max(value, getattr(other, name)) for name, value in self.model_dump().items()}
+        return self.model_validate(values)
 
 
 class Thresholds(BaseModel):
@@ -82,3 +87,14 @@ class Thresholds(BaseModel):
     logprob: Pooled | None = Pooled(mean=2e-5, largest=1e-5)
     """Distribution that limits the sum of log-probability differences over all tokens of a submission. None: it is not
     checked."""
+
+    def widen(self, other: Self) -> Self:
+        """Return limits that work keeps if it keeps either of two. What one of them does not check is not checked."""
+        limits: dict[str, object] = {}
+        for name in type(self).model_fields:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(ours, Pooled) and isinstance(theirs, Pooled):
+                limits[name] = ours.widen(theirs)
+            else:
+                limits[name] = None if ours is None or theirs is None else max(ours, theirs)
+        return self.model_validate(limits)

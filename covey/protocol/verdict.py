@@ -48,7 +48,7 @@ class Reason(IntEnum):
     DUPLICATE = 40
     UNDECIDED = 41
     INEXACT = 42
-    """The pool's exact mode requires a bitwise equal replay. This replay differs, but within the thresholds."""
+    """In the exact lane the replay differs, but one fault of the worker's hardware may explain it."""
     CANARY = 43
     """The submission is a canary: the operator knows its correct verdict. It is void even if all verdicts accept it.
 

@@ -13,6 +13,7 @@ from typing import Any
 from covey.protocol import eip712, merkle, seeding
 from covey.protocol.eip712 import Domain
 from covey.protocol.epochs import EpochHeader, WorkLeaf
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import ZERO_HASH, Address, Hash, hash_from_bytes
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
@@ -119,7 +120,16 @@ def build_seeds() -> dict[str, Any]:
         seeds = [[str(seeding.compute_sampling_seed(domain, g, s)) for s in range(2)] for g in range(2)]
         draws = [str(seeding.compute_prompt_draw(domain, g)) for g in range(2)]
         found.append({"slot": {k: str(v) for k, v in slot.items()}, "seeds": seeds, "prompt_draws": draws})
-    return {"slots": found}
+    return {"slots": found, "drawn_rows": _build_drawn_rows()}
+
+
+def _build_drawn_rows() -> list[dict[str, Any]]:
+    found = []
+    for receipt, block, count, rows in (("11", "22", 3, 32), ("22", "11", 3, 32), ("00", "ff", 8, 8)):
+        hashes = Hash("0x" + receipt * 32), Hash("0x" + block * 32)
+        drawn = seeding.draw_rows(*hashes, count=count, rows=rows)
+        found.append({"receipt": hashes[0], "block": hashes[1], "count": count, "rows": rows, "drawn": list(drawn)})
+    return found
 
 
 def build_policies() -> dict[str, Any]:
@@ -132,6 +142,18 @@ def build_policies() -> dict[str, Any]:
     environment = EnvironmentParams(kind="reasoning_gym", options={"name": "spell_backward"})
     params = PoolParams(name="vectors", environment=environment)
     return {"records": records, "params": [{"text": params.to_text(), "hash": params.compute_hash()}]}
+
+
+def build_execution_contracts() -> dict[str, Any]:
+    """Execution contracts of two cards with their digests."""
+    common: dict[str, Any] = {"engine_version": "0.32.0", "torch": "2.13.0+cu130", "sampler": 1}
+    hopper = ExecutionContract(
+        **common, attention_backend="TRITON_ATTN", attention_version="triton 3.6.0", dtype="bfloat16",
+        tensor_parallel_size=1, architecture="NVIDIA H200, sm_90", batch_invariant=True, compilation="eager",
+        block_size=0, enable_prefix_caching=True, threads=0,
+    )  # fmt: skip
+    other = hopper.model_copy(update={"architecture": "NVIDIA B200, sm_100", "tensor_parallel_size": 4})
+    return {"contracts": [{"text": each.encode().decode(), "digest": each.digest} for each in (hopper, other)]}
 
 
 def _build_record(
@@ -153,6 +175,7 @@ def build_files() -> dict[Path, str]:
         "rewards": build_rewards(),
         "seeds": build_seeds(),
         "policies": build_policies(),
+        "execution_contracts": build_execution_contracts(),
     }
     made = {HERE / f"{name}.json": json.dumps(value, indent=2) + "\n" for name, value in parts.items()}
     return made | {SOLIDITY: _build_solidity(parts["rewards"], parts["policies"])}

@@ -1,10 +1,12 @@
 """The committed vectors are those of the code; the Solidity test Vectors.t.sol holds the contracts to the same."""
 
+import hashlib
 import json
 
 import pytest
 
 from covey.protocol import eip712, messages
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import hash_to_bytes
 from covey.protocol.merkle import REWARD_LEAF_TYPES, is_in_tree
 from covey.protocol.params import PoolParams
@@ -47,6 +49,29 @@ def test_messages__receipt_of_zeros__by_another_implementation():
     expected = keccak(encode(["bytes32"] + ["uint256"] * 10, [keccak(text=kind), *[0] * 10]))
     file = json.loads((HERE / "messages.json").read_text())
     assert file["messages"]["Receipt"][1]["struct_hash"] == "0x" + expected.hex()
+
+
+def test_execution_contracts__read_from_the_file__have_the_digests_that_stand_there():
+    """The digest is computed from the text alone, as any other implementation would."""
+    file = json.loads((HERE / "execution_contracts.json").read_text())
+    for row in file["contracts"]:
+        assert ExecutionContract.model_validate_json(row["text"]).digest == row["digest"]
+        assert "0x" + hashlib.sha256(row["text"].encode()).hexdigest() == row["digest"]
+
+
+def test_drawn_rows__by_another_implementation__are_those_of_the_file():
+    """Computed with eth_abi and Keccak alone."""
+    from eth_abi.packed import encode_packed
+    from eth_utils.crypto import keccak
+
+    for row in json.loads((HERE / "seeds.json").read_text())["drawn_rows"]:
+        hashes = hash_to_bytes(row["receipt"]), hash_to_bytes(row["block"])
+        packed = [
+            encode_packed(["string", "bytes32", "bytes32", "uint256"], ["covey-rows-1", *hashes, i])
+            for i in range(row["rows"])
+        ]
+        ranks = [keccak(each) for each in packed]
+        assert [ranks.index(rank) for rank in sorted(ranks)][: row["count"]] == row["drawn"]
 
 
 def test_rewards__read_from_the_file__lie_in_the_tree():

@@ -13,6 +13,8 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 AddressText = Annotated[Address, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+ContractText = Annotated[str, Field(pattern=r"^(0x[0-9a-f]{64})?$")]
+"""Digest of an execution contract. Empty: the calibrated lane."""
 SignatureText = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")]
 """Name of a state or a reason."""

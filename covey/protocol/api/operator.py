@@ -25,4 +25,4 @@ class PardonResponse(Body):
     strikes: UInt64
     """Number of strikes that were taken back."""
     nodes: tuple[AddressText, ...] = Field(max_length=65_536)
-    """Nodes that were suspended for strikes, and get tasks again unless they were removed."""
+    """Nodes that were suspended for strikes or faults, and get tasks again unless they were removed."""

@@ -20,8 +20,8 @@ class Requirements(Body):
     """Number format in which the engine computes, for example "bfloat16"."""
     hardware: str
     """Accelerator's name as torch reports it, or "cpu". "any" accepts all hardware."""
-    build: str
-    """Required versions of the engine's libraries. "any" accepts all versions. The exact mode forbids "any"."""
+    execution_contracts: dict[HashText, str] = Field(default_factory=dict)
+    """Execution contracts of the exact lane by digest, each described on one line. Empty: there is no exact lane."""
     max_tokens: int
     """Maximum number of tokens of a prompt and its completion together."""
 
@@ -121,6 +121,8 @@ class SubmissionView(Body):
     """A `CanaryKind`: 0 is ordinary, 1 is a canary to be rejected, 2 is a canary to be accepted. None until the
     submission is decided.
     """
+    consent: SignatureText | None = None
+    """Signature of the contributor that the submission is a canary. None if it is not decided, or ordinary."""
     evidence_hashes: tuple[HashText, ...] = Field(max_length=256)
     """Evidence hashes of all verdicts, which `covey validator audit` uses to repeat each judgement. Empty until
     the submission is decided.
@@ -149,6 +151,12 @@ class ValidatorView(Body):
     """Number of turns that the validator took and did not finish in time."""
     contradicted: UInt64
     """Number of the validator's verdicts for which a quorum decided the opposite."""
+    slow: UInt64 = 0
+    """Number of the verdicts to which the validator committed in the last fifth of its time."""
+    bond: int | None = Field(default=None, ge=0, lt=1 << 256)
+    """The validator's bond, in the token's smallest unit. None: it is no validator of the pool any more."""
+    is_active: bool = False
+    """Whether the court counts its verdicts: it has its bond, and its seat for long enough."""
 
 
 class NodeView(Body):
@@ -233,7 +241,11 @@ class StatusView(Body):
     nodes: dict[AddressText, NodeView]
     """Registered nodes, by address."""
     validators: dict[str, ValidatorView]
-    """All validators that the coordinator has seen, by address."""
+    """The pool's validators, and former ones that have judged, by address."""
+    execution_contracts: dict[HashText, UInt64] = Field(default_factory=dict)
+    """Number of validators that serve each execution contract of the pool, by digest: bonded ones that ask for turns
+    and answer those of the contract. Work under a contract with fewer of them than the pool's quorum is not accepted.
+    """
     epochs: tuple[EpochView, ...]
     signs: tuple[LearningSign, ...] = ()
     """Signs that the run cannot learn, as the trainer reported them after the newest step."""

@@ -7,6 +7,7 @@ from pydantic import Field
 from covey.protocol.api.common import (
     MAX_EVIDENCE_BYTES,
     Body,
+    ContractText,
     HashText,
     ReceiptBody,
     SignatureText,
@@ -23,6 +24,8 @@ class TurnRequest(WaitRequest):
     """Ids of the turns that the validator is judging or revealing. Others that it has taken are offered again."""
     free_turns: int = Field(default=1, ge=0, le=64)
     """Number of additional turns that the validator can take. With 0 it gets no new turn."""
+    contract: ContractText = ""
+    """Digest of the validator's execution contract. Empty: it judges work of the calibrated lane alone."""
 
 
 class JudgeOrder(Body):
@@ -35,8 +38,12 @@ class JudgeOrder(Body):
     url: str
     """URL for downloading the submission's file."""
     record_hash: HashText
+    contract: ContractText
+    """Digest of the execution contract of the submission's node at intake. Empty: the calibrated lane."""
+    draw: HashText
+    """Hash of the submission's drawing block. It draws the rows that are replayed in any case."""
     full: bool
-    """Whether the submission must be replayed. If not, only the cheap checks are run."""
+    """Whether all rows must be replayed. If not, only the drawn rows are, after the cheap checks."""
     seconds_left: float = Field(ge=0, allow_inf_nan=False)
     """Seconds until the commitment is due. It is a duration, not a time, because the clocks of machines differ."""
 

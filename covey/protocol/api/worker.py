@@ -9,12 +9,20 @@ from covey.protocol.api.common import (
     UINT64_FIELD,
     AddressText,
     Body,
+    ContractText,
     HashText,
     ReceiptBody,
     SignatureText,
     UInt64,
 )
 from covey.protocol.ids import LeaseId, Step, TaskId
+
+
+class RegistrationRequest(Body):
+    """Request to register the node that signs it."""
+
+    contract: ContractText = ""
+    """Digest of the execution contract under which the node works. Empty: it works in the calibrated lane."""
 
 
 class RegistrationResponse(Body):

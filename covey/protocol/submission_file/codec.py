@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.errors import ProtocolError
 from covey.protocol.submission_file import parquet
-from covey.protocol.submission_file.rows import NAMES, Budget, Rollout
+from covey.protocol.submission_file.rows import CONTRACT_CHARACTERS, NAMES, Budget, Rollout
 from covey.protocol.submission_file.sandbox_frames import pack_rows, unpack_call
 
 
@@ -52,6 +52,8 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
         )
     if any(len(proof) > budget.proof_bytes for proof in lists["proofs"]):
         raise ProtocolError("oversized", "a proof is too long")
+    if len(row["contract"]) > CONTRACT_CHARACTERS:
+        raise ProtocolError("oversized", "the digest of a contract is too long")
     if min(row["group"], row["sibling"], row["seed"], *lists["prompt"], *lists["tokens"]) < 0:
         raise ProtocolError("malformed", "a number that must not be negative is negative")
     if not all(map(math.isfinite, (row["reward"], *lists["logprobs"]))):

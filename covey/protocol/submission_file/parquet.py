@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("proofs", pa.list_(pa.field("element", pa.binary(), nullable=False)), nullable=False),
         pa.field("finished", pa.bool_(), nullable=False),
         pa.field("reward", pa.float64(), nullable=False),
+        pa.field("contract", pa.string(), nullable=False),
     ]
 )
 

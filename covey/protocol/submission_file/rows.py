@@ -28,8 +28,12 @@ class Rollout:
     finished: bool
     """Whether the last token is an end token."""
     reward: float
+    contract: str = ""
+    """Digest of the execution contract under which the completion was generated. Empty in the calibrated lane."""
 
 
+CONTRACT_CHARACTERS = 66
+"""Maximum number of characters of `Rollout.contract`."""
 NAMES = tuple(field.name for field in fields(Rollout))
 """Column names of the file: the fields of `Rollout`."""
 
@@ -59,7 +63,7 @@ class Budget:
     @property
     def decoded_bytes(self) -> int:
         """Upper bound on the size in bytes of a valid file after decoding to Arrow."""
-        per_row = 64 + 4 * self.prompt_tokens + 8 * self.completion_tokens
+        per_row = 64 + CONTRACT_CHARACTERS + 4 * self.prompt_tokens + 8 * self.completion_tokens
         proofs = 1 + self.completion_tokens // self.proof_window
         return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * proofs)
 

@@ -56,7 +56,7 @@ def unpack_rows(answer: bytes) -> list[Rollout]:
     return rows
 
 
-_PLAIN = ("group", "sibling", "seed", "finished", "reward")
+_PLAIN = ("group", "sibling", "seed", "finished", "reward", "contract")
 
 
 def _pack_lists(row: Rollout) -> bytes:

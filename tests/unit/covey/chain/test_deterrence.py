@@ -16,6 +16,7 @@ from covey.chain.deterrence import (
     compute_undrawn_limit,
     list_remedies,
 )
+from covey.console.pool_terms import describe_deterrence
 from covey.demo.participants import DemoOptions, Participants
 from covey.local.plan import PoolPlan, build_pool
 from tests.fakes.configs import CONFIGS, read_settings
@@ -104,17 +105,34 @@ def test_factor__values_by_hand__are_reproduced(deterrence: Deterrence, factor: 
     assert deterrence.factor == pytest.approx(factor)
 
 
+@pytest.mark.parametrize("detection", [1.0, 0.5])
 @pytest.mark.parametrize(("rate", "cases", "tasks"), [(0.1, 1, 1), (0.2, 4, 25), (0.3, 3, 7), (0.05, 2, 60)])
-def test_factor__many_simulated_cheats__equals_their_loss_over_their_gain(rate: float, cases: int, tasks: int):
+def test_factor__many_simulated_cheats__equals_their_loss_over_their_gain(
+    rate: float, cases: int, tasks: int, detection: float
+):
     play, gain, loss = random.Random(7), 0, 0
+
+    def is_caught() -> bool:
+        return play.random() < rate and play.random() < detection
+
     for _ in range(20_000):
-        while play.random() >= rate:
+        while not is_caught():
             gain += 3
-        drawn = [play.random() < rate for _ in range(tasks - 1)]
-        gain += 3 * drawn.count(False)
-        loss += 50 * min(cases, 1 + drawn.count(True))
-    deterrence = Deterrence(audit_rate=rate, pay=3, slash=50, cases=cases, tasks=tasks)
+        caught = [is_caught() for _ in range(tasks - 1)]
+        gain += 3 * caught.count(False)
+        loss += 50 * min(cases, 1 + caught.count(True))
+    deterrence = Deterrence(audit_rate=rate, detection=detection, pay=3, slash=50, cases=cases, tasks=tasks)
     assert deterrence.factor == pytest.approx(loss / gain, rel=0.03)
+
+
+def test_compute_deterrence__replays_that_find_few_cheats__deter_less_and_are_said():
+    """The large pool's factor of 3.4 holds only if each replay finds the cheat."""
+    terms, params = read_large()
+    factors = [compute_deterrence(terms, params, detection=rate).factor for rate in (1, 1 / 2, 1 / 4, 1 / 12)]
+    assert factors == pytest.approx([3.37, 2.04, 1.05, 0.34], abs=0.01)
+    assert describe_deterrence(terms, params) == (
+        "a cheat is expected to lose 3.4 times its gain, or 2.0 times if a replay finds one in two"
+    )
 
 
 def test_factor__cheat_uses_the_limit_of_undrawn_pay__approaches_undrawn_part():

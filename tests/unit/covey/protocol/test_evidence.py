@@ -11,6 +11,7 @@ from covey.errors import ProtocolError
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
 from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, require_object
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import make_address, make_hash
 
@@ -30,6 +31,9 @@ def make_bundle(**changes: object) -> Bundle:
         "receipt": RECEIPT,
         "signature": "0x" + "1b" * 65,
         "record_hash": make_hash("manifest"),
+        "contract": make_hash("contract"),
+        "draw": make_hash("drawing block"),
+        "rows": (5, 0, 31),
         "full": True,
         "decision": Decision.REJECT,
         "reason": Reason.PROOF,
@@ -41,6 +45,7 @@ def make_bundle(**changes: object) -> Bundle:
             batch=32,
             hardware="cpu",
             versions={"covey": "0.1", "torch": "2.13.0+cpu"},
+            contract=make_hash("contract"),
         ),
         "isolation": "bwrap",
     }
@@ -84,7 +89,7 @@ def test_bundle__any_details__round_trip(details, reason, units):
 
 def test_bundle__largest_details__fit():
     details = {f"a{i:02}".ljust(48, "x"): "\x00" * 200 for i in range(32)}
-    bundle = make_bundle(details=details)
+    bundle = make_bundle(details=details, rows=tuple(range(10**9, 10**9 + MAX_AUDIT_ROWS)))
     assert Bundle.from_bytes(bundle.to_bytes()) == bundle
     with pytest.raises(ValueError, match="32"):
         make_bundle(details=details | {"one": 1})
@@ -140,7 +145,9 @@ def change(**changes: object) -> bytes:
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"9" * 5000),
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"[" * 5000),
         DATA.replace("é".encode(), b"\xff"),
-        change(version=1),
+        change(version=3),
+        change(rows=[True]),
+        change(draw=""),
         change(decision=4),
         change(reason=200),
         change(extra=1),
@@ -153,7 +160,7 @@ def change(**changes: object) -> bytes:
         b"[]",
         b"",
     ],
-    ids=range(26),
+    ids=range(28),
 )
 def test_from_bytes__another_spelling_or_content__is_refused(data):
     assert data != DATA
@@ -161,7 +168,7 @@ def test_from_bytes__another_spelling_or_content__is_refused(data):
 
 
 def test_require_object__object_of_a_later_version__passes():
-    require_object(change(version=3, more=[1, {"a": None}]))
+    require_object(change(version=5, more=[1, {"a": None}]))
     for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
         with pytest.raises(ProtocolError, match="bad_evidence"):
             require_object(data)

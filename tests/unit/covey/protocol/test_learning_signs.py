@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
         (LearningSign.NO_ANSWER, "extraction"),
         (LearningSign.CONSTANT_REWARD, "covey tasks filter"),
         (LearningSign.NO_LIVE_GROUP, "group_size"),
-        (LearningSign.ZERO_GRADIENT, "mask_truncated"),
+        (LearningSign.ZERO_GRADIENT, "loss.mask_truncated_completions"),
     ],
 )
 def test_advice__each_sign__names_the_setting_to_look_at(sign: LearningSign, setting: str) -> None:

@@ -12,15 +12,10 @@ from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelPara
 from covey.protocol.submission_file.codec import decode, encode
 from covey.protocol.submission_file.rows import Budget, Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
+from tests.fakes.pool import make_contract, make_exact
 
 pytestmark = pytest.mark.unit
-EXACT = {
-    "mode": "exact",
-    "worker_engine": "hf",
-    "validator_engine": "hf",
-    "hardware": "cpu",
-    "build": "torch 2.13.0+cpu, transformers 5.23.0",
-}
+EXACT = make_exact(make_contract())
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 options = st.dictionaries(
@@ -106,13 +101,16 @@ def test_params__derived_numbers__by_hand():
         {"verification": {"thresholds": {"lost": {"mean": -1}}}},
         {"verification": {"mode": "exact", "worker_engine": "vllm", "validator_engine": "hf"}},
         {"verification": {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf"}},
-        {"verification": EXACT | {"hardware": "any"}},
-        {"verification": EXACT | {"build": "any"}},
+        {"verification": EXACT | {"hardware": "cpu"}},
+        {"verification": EXACT | {"contracts": []}},
+        {"verification": EXACT | {"contracts": [*EXACT["contracts"], *EXACT["contracts"]]}},
+        {"verification": EXACT | {"worker_engine": "hf", "validator_engine": "hf"}},
+        {"verification": EXACT | {"mode": "calibrated", "validator_engine": "hf"}},
+        {"verification": make_exact(*(make_contract(sampler=i) for i in range(1, 18)))},
+        {"model": {"compute_dtype": "bfloat16"}, "verification": EXACT},
         {"verification": {"hardware": ""}},
         {"verification": {"hardware": "x" * 65}},
         {"verification": {"hardware": "cpu\n"}},
-        {"verification": {"build": "x" * 129}},
-        {"verification": {"build": "\x1b[2J"}},
         {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "hardware": "cpu"}},
         {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "validator_engine": "hf"}},
         {"verification": {"mode": "none"}},
@@ -151,7 +149,7 @@ def test_from_text__another_hash__refused():
         PoolParams.from_text(text + " ", keccak_of(text))
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"name":"x"}', "[" * 16_000, '{"version":3}', "1" * 5000])
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"name":"x"}', "[" * 16_000, '{"version":5}', "1" * 5000])
 def test_from_text__does_not_parse__refused(text):
     with pytest.raises(ProtocolError, match="bad_params"):
         PoolParams.from_text(text, keccak_of(text))
@@ -225,15 +223,18 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
 def test_params__bfloat16_with_engines_and_hardware__is_calibrated():
     rules = {"worker_engine": "vllm", "validator_engine": "hf", "hardware": "NVIDIA H100 80GB HBM3"}
     assert build(model={"compute_dtype": "bfloat16"}, verification=rules).verification.mode == "calibrated"
-    assert build(model={"compute_dtype": "bfloat16"}, verification=EXACT).verification.mode == "exact"
+    rules = make_exact(make_contract(dtype="bfloat16"))
+    assert build(model={"compute_dtype": "bfloat16"}, verification=rules).verification.mode == "exact"
 
 
-def test_params__hardware_and_build__are_in_the_text():
-    rules = json.loads(build(verification=EXACT).to_text())["verification"]
-    assert {name: rules[name] for name in EXACT} == EXACT
-    rules = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
-    assert (rules["hardware"], rules["build"]) == ("x" * 64, "y" * 128)
-    assert (build().verification.hardware, build().verification.build) == ("any", "any")
+def test_params__contracts_and_hardware__are_in_the_text():
+    others = (make_contract(architecture="NVIDIA H100, sm_90"), make_contract(torch="2.11.0"))
+    made = build(verification=make_exact(*others) | {"mode": "calibrated"})
+    rules = json.loads(made.to_text())["verification"]
+    assert rules["contracts"] == [each.model_dump() for each in others]
+    assert list(made.verification.list_digests().values()) == list(others)
+    assert build(verification={"hardware": "x" * 64}).verification.hardware == "x" * 64
+    assert (build().verification.hardware, build().verification.contracts) == ("any", ())
 
 
 def test_fingerprint__given__is_in_the_text():

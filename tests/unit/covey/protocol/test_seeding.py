@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 from itertools import pairwise, product
 
 import pytest
@@ -9,6 +10,7 @@ from covey.protocol.seeding import (
     compute_prompt_draw,
     compute_sampling_seed,
     compute_trial_seed,
+    draw_rows,
     is_audited,
 )
 
@@ -91,6 +93,29 @@ def test_is_audited__another_block__is_another_draw():
     hashes = ["0x" + rng.randbytes(32).hex() for _ in range(1000)]
     changed = sum(is_audited(h, BEACON, 0.5) != is_audited(h, "0x" + "cd" * 32, 0.5) for h in hashes)
     assert 420 < changed < 580
+
+
+def test_draw_rows__by_hand__lowest_hashes_first():
+    receipt, block = "0x" + "11" * 32, "0x" + "22" * 32
+    shared = b"covey-rows-1" + bytes.fromhex("11" * 32 + "22" * 32)
+    ranks = {row: keccak(shared + row.to_bytes(32, "big")).hex() for row in range(16)}
+    expected = tuple(sorted(ranks, key=ranks.get))
+    assert draw_rows(receipt, block, count=3, rows=16) == expected[:3]
+    assert draw_rows(receipt, block, count=99, rows=16) == expected
+    assert draw_rows(receipt, block, count=0, rows=16) == ()
+
+
+def test_draw_rows__2000_receipts__uniform_without_replacement_and_repeatable():
+    """3 of 8 rows: each row is drawn 750 times on average and comes first 250 times. Five deviations never happen."""
+    rng = random.Random(4)
+    hashes = ["0x" + rng.randbytes(32).hex() for _ in range(2000)]
+    draws = [draw_rows(h, BEACON, count=3, rows=8) for h in hashes]
+    assert all(len(set(drawn)) == 3 for drawn in draws)
+    drawn, first = Counter(row for rows in draws for row in rows), Counter(rows[0] for rows in draws)
+    assert all(abs(drawn[row] - 750) < 5 * 21.7 for row in range(8))
+    assert all(abs(first[row] - 250) < 5 * 14.8 for row in range(8))
+    assert draws[:50] == [draw_rows(h, BEACON, count=3, rows=8) for h in hashes[:50]]
+    assert draws[:50] != [draw_rows(h, "0x" + "cd" * 32, count=3, rows=8) for h in hashes[:50]]
 
 
 def test_compute_trial_seed__every_argument__changes_it():

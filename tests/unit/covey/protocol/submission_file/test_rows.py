@@ -48,6 +48,7 @@ def rollouts(draw, group, sibling):
         proofs=tuple(draw(st.lists(st.binary(max_size=258), max_size=3))),
         finished=draw(st.booleans()),
         reward=draw(st.floats(allow_nan=False, allow_infinity=False)),
+        contract=draw(st.just("") | st.text(st.characters(codec="utf-8"), max_size=66)),
     )
 
 
@@ -104,6 +105,7 @@ def test_encode__any_rows__decode_sorted_also_through_sandbox_frames(rows):
         ({"logprobs": [-0.5, float("nan")]}, "malformed"),
         ({"logprobs": [-0.5, float("-inf")]}, "malformed"),
         ({"proofs": [bytes(259)]}, "oversized"),
+        ({"contract": "x" * 67}, "oversized"),
         ({"group": -1}, "malformed"),
         ({"sibling": -1}, "malformed"),
         ({"seed": -1}, "malformed"),
@@ -152,14 +154,15 @@ def test_decode__budget__bounds_file_rows_and_bytes():
 
 
 def test_decoded_bytes__by_hand__covers_the_largest_valid_file():
-    assert BUDGET.decoded_bytes == 4096 + 16 * (64 + 4 * 8 + 8 * 64 + 262 * 3)
+    assert BUDGET.decoded_bytes == 4096 + 16 * (64 + 66 + 4 * 8 + 8 * 64 + 262 * 3)
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 2)
+    largest = replace(largest, contract="x" * 66)
     assert len(decode(encode([replace(largest, sibling=i) for i in range(16)]), BUDGET)) == 16
 
 
 def test_decoded_bytes__short_proof_window__covers_the_proofs_of_an_honest_file():
     short = replace(BUDGET, proof_window=4)
-    assert short.decoded_bytes == 4096 + 16 * (64 + 4 * 8 + 8 * 64 + 262 * 17)
+    assert short.decoded_bytes == 4096 + 16 * (64 + 66 + 4 * 8 + 8 * 64 + 262 * 17)
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 16)
     data = encode([replace(largest, sibling=i) for i in range(16)])
     assert len(decode(data, short)) == 16
