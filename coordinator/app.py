@@ -27,9 +27,12 @@ from covey.chain.history import History
 from covey.chain.json_rpc import open_chain, require_version
 from covey.chain.sender import Sender
 from covey.chain.wallet import load_key
-from covey.errors import OperatorError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.object_store import LinkSigner, ObjectStore
-from covey.protocol.ids import PoolId
+from covey.protocol.canaries import require_consent
+from covey.protocol.eip712 import Domain
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.messages import CanaryConsent
 from covey.protocol.params import PoolParams
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import CycleResult, Pace, run_forever, stop_signals
@@ -73,8 +76,9 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             f"an epoch of pool {pool} pays for {terms.epoch_units} units, a task may earn {params.max_task_units}",
             fix="Create a pool with a larger epoch_units",
         )
+    require_consents(config, contracts, Domain(chain_id=deployment.chain_id, contract=contracts.court.address))
     identity.record(database, network)
-    chain = ChainState(contracts, pool)
+    chain = ChainState(contracts, pool, validator_bond=terms.validator_bond)
     chain.refresh()
     secret = keccak(b"covey links" + bytes(operator.key))
     return Context(
@@ -108,6 +112,28 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         clock=clock,
         stop=asyncio.Event(),
     )
+
+
+def require_consents(config: CoordinatorConfig, contracts: Contracts, domain: Domain) -> None:
+    """Raise OperatorError("no_consent") unless the contributor of each canary has agreed that its work is void.
+
+    A node that is not registered yet is checked with each receipt.
+    """
+    pool = PoolId(config.pool)
+    for node, canary in config.canaries.items():
+        contributor = contracts.nodes.contributor_of(pool, Address(node))
+        if contributor is None:
+            get_logger().warning("a canary is not registered yet", node=node)
+            continue
+        consent = CanaryConsent(pool=pool, node=Address(node), kind=canary.kind)
+        try:
+            require_consent(consent, canary.consent, domain=domain, contributor=contributor)
+        except ProtocolError as error:
+            raise OperatorError(
+                "no_consent",
+                f"canaries names {node}, but its contributor {contributor} has not agreed",
+                fix=f"Run covey worker consent {node} --verdict {canary.verdict} with the contributor's key",
+            ) from error
 
 
 def _read_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:

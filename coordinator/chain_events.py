@@ -9,11 +9,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from coordinator.chain_state import list_touched
+from coordinator.chain_state import is_about_validators, list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, nodes, omissions, restoring, settlement, steps, tasks
+from coordinator.domain import audit_draws, judging, nodes, omissions, panel, restoring, settlement, steps, tasks
 from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
@@ -21,12 +21,14 @@ from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical
 from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_epoch_key
-from covey.protocol.status import CASE_MOVES, CaseState, require_move
+from covey.protocol.status import CASE_MOVES, CaseState, SubmissionState, require_move
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
 
 MAX_EPOCH_BYTES = 1 << 30
 """Maximum size of an epoch's file. That of 50,000 leaves has 30 MB."""
+UNSETTLED_S = 1.0
+"""Minimum seconds between two looks at the validators while one of them is not active."""
 LOOK_AGAIN_S = 20.0
 """Seconds after which a process that does not follow the chain looks at its validators again."""
 MOST_LOOKED_UP = 200
@@ -70,8 +72,7 @@ async def look_ahead(ctx: Context) -> CycleResult:
     def look() -> None:
         ctx.chain.note_head(ctx.client.get_block("latest"))
         ctx.chain.note_poll()
-        if not ctx.chain.is_settled or ctx.chain.validators_age_s > LOOK_AGAIN_S:
-            ctx.chain.refresh()
+        ctx.chain.refresh(max_age_s=LOOK_AGAIN_S if ctx.chain.is_settled else UNSETTLED_S)
 
     await asyncio.to_thread(look)
     return CycleResult.IDLE
@@ -98,9 +99,11 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
     if progress is not None or not ctx.chain.has_head:
         ctx.chain.note_head(ctx.client.get_block("latest"))
     is_rolled_back = progress is not None and progress.rolled_back_to is not None
-    is_replaced = any(isinstance(event, events.ValidatorReplaced) for event in found)
-    if not ctx.chain.is_settled or is_replaced or is_rolled_back:
+    is_changed = any(is_about_validators(event, ctx.config.pool) for event in found)
+    if is_changed or is_rolled_back:
         ctx.chain.refresh()
+    elif not ctx.chain.is_settled:
+        ctx.chain.refresh(max_age_s=UNSETTLED_S)
     with ctx.database.read() as repository:
 
         def find_contributor(receipt_hash: Hash) -> Address | None:
@@ -158,6 +161,7 @@ def apply_progress(
             return
         if progress.rolled_back_to is not None:
             repository.forget_blocks_above(progress.rolled_back_to)
+            judging.forget_draws_above(repository, progress.rolled_back_to)
         for event in progress.events:
             if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool and event.epoch in files:
                 restoring.import_epoch(repository, event.header, files[event.epoch], now=ctx.clock())
@@ -203,17 +207,17 @@ def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -
     tasks.end_tasks(repository)
 
 
-def on_node_removed(_: Context, repository: Repository, event: events.NodeRemoved) -> None:
+def on_node_removed(ctx: Context, repository: Repository, event: events.NodeRemoved) -> None:
     node = repository.get_node(event.node)
     if node is not None:
-        nodes.remove(repository, node)
+        nodes.remove(repository, ctx.params, node, ctx.clock())
 
 
 def on_node_registered(_: Context, repository: Repository, event: events.NodeRegistered) -> None:
     """A worker registers itself; this takes back a removal that was told after it had."""
     node = repository.get_node(event.node)
-    if node is not None and node.contributor == event.contributor:
-        node.removed = False
+    if node is not None and node.contributor == event.contributor and node.removed:
+        node.removed, node.registered_block = False, event.block_number
 
 
 def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
@@ -244,8 +248,10 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)
-    for node in repository.list_nodes_of(event.contributor):  # its stake backs them all
-        nodes.suspend(repository, node, nodes.CASE)
+    rejected = repository.get_submission(event.receipt_hash)
+    if rejected is not None and rejected.state is SubmissionState.REJECTED:
+        panel.close_unrevealed(rejected)
+    nodes.suspend_all(repository, event.contributor, nodes.CASE)
 
 
 def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) -> None:
@@ -256,8 +262,7 @@ def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) ->
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
     if case is not None and after is CaseState.VETOED:
         repository.flush()
-        for node in repository.list_nodes_of(case.contributor):
-            nodes.reinstate(repository, ctx.params, node)
+        nodes.reinstate(repository, ctx.params, case.contributor)
 
 
 def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:

@@ -15,6 +15,7 @@ from covey.chain.follower import SeenBlock
 from covey.chain.node_answers import Block
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Address, Hash, PoolId
+from covey.runtime.log import get_logger
 
 QUIET_S = 5.0
 """Maximum time in seconds between two full cycles of the follower."""
@@ -31,12 +32,17 @@ _RELEASING_EVENTS = (events.CaseVetoed, events.CaseLapsed)
 class ChainState:
     """What a process knows of the chain. Example: `chain.refresh(); chain.active_validators`."""
 
-    def __init__(self, contracts: Contracts, pool: PoolId) -> None:
-        self._contracts, self._pool = contracts, pool
+    def __init__(self, contracts: Contracts, pool: PoolId, *, validator_bond: int = 0) -> None:
+        """`validator_bond` is the stake of a validator whose verdicts count in court, in the token's smallest unit."""
+        self._contracts, self._pool, self._validator_bond = contracts, pool, validator_bond
         self.validators: tuple[Address, ...] = ()
         """All validators that the chain names."""
+        self.bonds: dict[Address, int] = {}
+        """Bonds of the validators, in the token's smallest unit."""
+        self._seated = 0
+        """Number of validators that have their seat for long enough."""
         self.active_validators: frozenset[Address] = frozenset()
-        """Those whose verdicts count already."""
+        """Those whose verdicts the court counts: they have their bond, and their seat for long enough."""
         self._head_time, self._head_seen = 0, 0.0
         self._polled_at: float | None = None
         self._refreshed_at = float("-inf")
@@ -47,8 +53,8 @@ class ChainState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing changes until an event says so. A new validator becomes active by the passing of time."""
-        return bool(self.validators) and len(self.active_validators) == len(self.validators)
+        """Whether nothing changes until an event says so. A new validator gets its seat by the passing of time."""
+        return bool(self.validators) and self._seated == len(self.validators)
 
     def note_cycle(self, commits: int | None, *, pending: int) -> None:
         """Note that a cycle of the follower began at a count of commits, and how many transactions are not mined."""
@@ -93,13 +99,28 @@ class ChainState:
         """Return what the time of the next block is at least, in Unix seconds. 0 before the first block is seen."""
         return self._head_time and int(self._head_time + time.monotonic() - self._head_seen)
 
-    def refresh(self) -> None:
-        """Look the validators up. Raises TransientError if the chain does not answer."""
-        pools = self._contracts.pools
+    def refresh(self, *, max_age_s: float = 0.0) -> None:
+        """Look validators and bonds up, unless that was done in the last `max_age_s` seconds.
+
+        Raises TransientError if the chain does not answer.
+        """
+        if self.validators_age_s < max_age_s:
+            return
+        pools, stakes = self._contracts.pools, self._contracts.stakes
+        needed = self._validator_bond
         validators = tuple(pools.get_validators(self._pool))
-        active = frozenset(each for each in validators if pools.is_validator(self._pool, each))
-        self.validators, self.active_validators = validators, active
+        seated = [each for each in validators if pools.is_validator(self._pool, each)]
+        bonds = {each: stakes.stake_of(self._pool, BondKind.VALIDATOR, each) for each in validators}
+        active = frozenset(each for each in seated if bonds[each] >= needed)
+        for each in sorted(self.active_validators - active):
+            get_logger().error("a validator gets no more turns", validator=each, bond=bonds.get(each), needed=needed)
+        self.validators, self.bonds, self.active_validators = validators, bonds, active
+        self._seated = len(seated)
         self._refreshed_at = time.monotonic()
+
+    def list_active(self) -> list[Address]:
+        """Return the active validators, in the order in which the chain names them."""
+        return [each for each in self.validators if each in self.active_validators]
 
     def read_stake(self, contributor: Address) -> Stake:
         """Look up the stake of a contributor. Raises TransientError if the chain does not answer."""
@@ -108,6 +129,15 @@ class ChainState:
             staked=stakes.stake_of(self._pool, BondKind.CONTRIBUTOR, contributor),
             locked=stakes.locked_of(self._pool, contributor),
         )
+
+
+def is_about_validators(event: Any, pool: int) -> bool:
+    """Return whether an event changes who may judge for a pool: a seat or a bond."""
+    if getattr(event, "pool", None) != pool:
+        return False
+    return isinstance(event, events.ValidatorReplaced) or (
+        isinstance(event, _STAKE_EVENTS) and event.kind == BondKind.VALIDATOR
+    )
 
 
 def list_touched(

@@ -1,12 +1,13 @@
 """Settings of the coordinator, for `covey coordinator serve` and `covey coordinator jobs` alike."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from covey.chain.finality import Finality
+from covey.protocol.canaries import Canary
 from covey.protocol.ids import is_address
 from covey.runtime.settings import Settings
 
@@ -72,9 +73,10 @@ class CoordinatorConfig(Settings):
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
     requests."""
-    canaries: dict[str, Literal["accept", "reject"]] = Field(default_factory=dict)
-    """Addresses of the operator's own nodes, each with the verdict that their known-bad or known-good work should
-    get. That work is void and unpaid; it measures validators."""
+    canaries: dict[str, Canary] = Field(default_factory=dict)
+    """Addresses of nodes whose work is known to be bad or good, each with the verdict that it should get and its
+    contributor's consent, as `covey worker consent` prints them. That work is void and unpaid; it measures
+    validators."""
 
     @field_validator("database_url")
     @classmethod
@@ -87,7 +89,7 @@ class CoordinatorConfig(Settings):
 
     @field_validator("canaries")
     @classmethod
-    def _require_addresses(cls, canaries: dict[str, str]) -> dict[str, str]:
+    def _require_addresses(cls, canaries: dict[str, Canary]) -> dict[str, Canary]:
         wrong = [node for node in canaries if not is_address(node)]
         if wrong:
             raise ValueError(f"not a checksummed address: {', '.join(wrong)}")

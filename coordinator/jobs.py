@@ -9,11 +9,11 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import epoch_closing, judging, pausing, retention, settlement, tasks
+from coordinator.domain import epoch_closing, judging, pausing, retention, settlement, signing, tasks
+from coordinator.domain.audit_draws import DrawingBlock
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.node_answers import Block
 from covey.chain.outbox import IntentState
-from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
@@ -23,6 +23,9 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
+VALIDATORS_S = 10.0
+"""Maximum age in seconds of what is known of validators and their bonds when turns are opened or verdicts counted. What
+is missed meanwhile is found by the court, and by `seek_signatures`."""
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -34,6 +37,7 @@ def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
         "expire_leases": lambda: expire_leases(ctx),
         "dispatch_validation": lambda: dispatch_validation(ctx),
         "tally": lambda: dispatch_validation(ctx),
+        "seek_signatures": lambda: seek_signatures(ctx),
         "settle_epoch": lambda: settle_epoch(ctx),
         "prune_files": lambda: prune_files(ctx),
     }
@@ -74,22 +78,38 @@ def dispatch_validation(ctx: Context) -> None:
         if not due:
             return
         # Not within the transaction: a chain that is slow would hold up all who write.
-        validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
+        ctx.chain.refresh(max_age_s=VALIDATORS_S)
         head = ctx.client.get_block(ctx.config.finality)
-        hashes = find_drawing_hashes(ctx, signed, head=head)
+        blocks = find_drawing_blocks(ctx, signed, head=head)
         with ctx.database.write() as repository:
             rows = repository.list_undecided(due)
             judging.dispatch(
                 repository,
                 ctx.params,
                 rows,
-                validators=validators,
-                find_hash=hashes.get,
+                validators=ctx.chain.validators,
+                active=ctx.chain.active_validators,
+                find_block=blocks.get,
                 secret=ctx.canary_secret,
                 now=ctx.clock(),
             )
         log_decided(rows)
         ctx.kicker.kick("assign_tasks")
+
+
+def seek_signatures(ctx: Context) -> None:
+    """Have more validators judge hard rejections that the court would not hear with the signatures at hand."""
+    seconds = ctx.terms.unbond_window + signing.SIGNING_SECONDS
+    with ctx.database.read() as repository:
+        if not repository.list_unopened(decided_since=ctx.clock() - 2 * seconds):
+            return
+    ctx.chain.refresh(max_age_s=VALIDATORS_S)
+    with ctx.database.write() as repository:
+        opened = signing.seek_signatures(
+            repository, ctx.params, validators=ctx.chain.list_active(), seconds=seconds, now=ctx.clock()
+        )
+    if opened:
+        get_logger().warning("hard rejections need signatures of more validators", turns=opened)
 
 
 def log_decided(rows: Iterable[SubmissionRow]) -> None:
@@ -102,11 +122,11 @@ def log_decided(rows: Iterable[SubmissionRow]) -> None:
         log("work was decided", task=row.task, node=row.node, state=row.state, reason=reason, receipt=row.receipt_hash)
 
 
-def find_drawing_hashes(ctx: Context, signed: Iterable[int], *, head: Block) -> dict[int, Hash]:
-    """Hashes of the blocks that draw, by the times of the countersignatures; without those that are not final yet."""
+def find_drawing_blocks(ctx: Context, signed: Iterable[int], *, head: Block) -> dict[int, DrawingBlock]:
+    """The blocks that draw, by the times of the countersignatures; without those that are not final yet."""
     seconds = ctx.params.verification.draw_seconds
     blocks = find_first_blocks(ctx.client, (signed_at + seconds for signed_at in signed), head=head)
-    return {time - seconds: block.hash for time, block in blocks.items()}
+    return {time - seconds: DrawingBlock(block.number, block.hash) for time, block in blocks.items()}
 
 
 def settle_epoch(ctx: Context) -> None:

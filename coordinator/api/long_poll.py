@@ -24,8 +24,8 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._newest: dict[Address, object] = {}
-        self._noted: dict[Address, float] = {}
-        """When the sign of life of a validator was last written, in Unix seconds."""
+        self._noted: dict[Address, tuple[float, str]] = {}
+        """When the sign of life of a validator was last written, in Unix seconds, and with which contract."""
 
     def open(self, validator: Address) -> tuple[Address, object]:
         """Begin a poll. Whatever `validator` had open before ends."""
@@ -33,13 +33,14 @@ class LongPolls:
         self._newest[validator] = token
         return validator, token
 
-    def is_due(self, validator: Address, now: float) -> bool:
-        """Return whether a validator's sign of life is to be written now."""
-        return now - self._noted.get(validator, 0.0) >= SEEN_SECONDS
+    def is_due(self, validator: Address, contract: str, now: float) -> bool:
+        """Return whether a validator's sign of life is to be written now, at once with another contract."""
+        noted, known = self._noted.get(validator, (0.0, ""))
+        return now - noted >= SEEN_SECONDS or contract != known
 
-    def note(self, validator: Address, now: float) -> None:
+    def note(self, validator: Address, contract: str, now: float) -> None:
         """Note that a validator's sign of life was written."""
-        self._noted[validator] = now
+        self._noted[validator] = now, contract
 
     def is_open(self, poll: tuple[Address, object]) -> bool:
         """Return whether a poll is the newest one of its validator."""

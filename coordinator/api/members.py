@@ -53,7 +53,7 @@ class Members:
         if self.is_known(role, address):
             return
         if role is Role.VALIDATOR:
-            raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {self._pool}", status=403)
+            raise self._refuse_validator(address)
         if role is Role.TRAINER:
             raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {self._pool}", status=403)
         if role is Role.OPERATOR:
@@ -61,6 +61,17 @@ class Members:
         if not await self._database.look(lambda rows: rows.has_node(address)):
             raise ProtocolError("unknown_node", f"{address} is not registered here; register it first", status=403)
         self._nodes.add(address.lower())
+
+    def _refuse_validator(self, address: str) -> ProtocolError:
+        bonds = {each.lower(): bond for each, bond in self._chain.bonds.items()}
+        bond = bonds.get(address.lower())
+        message = f"{address} is not a validator of pool {self._pool}"
+        if bond is not None:
+            message = (
+                f"the verdicts of {address} do not count in pool {self._pool}: its bond is {bond}, and a new validator"
+                " waits for two unbonding windows. Compare with covey pool show --raw, or run covey stake add"
+            )
+        return ProtocolError("not_a_validator", message, status=403)
 
     def _is_known_on_chain(self, role: Role, address: str) -> bool:
         named = {

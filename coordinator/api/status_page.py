@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from coordinator.context import Context
 from coordinator.db.models import EpochRow, StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, epoch_closing, pausing, scheduling
+from coordinator.domain import canary_scores, epoch_closing, exact_lane, pausing, scheduling
 from coordinator.domain.scheduling import Groups
 from coordinator.domain.steps import get_oldest_version
 from covey.protocol.api.public import EpochView, NodeView, PauseView, StatusView, StepView
@@ -47,7 +47,10 @@ def build_status(ctx: Context, repository: Repository) -> StatusView:
             )
             for each in repository.list_standings()
         },
-        validators=dict(canary_scores.count_scores(repository)),
+        validators=dict(
+            canary_scores.count_scores(repository, bonds=ctx.chain.bonds, active=ctx.chain.active_validators)
+        ),
+        execution_contracts=exact_lane.count_validators(repository, ctx.params, now=ctx.clock()),
         epochs=tuple(_describe_epoch(epoch) for epoch in epochs if not epoch_closing.is_closing(epoch)),
         signs=pausing.list_signs(repository),
         pause=None if pause is None else PauseView(since=pause.since, reason=pause.reason),

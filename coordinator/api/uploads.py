@@ -50,12 +50,14 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
     promise = await state.intake.check(receipt)
     if isinstance(promise, NewReceipt):
         await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
+        canary, consent = canary_scores.find_consent(ctx.config.canaries, receipt, ctx.receipt_domain)
         handed_in = HandedIn(
             receipt=receipt,
             signature=body.signature,
             promise=_countersign(ctx, receipt, promise.promised_epoch),
             undrawn_limit=promise.undrawn_limit,
-            canary=canary_scores.get_kind(ctx.config.canaries, node),
+            canary=canary,
+            consent=consent,
         )
         promise = await state.intake.record(handed_in)
         receipt_hash = promise.message.receipt_hash

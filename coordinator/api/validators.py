@@ -11,7 +11,7 @@ from coordinator.api.objects import sign_download
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import judging
+from coordinator.domain import exact_lane, judging
 from coordinator.domain.judging import TurnQuery
 from coordinator.domain.submissions import to_receipt
 from covey.errors import ProtocolError
@@ -28,7 +28,7 @@ from covey.protocol.api.validator import (
     ValidationOrder,
 )
 from covey.protocol.evidence import get_live_groups, require_object
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 from covey.runtime.log import get_logger
@@ -49,7 +49,7 @@ async def claim_validation(
         nonlocal has_left
         has_left = True
 
-    query = TurnQuery(validator, ctx.chain.validators, body.holding, body.free_turns)
+    query = TurnQuery(validator, ctx.chain.list_active(), body.holding, body.free_turns, body.contract)
 
     def find(rows: Repository) -> ValidationOrder | int | None:
         """Return an order, or the id of a turn that may be taken."""
@@ -66,9 +66,10 @@ async def claim_validation(
         found = await ctx.database.look(find)
         return await ctx.database.run(partial(take, found)) if isinstance(found, int) else found
 
-    if polls.is_due(validator, ctx.clock()):
-        await note_validator(ctx, validator)
-        polls.note(validator, ctx.clock())
+    if polls.is_due(validator, body.contract, ctx.clock()):
+        now = ctx.clock()
+        await ctx.database.run(lambda rows: exact_lane.note_asking(rows, validator, body.contract, now=now))
+        polls.note(validator, body.contract, now)
     with call_when_gone(request.receive, leave):
         return await wait_for(
             state.turns,
@@ -135,21 +136,11 @@ async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
     )
 
 
-async def note_validator(ctx: Context, validator: Address) -> None:
-    """Record that a validator asks for work."""
-    now = ctx.clock()
-
-    def note(repository: Repository) -> None:
-        repository.require_validator(validator).seen_at = now
-
-    await ctx.database.run(note)
-
-
 def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> ValidationOrder | None:
     if found.kind == "reveal":
         return ValidationOrder(order=RevealOrder(judgement=found.turn.id))
-    step = repository.get_step(found.row.policy_version)
-    if step is None:
+    step, draw = repository.get_step(found.row.policy_version), found.row.draw
+    if step is None or draw is None:
         return None
     return ValidationOrder(
         order=JudgeOrder(
@@ -158,6 +149,8 @@ def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> 
             signature=found.row.signature,
             url=sign_download(ctx, found.row),
             record_hash=Hash(step.record_hash),
+            contract=found.row.contract,
+            draw=Hash(draw),
             full=found.turn.full,
             seconds_left=max(0.0, found.turn.deadline - ctx.clock()),
         )

@@ -45,7 +45,9 @@ def get_pool(ctx: Ctx) -> PoolView:
             engine=params.verification.worker_engine,
             compute_dtype=params.model.compute_dtype,
             hardware=params.verification.hardware,
-            build=params.verification.build,
+            execution_contracts={
+                digest: each.describe() for digest, each in params.verification.list_digests().items()
+            },
             max_tokens=params.model.longest,
         ),
         operator=ctx.operator.address,
@@ -161,6 +163,7 @@ def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:
         commitment=commitment,
         salt=salt,
         kind=kind,
+        consent=(row.consent or None) if kind else None,  # canaries of before had none
         evidence_hashes=tuple(j.verdict.evidence_hash for j in _list_public(row) if j.verdict),
     )
 

@@ -9,12 +9,19 @@ from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.long_poll import call_when_gone
 from coordinator.context import Context
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, pausing, stakes, tasks
+from coordinator.domain import exact_lane, nodes, pausing, stakes, tasks
 from coordinator.domain.presence import Sign
 from coordinator.domain.stakes import Stake
 from coordinator.domain.tasks import Ask
 from covey.errors import ProtocolError
-from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationResponse, ReturnRequest, TaskOrder
+from covey.protocol.api.worker import (
+    ClaimRequest,
+    Heartbeat,
+    RegistrationRequest,
+    RegistrationResponse,
+    ReturnRequest,
+    TaskOrder,
+)
 from covey.protocol.ids import Address, LeaseId, PoolId, TaskId
 from covey.runtime.log import get_logger
 
@@ -22,19 +29,20 @@ router = APIRouter(prefix="/v1", tags=["worker"], responses=SIGNED)
 
 
 @router.post("/nodes")
-async def register(state: State, node: Node) -> RegistrationResponse:
+async def register(state: State, node: Node, body: RegistrationRequest | None = None) -> RegistrationResponse:
     """Register a node that the chain knows and whose contributor has staked enough.
 
-    Raises ProtocolError "unknown_node" or "stake_too_low".
+    Raises ProtocolError "unknown_node" or "stake_too_low", and the errors of `exact_lane.require_served`.
     """
-    ctx = state.ctx
-    contributor, stake, block = await ctx.chain_lane.run(lambda: _look_up(ctx, node))
+    ctx, contract = state.ctx, body.contract if body else ""
+    contributor, stake, looked_up, block = await ctx.chain_lane.run(lambda: _look_up(ctx, node))
 
     def record(repository: Repository) -> None:
-        stakes.record_stake(repository, contributor, stake, block=block)
+        stakes.record_stake(repository, contributor, stake, block=looked_up)
         count = repository.count_others(contributor, node) + 1
         stakes.require_stake(stake, rule=ctx.stake_rule, contributor=contributor, nodes=count)
-        nodes.register_node(repository, ctx.params, node=node, contributor=contributor)
+        exact_lane.require_served(repository, ctx.params, contract, now=ctx.clock())
+        nodes.register_node(repository, node=node, contributor=contributor, block=block, contract=contract)
 
     await ctx.database.run(record)
     state.members.add_node(node)
@@ -91,10 +99,10 @@ async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
     ctx.kicker.kick("assign_tasks")
 
 
-def _look_up(ctx: Context, node: Address) -> tuple[Address, Stake, int]:
-    """Return the contributor of a node, its stake, and the number of the block before these were looked up."""
-    block = ctx.client.block_number()
+def _look_up(ctx: Context, node: Address) -> tuple[Address, Stake, int, int]:
+    """Return the contributor of a node, its stake, and the numbers of the newest block before and after the look."""
+    before = ctx.client.block_number()
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
-    return contributor, ctx.chain.read_stake(contributor), block
+    return contributor, ctx.chain.read_stake(contributor), before, ctx.client.block_number()

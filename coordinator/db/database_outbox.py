@@ -98,8 +98,8 @@ class DatabaseOutbox:
 
 
 def _set_refusal(row: IntentRow, refusal: Refusal | None, reason: str) -> None:
-    row.refused_first = None if refusal is None else refusal.first_block
-    row.refused_last = None if refusal is None else refusal.last_block
+    row.refused_first = None if refusal is None else refusal.first_at
+    row.refused_last = None if refusal is None else refusal.last_at
     row.refused_heads = None if refusal is None else refusal.heads
     row.reason = reason
 

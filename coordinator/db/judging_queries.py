@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, CursorResult, func, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
@@ -12,13 +12,25 @@ from sqlalchemy.orm import Session, aliased, selectinload
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.node_queries import cut
 from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Reason
 
+JUDGED_STATES = (SubmissionState.SUBMITTED, SubmissionState.REJECTED)
+"""States of submissions that validators judge: undecided ones, and hard rejections that need more signatures."""
 _IS_OPEN = (
     JudgementRow.verdict.is_(None),
     JudgementRow.lapsed.is_(False),
-    SubmissionRow.state == SubmissionState.SUBMITTED,
+    SubmissionRow.state.in_(JUDGED_STATES),
 )
-"""A turn of an undecided submission that is neither revealed nor lapsed."""
+"""A turn of such a submission that is neither revealed nor lapsed."""
+
+
+class ReplayedWork(NamedTuple):
+    """Replayed work of a contributor. Example: ReplayedWork(units=40_000, faults=1)."""
+
+    units: int
+    """Claimed units of its decided submissions."""
+    faults: int
+    """Number of its submissions that are void because of a single fault in the exact lane."""
 
 
 class JudgingQueries:
@@ -65,6 +77,15 @@ class JudgingQueries:
             found += self.session.scalars(query)
         return found
 
+    def list_drawn(self, *, above: int) -> Sequence[SubmissionRow]:
+        """Submissions in no epoch, undecided or accepted, whose drawing blocks are above a number."""
+        query = select(SubmissionRow).where(
+            SubmissionRow.draw_block > above,
+            SubmissionRow.epoch.is_(None),
+            SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
+        )
+        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+
     def look_at_undrawn(self, *, signed_until: int) -> int:
         """Have all submissions looked at that await their draw and were countersigned by then. Return their number."""
         undrawn = update(SubmissionRow).where(
@@ -103,9 +124,24 @@ class JudgingQueries:
         is_ready = JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
         return self._list_turns(*is_ready, after=after, limit=limit)
 
-    def list_free(self, *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
-        """Turns that nobody has taken, oldest first, from the id `after` on."""
-        return self._list_turns(JudgementRow.validator.is_(None), after=after, limit=limit)
+    def list_free(self, contract: str = "", *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
+        """Turns that nobody has taken, oldest first, from the id `after` on: of the calibrated lane or a contract."""
+        is_in_lane = SubmissionRow.contract.in_({"", contract})
+        return self._list_turns(JudgementRow.validator.is_(None), is_in_lane, after=after, limit=limit)
+
+    def sum_replayed(self, contributor: str) -> ReplayedWork:
+        """Units of a contributor's decided submissions that were replayed, and how many of them had a single fault."""
+        units, is_faulty = (
+            func.coalesce(func.sum(SubmissionRow.receipt_units), 0),
+            SubmissionRow.reason == Reason.INEXACT,
+        )
+        query = select(units, func.count().filter(is_faulty)).where(
+            SubmissionRow.contributor == contributor,
+            SubmissionRow.audited.is_(True),
+            SubmissionRow.decision.is_not(None),
+        )
+        found = self.session.execute(query).one()
+        return ReplayedWork(units=int(found[0]), faults=int(found[1]))
 
     def _list_turns(
         self, *which: ColumnElement[bool], after: int, limit: int

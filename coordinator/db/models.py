@@ -4,12 +4,10 @@ States and their lawful moves are those of `covey.protocol.status`.  Times are U
 """
 
 from enum import StrEnum
-from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Dialect,
     Enum,
     ForeignKey,
     Index,
@@ -17,14 +15,13 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from covey.protocol.eip712 import to_dict
+from coordinator.db.column_types import DecisionColumn, VerdictColumn
 from covey.protocol.messages import Verdict
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
@@ -40,32 +37,6 @@ def _states(kind: type[StrEnum]) -> Enum:
 def _index_some(name: str, *columns: str, where: str) -> Index:
     """Index the rows for which a condition holds, which are few."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
-
-
-class VerdictColumn(TypeDecorator[Verdict]):
-    """A signed verdict, stored as JSON."""
-
-    impl = JSON(none_as_null=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: Verdict | None, dialect: Dialect) -> dict[str, Any] | None:
-        return None if value is None else to_dict(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Verdict | None:
-        return None if value is None else Verdict(**value)
-
-
-class DecisionColumn(TypeDecorator[Decision]):
-    """A decision, stored as its number."""
-
-    impl = Integer
-    cache_ok = True
-
-    def process_bind_param(self, value: Decision | None, dialect: Dialect) -> int | None:
-        return None if value is None else int(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Decision | None:
-        return None if value is None else Decision(value)
 
 
 class Base(DeclarativeBase):
@@ -87,6 +58,8 @@ class NodeRow(Base):
     contributor: Mapped[str] = mapped_column(String(42), index=True)
     instance: Mapped[str] = mapped_column(String(32), default="")
     """Name of the worker that was heard last. Empty: none was heard yet."""
+    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    """Digest of its execution contract. Empty: it works in the calibrated lane."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When that was, in a heartbeat or a claim."""
     waiting_until: Mapped[float] = mapped_column(default=0.0, index=True)
@@ -102,6 +75,8 @@ class NodeRow(Base):
     """Reason for which nothing is assigned any more (`coordinator.domain.nodes`). Empty: it is not suspended."""
     removed: Mapped[bool] = mapped_column(default=False)
     """Whether its contributor vouches for it no more. Registration takes this back, and no suspension."""
+    registered_block: Mapped[int] = mapped_column(Number, default=0, server_default="0")
+    """Number of the newest block when it registered, for the first time or after its removal."""
 
     @property
     def barred(self) -> str:
@@ -115,11 +90,15 @@ class ContributorRow(Base):
     __tablename__ = "contributors"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     strikes: Mapped[int] = mapped_column(default=0)
-    """Soft rejections and repeated drops of all its nodes, including those that it has removed.  Accepted work and
-    pardons take them back.
-    """
+    """Soft rejections and repeated drops of all its nodes, removed ones included."""
     accepted_since: Mapped[int] = mapped_column(default=0)
     """Number of submissions accepted since the last strike was taken back; 0 without strikes."""
+    accepted: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Accepted submissions of all its nodes, since one of them was caught cheating last."""
+    dropped: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Leases that its nodes dropped or held when they were removed."""
+    suspended: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    """Reason for which none of its nodes is served, future ones included. Empty: they are served."""
     pardons: Mapped[int] = mapped_column(default=0)
     """Number of times that the operator took back all strikes."""
     staked: Mapped[str | None] = mapped_column(String(78))
@@ -163,6 +142,9 @@ class TaskRow(Base):
     """When the node collected the lease. None: not yet."""
     ends_at: Mapped[float | None]
     """When the collected lease ends. None: it is not collected."""
+    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    """Execution contract of its node when the lease was collected. Its file is judged under it. Empty: the calibrated
+    lane."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
         Index("ix_tasks_state_collected_at", "state", "collected_at", "node"),
@@ -198,7 +180,9 @@ class SubmissionRow(Base):
     countersignature: Mapped[str] = mapped_column(String(132))
     state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
     draw: Mapped[str | None] = mapped_column(String(66))
-    """Hash of the drawing block; None until that block exists."""
+    """Hash of the drawing block; None until that block exists, and again when a reorganisation removes it."""
+    draw_block: Mapped[int | None] = mapped_column(Number)
+    """Number of the drawing block; None as long as `draw` is."""
     audited: Mapped[bool | None]
     """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
     confirmed: Mapped[bool] = mapped_column(default=False)
@@ -211,8 +195,12 @@ class SubmissionRow(Base):
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
     """Whose batch it belongs to, once accepted and packed."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
+    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    """Contract of its lease. Only validators with the same one judge it. Empty: all validators do."""
     canary: Mapped[int] = mapped_column(default=0)
     """A `CanaryKind`, fixed at intake."""
+    consent: Mapped[str] = mapped_column(String(132), default="", server_default="")
+    """Signature of its contributor that it is a canary. Empty: it is ordinary."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
     look_at: Mapped[float] = mapped_column(default=0.0)
@@ -243,8 +231,18 @@ class ValidatorRow(Base):
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When it last asked for work, to about ten seconds."""
+    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    """Digest of its execution contract, which it named then. Empty: it judges in the calibrated lane alone."""
+    active_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When it last began to ask under its contract, committed to a verdict or let a turn of its contract pass."""
+    passed_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When it last let a turn of its contract pass (`coordinator.domain.exact_lane`)."""
+    passes: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Number of turns of its contract that it let pass since it last decided a replay under it."""
     lapsed: Mapped[int] = mapped_column(default=0)
     """Turns that it took and did not finish in time."""
+    slow: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Verdicts to which it committed in the last fifth of its time."""
     contradicted: Mapped[int] = mapped_column(default=0)
     """Verdicts of its own that were the opposite of a quorum's."""
     judged: Mapped[int] = mapped_column(default=0, server_default="0")
@@ -271,8 +269,7 @@ class JudgementRow(Base):
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)
-    """Whether the turn is over and does not count: it took too long, or its verdict rests on no replay where one is
-    asked for now."""
+    """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
     __table_args__ = (
         Index(
             "ix_judgements_open",
@@ -301,7 +298,7 @@ class EpochRow(Base):
     """This and the next three: as EpochPosted told them; None until then."""
     final_at: Mapped[int | None] = mapped_column(Number)
     reward: Mapped[str | None] = mapped_column(String(78))
-    """Like `cumulative` in the token's smallest unit (decimal text)."""
+    """Like `cumulative` in the token's smallest unit."""
     cumulative: Mapped[str | None] = mapped_column(String(78))
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)

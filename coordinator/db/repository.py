@@ -71,6 +71,13 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         query = select(StepRow).where(StepRow.record_hash != "").order_by(StepRow.number.desc())
         return self.session.scalars(query.limit(1)).first()
 
+    def list_publications(self, versions: range) -> Sequence[tuple[int, int]]:
+        """Those of some policies that are on chain, in order, each with the number of the block that published it."""
+        query = select(StepRow.number, StepRow.block_number).where(
+            StepRow.number.in_(versions), StepRow.record_hash != ""
+        )
+        return [(number, block) for number, block in self.session.execute(query.order_by(StepRow.number))]
+
     def get_open_step(self) -> StepRow | None:
         """The one whose batch is to be packed."""
         return self.session.scalars(select(StepRow).where(StepRow.state == StepState.OPEN)).first()
@@ -148,6 +155,11 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         query = select(SubmissionRow.contributor).where(_IS_HARD).distinct()
         return self.session.scalars(query.order_by(SubmissionRow.contributor)).all()
 
+    def list_rejected(self, contributor: str) -> Sequence[str]:
+        """Receipt hashes of a contributor's submissions that a quorum rejected for a hard reason."""
+        query = select(SubmissionRow.receipt_hash).where(_IS_HARD, SubmissionRow.contributor == contributor)
+        return self.session.scalars(query).all()
+
     def list_recent_submissions(
         self, limit: int, *, before: int | None = None, **wanted: str | None
     ) -> Sequence[SubmissionRow]:
@@ -214,7 +226,9 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         """The row of a validator, which begins with its first mention."""
         row = self.get_validator(address)
         if row is None:
-            row = ValidatorRow(address=address, seen_at=0.0, lapsed=0, contradicted=0, failed_at=0.0)
+            row = ValidatorRow(
+                address=address, seen_at=0.0, active_at=0.0, passes=0, lapsed=0, contradicted=0, failed_at=0.0
+            )
             self.add(row)
         return row
 
@@ -250,6 +264,20 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQu
         closed = select(CaseRow.receipt_hash).where(CaseRow.state != CaseState.LOCKED)
         query = select(SubmissionRow).where(_IS_HARD, _HAS_RECEIPT, SubmissionRow.receipt_hash.not_in(closed))
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
+
+    def list_unopened(self, *, decided_since: float) -> Sequence[SubmissionRow]:
+        """Submissions that a quorum has rejected since then for a hard reason and that no case is about.
+
+        They come with their judgements.
+        """
+        query = select(SubmissionRow).where(
+            _IS_HARD,
+            _HAS_RECEIPT,
+            SubmissionRow.state == SubmissionState.REJECTED,
+            SubmissionRow.decided_at >= decided_since,
+            SubmissionRow.receipt_hash.not_in(select(CaseRow.receipt_hash)),
+        )
+        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 
     def count_by_state(self, model: type[TaskRow] | type[SubmissionRow]) -> dict[str, int]:
         query = select(model.state, func.count()).group_by(model.state)

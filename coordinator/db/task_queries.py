@@ -87,11 +87,14 @@ class TaskQueries:
             loaded += self.session.scalars(select(TaskRow).where(TaskRow.id.in_(part)))
         return loaded
 
-    def list_candidates(self, now: float, *, limit: int) -> Sequence[tuple[NodeRow, int]]:
+    def list_candidates(
+        self, now: float, *, limit: int, lanes: Collection[str] = ("",)
+    ) -> Sequence[tuple[NodeRow, int]]:
         """Nodes that may be given a lease now, each with the number of leases that it has.
 
-        Their long polls are open, they are neither suspended nor removed nor cooling down, and they have fewer leases
-        than they may have (`coordinator.domain.nodes.get_most_leases`). Those that drop least come first.
+        Their execution contract is one of `lanes`, and their long polls are open. They are neither suspended nor
+        removed nor cooling down, and have fewer leases than they may have
+        (`coordinator.domain.nodes.get_most_leases`). Those that drop least come first.
         """
         held, drop_rate = func.count(TaskRow.id), NodeRow.dropped * 1.0 / (NodeRow.accepted + NodeRow.dropped + 1)
         is_leased = and_(TaskRow.node == NodeRow.address, TaskRow.state == TaskState.ASSIGNED)
@@ -101,6 +104,7 @@ class TaskQueries:
             .where(
                 NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
             )
+            .where(NodeRow.contract.in_(lanes))
             .group_by(NodeRow.address)
             .having(and_(held < NodeRow.free_slots, held < 1 + NodeRow.accepted // 2))
             .order_by(drop_rate, func.coalesce(NodeRow.cached_version, 0).desc(), NodeRow.address)

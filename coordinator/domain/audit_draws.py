@@ -1,13 +1,15 @@
 """What the draw of a submission decides: whether it is replayed, and by how many validators it is judged.
 
+Of each other submission the same block draws a few rows, which one validator replays (`PoolParams.draw_rows`).
 The drawing block comes `draw_seconds` after the countersignature, so that nobody knows its hash when signing.  Audit
-and order of turns follow from that hash (`covey.protocol.seeding`), as anybody can check.  Which cheap checks are
-confirmed follows from a secret of the coordinator: a validator must not know when it is alone.
+and order of turns follow from that hash (`covey.protocol.seeding`), as anybody can check.  Which work is confirmed
+follows from a secret of the coordinator: a validator must not know when it is alone.
 """
 
 import hashlib
 import hmac
 from collections.abc import Callable
+from typing import NamedTuple
 
 from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
@@ -17,8 +19,16 @@ from covey.protocol.ids import Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import is_audited
 
-FindHash = Callable[[int], Hash | None]
-"""From the time of a countersignature to the hash of its drawing block; None while that block is not final."""
+
+class DrawingBlock(NamedTuple):
+    """The block that draws a submission. Example: DrawingBlock(number=9, hash="0x...")."""
+
+    number: int
+    hash: Hash
+
+
+FindBlock = Callable[[int], DrawingBlock | None]
+"""From the time of a countersignature to its drawing block; None while that block is not final."""
 LOOK_SECONDS = 10.0
 """Time between two looks at a submission that is not drawn, although no new block asks for one."""
 
@@ -33,20 +43,22 @@ def draw(
     params: PoolParams,
     row: SubmissionRow,
     *,
-    find_hash: FindHash,
+    find_block: FindBlock,
     secret: bytes,
 ) -> bool:
     """Record the draw of a submission; return whether it is drawn, now or before."""
     if row.draw is None:
-        row.draw = find_hash(row.signed_at)
-        if row.draw is not None:
-            row.audited = bool(row.audited) or is_replayed(repository, params, row, Hash(row.draw))
-            row.confirmed = is_confirmed(secret, Hash(row.receipt_hash), params.verification.confirm_rate)
+        block = find_block(row.signed_at)
+        if block is not None:
+            row.draw, row.draw_block = block.hash, block.number
+            row.audited = bool(row.audited) or is_replayed(repository, params, row, block.hash)
+            rate = params.verification.confirm_rate
+            row.confirmed = bool(row.confirmed) or is_confirmed(secret, Hash(row.receipt_hash), rate)
     return row.draw is not None
 
 
 def is_replayed(repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash) -> bool:
-    """Whether a submission is replayed by a quorum, or gets cheap checks only.
+    """Whether a submission is replayed whole by a quorum, or one validator replays the drawn rows only.
 
     Newcomers and suspended nodes are replayed fully, and strikes raise the rate.  A canary is always replayed: a
     validator that accepts it has no excuse then.
@@ -63,6 +75,9 @@ def is_replayed(repository: Repository, params: PoolParams, row: SubmissionRow, 
 
 
 def is_confirmed(secret: bytes, receipt_hash: Hash, rate: float) -> bool:
-    """Whether a second validator repeats the cheap checks: a uniform draw that only the holder of `secret` knows."""
+    """Whether a second validator judges work that is not replayed whole, by a uniform draw.
+
+    Only the holder of `secret` knows it.
+    """
     digest = hmac.new(secret, f"covey-confirm-1\n{receipt_hash}".encode(), hashlib.sha256).digest()
     return int.from_bytes(digest[:8], "big") < rate * 2**64

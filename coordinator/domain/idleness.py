@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coordinator.db.models import NodeRow
 from coordinator.db.repository import Repository
-from coordinator.domain import nodes, pausing
+from coordinator.domain import exact_lane, nodes, pausing
 from coordinator.domain.stakes import StakeRule, get_stake, require_stake
 from coordinator.domain.steps import get_oldest_version
 from covey.errors import CoveyError
@@ -50,6 +50,7 @@ def explain(repository: Repository, params: PoolParams, node: NodeRow, *, rule: 
     return (
         _explain_standing(repository, node, rule)
         or _explain_pool(repository)
+        or _explain_lane(repository, params, node, now)
         or _explain_node(repository, node, now)
         or _explain_tasks(repository, params, node)
     )
@@ -78,6 +79,14 @@ def _explain_pool(repository: Repository) -> Idleness | None:
     pause = pausing.find_pause(repository)
     if pause is not None:
         return Idleness("paused", f"The pool is paused: {pause.reason}.")
+    return None
+
+
+def _explain_lane(repository: Repository, params: PoolParams, node: NodeRow, now: float) -> Idleness | None:
+    try:
+        exact_lane.require_served(repository, params, node.contract, now=now)
+    except CoveyError as error:
+        return Idleness(error.code, error.message[0].upper() + error.message[1:] + ".")
     return None
 
 

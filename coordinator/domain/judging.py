@@ -4,14 +4,16 @@
 a ruling for node, tasks and step is applied here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple
 
+from coordinator.db.judging_queries import JUDGED_STATES
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, nodes, panel, settlement
+from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, turn_order
 from coordinator.domain.panel import Look, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
@@ -26,6 +28,9 @@ MIN_VERDICT_SECONDS = 3600
 """A verdict must stay valid long enough to be brought to the court."""
 LOOK_SECONDS = 30.0
 """Maximum time between two looks at an undecided submission that is drawn."""
+SLOW_SHARE = 0.2
+"""Share of `judgement_seconds` at their end in which a commitment counts as slow. Validators that always answer at the
+last moment delay work without letting a turn lapse."""
 TURNS = "turns"
 """Name of the fact that changes whenever there may be something to do for a validator that waits."""
 PAGES = (8, 8, 16, 32, 64, 128, 256)
@@ -43,23 +48,29 @@ def dispatch(
     rows: Sequence[SubmissionRow],
     *,
     validators: Sequence[Address],
-    find_hash: audit_draws.FindHash,
+    active: Container[str],
+    find_block: audit_draws.FindBlock,
     secret: bytes,
     now: float,
 ) -> None:
     """Decide what can be decided of some undecided submissions, apply that, then draw and open turns for the others.
 
-    Called by jobs only. `rows` have their judgements. Each row's `look_at` is set to the next time at which there may
-    be something to do for it.
+    Called by jobs only. `validators` are all of the pool, and `active` those whose verdicts the court counts: one that
+    adds to its bond may judge again, so work is not void because few are active. `rows` have their judgements. Each
+    row's `look_at` is set to the next time at which there may be something to do for it.
     """
-    due = settlement.find_due(repository, params, rows, now=now)
-    apply(repository, params, panel.advance_turns(params, rows, validators=validators, due=due, now=now), now=now)
+    due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
+    able = {row.receipt_hash: exact_lane.list_able(row, validators, standing) for row in rows}
+    passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]
+    exact_lane.record_passes(repository, chain.from_iterable(passed), now=now)
+    look = panel.advance_turns(params, rows, able=able, active=active, due=due, now=now)
+    apply(repository, params, look, now=now)
     opened = 0
     for row in rows:
         if row.state is not SubmissionState.SUBMITTED:
             continue
-        if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
-            opened += panel.open_missing(params, row, validators=validators, now=now)
+        if audit_draws.draw(repository, params, row, find_block=find_block, secret=secret):
+            opened += panel.open_missing(params, row, validators=able[row.receipt_hash], now=now)
         row.look_at = _compute_next_look(params, row, now)
     if opened:
         announce_turns(repository)
@@ -74,9 +85,22 @@ def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float) -> fl
     """Return when there may be something to do for an undecided submission if nobody says anything about it."""
     if row.draw is None:
         return now + audit_draws.LOOK_SECONDS
-    deadlines = [turn.deadline for turn in panel.list_current(row) if turn.verdict is None and not turn.lapsed]
+    deadlines = [turn.deadline for turn in turn_order.list_current(row) if turn.verdict is None and not turn.lapsed]
     deadlines = [deadline for deadline in deadlines if deadline > now]
     return min(now + LOOK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
+
+
+def forget_draws_above(repository: Repository, block: int) -> None:
+    """A reorganisation removed all blocks above this one: draw again what they drew, unless it is in an epoch.
+
+    Work that validators have judged without a whole replay is replayed, because the block that replaces its own may ask
+    for that and draws other rows. What was ordered by the removed block stays ordered. Turns without a commitment end.
+    """
+    for row in repository.list_drawn(above=block):
+        row.draw, row.draw_block, row.look_at = None, None, 0.0
+        if not row.audited and any(turn.commitment for turn in row.judgements):
+            nodes.judge_again(repository, row)
+        panel.close_uncommitted(row)
 
 
 class TurnQuery(NamedTuple):
@@ -84,11 +108,13 @@ class TurnQuery(NamedTuple):
 
     validator: Address
     validators: Sequence[Address]
-    """All validators of the pool."""
+    """All active validators of the pool."""
     holding: Sequence[int]
     """Turns that it was judging when it asked. A verdict may be revealed although its turn is among them."""
     free_turns: int
     """Number of new turns that it has room for."""
+    contract: str = ""
+    """Digest of its execution contract. Empty: it judges in the calibrated lane alone."""
 
 
 class Order(NamedTuple):
@@ -116,11 +142,11 @@ def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, 
         return Order("judge", lost, _require_submission(repository, lost))
     if not query.free_turns or len(held) >= panel.MOST_HELD:
         return None
-    validator, validators, standing = query.validator, query.validators, repository.list_validators()
-    for turn, row in _page(repository.list_free):
-        place = panel.find_place(
-            params, row, turn, validator=validator, validators=validators, standing=standing, now=now
-        )
+    standing = repository.list_validators()
+    for turn, row in _page(partial(repository.list_free, query.contract)):
+        if row.draw is None:  # a reorganisation removed the block that drew it
+            continue
+        place = _find_place(params, row, turn, query, standing=standing, now=now)
         if place is not None:
             return Order("judge", turn, row, place)
     return None
@@ -147,17 +173,12 @@ def take_turn(
     if turn is None or turn.validator is not None or turn.lapsed:
         return None
     row = _require_submission(repository, turn)
-    if len(repository.list_held(query.validator)) >= panel.MOST_HELD or row.state is not SubmissionState.SUBMITTED:
+    if row.draw is None:
         return None
-    place = panel.find_place(
-        params,
-        row,
-        turn,
-        validator=query.validator,
-        validators=query.validators,
-        standing=repository.list_validators(),
-        now=now,
-    )
+    if len(repository.list_held(query.validator)) >= panel.MOST_HELD or not is_judged(row):
+        return None
+    standing = repository.list_validators()
+    place = _find_place(params, row, turn, query, standing=standing, now=now)
     if place is None:
         return None
     panel.take(params, row, turn, validator=query.validator, place=place, now=now)
@@ -190,6 +211,9 @@ def record_commit(
     submission = _require_submission(repository, row)
     if row.commitment is None:
         row.commitment = commitment
+        if row.deadline - now < SLOW_SHARE * params.judgement_seconds:
+            repository.require_validator(validator).slow += 1
+        exact_lane.note_commitment(repository, submission, validator, now=now)
         panel.start_reveals(params, submission, now)
         if panel.is_revealing(params, submission):
             announce_turns(repository)
@@ -216,6 +240,7 @@ def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *,
     row = require_reveal(repository, params, reveal, now=now)
     row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
     submission = _require_submission(repository, row)
+    exact_lane.note_verdict(repository, submission, row)
     submission.look_at = 0.0
     return submission
 
@@ -261,6 +286,27 @@ def _require_turn(repository: Repository, validator: str, judgement: int) -> Jud
     return row
 
 
+def _find_place(
+    params: PoolParams,
+    row: SubmissionRow,
+    turn: JudgementRow,
+    query: TurnQuery,
+    *,
+    standing: turn_order.Standing,
+    now: float,
+) -> int | None:
+    """Return the place of the validator among those that are able to judge the submission. None if it may not yet."""
+    able = exact_lane.list_able(row, query.validators, standing)
+    return turn_order.find_place(
+        params, row, turn, validator=query.validator, validators=able, standing=standing, now=now
+    )
+
+
+def is_judged(row: SubmissionRow) -> bool:
+    """Whether turns about a submission may be taken: it is undecided, or a rejection that needs signatures."""
+    return row.state in JUDGED_STATES
+
+
 def _require_submission(repository: Repository, judgement: JudgementRow) -> SubmissionRow:
     row = repository.get_submission(judgement.receipt_hash)
     if row is None:
@@ -276,10 +322,12 @@ def apply(repository: Repository, params: PoolParams, look: Look, *, now: float)
     for validator in look.late:
         standing = repository.require_validator(validator)
         standing.lapsed, standing.failed_at = standing.lapsed + 1, now
+    silent = [exact_lane.list_silent(row) for row, _, _ in look.decided]
+    exact_lane.record_passes(repository, [*look.passed, *chain.from_iterable(silent)], now=now)
     for row, agreed, replayed in look.decided:
         if replayed != bool(row.audited):
             continue
-        for validator in panel.list_contradicted(row, agreed):
+        for validator in panel.list_contradicted(params, row, agreed):
             standing = repository.require_validator(validator)
             standing.contradicted, standing.failed_at = standing.contradicted + 1, now
         ruling = agreed
@@ -306,10 +354,12 @@ def _record(row: SubmissionRow, ruling: Ruling, now: float) -> None:
     is_hard = ruling.reason.severity is Severity.HARD
     after = SubmissionState.ACCEPTED if is_accepted else SubmissionState.REJECTED if is_hard else SubmissionState.VOID
     row.state = require_move(SUBMISSION_MOVES, row.state, after)
+    if is_hard:
+        panel.close_uncommitted(row)
 
 
 def _count(repository: Repository, row: SubmissionRow, ruling: Ruling) -> None:
-    for turn in panel.list_current(row):
+    for turn in turn_order.list_current(row):
         if turn.validator is not None and turn.verdict is not None:
             repository.require_validator(turn.validator).judged += 1
     step = repository.get_step(row.policy_version)
@@ -320,9 +370,12 @@ def _count(repository: Repository, row: SubmissionRow, ruling: Ruling) -> None:
 def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, ruling: Ruling) -> None:
     node = nodes.require_node(repository, row.node)
     if ruling.decision is Decision.ACCEPT:
-        node.accepted += 1
+        owner = repository.require_contributor(row.contributor)
+        node.accepted, owner.accepted = node.accepted + 1, owner.accepted + 1
         nodes.take_back_strike(repository, params, row.contributor)
     elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
+    elif ruling.reason is Reason.INEXACT:
+        nodes.note_fault(repository, params, node=node, contributor=row.contributor)
     elif ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and is_rejected(params, row)):
         nodes.add_strike(repository, params, row.contributor)

@@ -1,43 +1,31 @@
-"""The validators of a submission: who may judge it, whose turn it is, and what the revealed verdicts decide.
+"""The validators of a submission: how many are asked, and what the revealed verdicts decide.
 
-Functions of a submission's row, with its judgements; they use no database and no clock.
+Functions of a submission's row, with its judgements; they use no database and no clock.  Who may take a turn when is
+`coordinator.domain.turn_order`.
 
-The order of turns follows from the drawing block (`covey.protocol.seeding.compute_turn_order`), so no validator gains
-by being fast or by asking often.  After each `turn_seconds` a turn that nobody took is open to one more validator.
-Asked last: validators that are away, that let a turn lapse lately, or that a quorum contradicted.
-
-Verdicts of one kind count together: cheap checks until the submission is audited, replays from then on.  A quorum of
-equal outcomes decides; unknown neither pays nor slashes.
+Verdicts of one kind count together: cheap checks with a replay of the drawn rows until the submission is audited, and
+replays of all rows from then on.  A quorum of equal outcomes decides; unknown neither pays nor slashes.
 """
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.db.models import JudgementRow, SubmissionRow, ValidatorRow
+from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.domain.turn_order import count_free, list_candidates, list_current
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.messages import Verdict
 from covey.protocol.params import PoolParams
-from covey.protocol.seeding import compute_turn_order
 from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
 
-AWAY_SECONDS = 60.0
-"""A validator that has not asked for work for this long is away.  A long poll lasts 20 s at most."""
-UNRELIABLE_TURNS = 20
-"""A validator that failed is asked last for this many times `judgement_seconds`, and longer with each contradiction."""
-MOST_LAPSES = 4
-"""Turns of one submission that one validator may let lapse; after these it is not asked about it any more."""
 MOST_HELD = 16
 """Turns that one validator may hold at once without having committed."""
 
 CONFIRMING = 2
-"""Validators that must agree on the cheap checks of a submission that is confirmed."""
+"""Validators that must agree on a submission that is confirmed, without a whole replay."""
 BY_REPLAY = (Reason.TOKEN_MARGIN, Reason.PROOF, Reason.LOGPROB, Reason.FALSE_TERMINATION, Reason.INEXACT)
-"""Reasons that a replay may find and cheap checks cannot be blamed for missing."""
-
-Standing = Mapping[str, ValidatorRow]
-"""What is known of each validator by its address."""
+"""Reasons that a replay finds. Whoever did not replay the rows in question cannot be blamed for missing them."""
 
 
 class Ruling(NamedTuple):
@@ -68,28 +56,37 @@ class Look(NamedTuple):
     decided: list[Decided]
     late: list[str]
     """Validators that let a turn run out, once for each turn."""
+    passed: list[str]
+    """Those of them whose turn was in the exact lane."""
 
 
 def advance_turns(
     params: PoolParams,
     rows: Sequence[SubmissionRow],
     *,
-    validators: Sequence[Address],
+    able: Mapping[str, Sequence[Address]],
+    active: Container[str],
     due: Container[str],
     now: float,
 ) -> Look:
     """End overdue turns of drawn submissions, and decide those whose verdicts, or whose promise, allow it.
 
-    `due`: receipt hashes that can wait no longer.  A rejection by cheap checks alone condemns nobody: that submission
-    is to be replayed.
+    `able`: the validators that can judge each submission, by its receipt hash, whether they have their bonds now or
+    not.  `active`: all whose verdicts the court counts.  `due`: receipt hashes that can wait no longer.  A rejection
+    without a whole replay condemns nobody: that submission is to be replayed.
     """
-    look = Look([], [])
+    look = Look([], [], [])
     for row in rows:
         if row.draw is None:
             continue
-        look.late.extend(_lapse_overdue(params, row, validators=validators, now=now))
+        validators = able[row.receipt_hash]
+        _lapse_powerless(row, active)
+        late = list(_lapse_overdue(params, row, validators=validators, now=now))
+        look.late.extend(late)
+        look.passed.extend(late if row.contract else ())
         if has_cheap_reject(row):
-            order_replay(row)
+            if not _awaits_reveal(row):
+                order_replay(row)
             continue
         is_last_word = row.receipt_hash in due or is_over(params, row, validators)
         ruling = compute_ruling(params, row, is_over=is_last_word)
@@ -103,33 +100,76 @@ def open_missing(params: PoolParams, row: SubmissionRow, *, validators: Sequence
     opened = 0
     pending = sum(1 for turn in list_current(row) if turn.verdict is None and not turn.lapsed)
     while pending < get_quorum(params, row) - count_best(row) and _may_open(params, row, validators):
-        turn = JudgementRow(
-            receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now, deadline=0.0
-        )
-        row.judgements.append(turn)
+        _open_turn(row, now)
         pending, opened = pending + 1, opened + 1
     return opened
 
 
+def open_signing(
+    params: PoolParams,
+    row: SubmissionRow,
+    *,
+    validators: Sequence[Address],
+    active: Container[str],
+    now: float,
+) -> int:
+    """Open turns for a hard rejection until as many active validators have signed it as the court asks for.
+
+    `validators`: those that can judge it.  Turns that took too long end, but not while a committed validator waits for
+    another one.  Returns how many were opened.
+    """
+    is_shown = is_revealing(params, row)
+    for turn in list_current(row):
+        is_due = turn.commitment is None or is_shown
+        is_overdue = turn.validator is not None and turn.verdict is None and turn.deadline <= now
+        turn.lapsed = turn.lapsed or (is_due and is_overdue)
+    turns = [turn for turn in list_current(row) if not turn.lapsed]
+    signed = sum(
+        1
+        for turn in turns
+        if turn.verdict is not None
+        and _get_outcome(turn.verdict) == (Decision.REJECT, row.reason)
+        and turn.validator in active
+        and turn.verdict.deadline > now
+    )
+    pending = sum(1 for turn in turns if turn.verdict is None)
+    missing = min(params.quorum - signed, len(list_candidates(row, validators))) - pending
+    for _ in range(missing):
+        _open_turn(row, now)
+    return max(0, missing)
+
+
+def _open_turn(row: SubmissionRow, now: float) -> None:
+    row.judgements.append(
+        JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now, deadline=0.0)
+    )
+
+
+def close_uncommitted(row: SubmissionRow) -> None:
+    """End the turns of a submission without a commitment, so that nobody holds them any more."""
+    for turn in row.judgements:
+        turn.lapsed = turn.lapsed or turn.commitment is None
+
+
+def close_unrevealed(row: SubmissionRow) -> None:
+    """End all turns of a rejected submission that are under way: no more signatures are needed."""
+    for turn in row.judgements:
+        turn.lapsed = turn.lapsed or turn.verdict is None
+
+
 def _may_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
-    """Whether one more validator may be asked, with a quorum still within reach.  A lapsed turn is not a verdict."""
-    turns, left = list_current(row), len(_list_candidates(row, validators))
-    spoken = sum(1 for turn in turns if turn.verdict is not None)
+    """Whether one more validator may be asked, with a quorum still within reach.
+
+    A lapsed turn is not a verdict, and an unknown takes no other verdict's place: it has a bound of its own.
+    """
+    turns, left = list_current(row), len(list_candidates(row, validators))
+    verdicts = [turn.verdict for turn in turns if turn.verdict is not None]
+    unknown = sum(1 for verdict in verdicts if verdict.outcome == Decision.UNKNOWN)
+    spoken = max(unknown, len(verdicts) - unknown)
     free = sum(1 for turn in turns if turn.validator is None and not turn.lapsed)
     taken = sum(1 for turn in turns if turn.validator is not None and turn.verdict is None and not turn.lapsed)
     is_reachable = count_best(row) + taken + left >= get_quorum(params, row)
     return is_reachable and spoken < params.max_judgements and left > free
-
-
-def _list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[Address]:
-    """Validators that may still judge: nobody judges twice, and nobody lets turns lapse for ever."""
-    turns = list_current(row)
-    busy = {turn.validator for turn in turns if not turn.lapsed}
-    return [each for each in validators if each not in busy and _count_lapses(row, each) < MOST_LAPSES]
-
-
-def _count_lapses(row: SubmissionRow, validator: str) -> int:
-    return sum(1 for turn in list_current(row) if turn.validator == validator and turn.lapsed)
 
 
 def is_over(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
@@ -141,11 +181,13 @@ def is_over(params: PoolParams, row: SubmissionRow, validators: Sequence[Address
 def order_replay(row: SubmissionRow) -> None:
     """Have a submission judged by a quorum, with a replay, whatever was said of it without one.
 
-    Cheap verdicts stay on record and count no more; cheap turns under way end without blame.
+    Cheap verdicts stay on record and count no more; cheap turns under way end without blame, and nothing follows from
+    their commitments.
     """
     row.audited = True
     for turn in row.judgements:
-        turn.lapsed = turn.lapsed or (not turn.full and turn.verdict is None)
+        if not (turn.full or turn.lapsed) and turn.verdict is None:
+            turn.lapsed, turn.commitment = True, None
 
 
 def _lapse_overdue(
@@ -161,7 +203,7 @@ def _lapse_overdue(
         if turn.verdict is not None or turn.lapsed:
             continue
         if turn.validator is None:
-            turn.lapsed = not _list_candidates(row, validators)
+            turn.lapsed = not list_candidates(row, validators)
         elif turn.deadline > now:
             continue
         elif turn.commitment is not None and not was_revealing:
@@ -171,6 +213,15 @@ def _lapse_overdue(
             yield turn.validator
     if not was_revealing:
         start_reveals(params, row, now)
+
+
+def _lapse_powerless(row: SubmissionRow, active: Container[str]) -> None:
+    """End the turns of validators that have lost their bond or their seat, and with them what they revealed.
+
+    The court would not count it, so another validator is asked.
+    """
+    for turn in list_current(row):
+        turn.lapsed = turn.lapsed or (turn.validator is not None and turn.validator not in active)
 
 
 def _is_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
@@ -193,27 +244,6 @@ def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
                 turn.deadline = now + params.judgement_seconds
 
 
-def find_place(
-    params: PoolParams,
-    row: SubmissionRow,
-    turn: JudgementRow,
-    *,
-    validator: Address,
-    validators: Sequence[Address],
-    standing: Standing,
-    now: float,
-) -> int | None:
-    """Return the place of a validator in the drawn order if it may take a free turn now, otherwise None.
-
-    It may if the turn is its own, or has waited long enough for it.
-    """
-    candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
-    if validator not in candidates:
-        return None
-    place = candidates.index(validator)
-    return place if place < _count_free(row) + int((now - turn.opened_at) / params.turn_seconds) else None
-
-
 def take(
     params: PoolParams, row: SubmissionRow, turn: JudgementRow, *, validator: Address, place: int, now: float
 ) -> None:
@@ -222,38 +252,14 @@ def take(
     Work that goes to another validator than the drawn one is confirmed. Otherwise one that is fast, or does not check
     at all, would decide alone about everything that the others are too busy for.
     """
-    is_drawn = place < _count_free(row)
+    is_drawn = place < count_free(row)
     row.confirmed = row.confirmed or not (is_drawn or row.audited)
     turn.validator, turn.deadline = validator, now + params.judgement_seconds
     row.look_at = min(row.look_at, turn.deadline)
 
 
-def _count_free(row: SubmissionRow) -> int:
-    return sum(1 for turn in list_current(row) if turn.validator is None and not turn.lapsed)
-
-
-def _sort_candidates(
-    params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], standing: Standing, now: float
-) -> list[Address]:
-    drawn = compute_turn_order(Hash(row.receipt_hash), Hash(row.draw or ""), _list_candidates(row, validators))
-
-    def is_last(address: Address) -> bool:
-        known = standing.get(address)
-        if known is None or known.seen_at < now - AWAY_SECONDS:
-            return True
-        distrust = UNRELIABLE_TURNS * params.judgement_seconds * (1 + known.contradicted)
-        return known.failed_at > 0 and now - known.failed_at < distrust
-
-    return sorted(drawn, key=lambda address: (is_last(address), _count_lapses(row, address)))
-
-
-def list_current(row: SubmissionRow) -> list[JudgementRow]:
-    """Judgements of the kind that counts now, lapsed ones included."""
-    return [judgement for judgement in row.judgements if judgement.full == bool(row.audited)]
-
-
 def get_quorum(params: PoolParams, row: SubmissionRow) -> int:
-    """Validators that must agree: the pool's quorum on a replay, one on cheap checks, two where these are confirmed.
+    """Validators that must agree: the pool's quorum on a whole replay, else one, or two where work is confirmed.
 
     Never more than the pool's quorum: a pool may have no second validator.
     """
@@ -276,8 +282,13 @@ def compute_ruling(params: PoolParams, row: SubmissionRow, *, is_over: bool) -> 
 
 
 def has_cheap_reject(row: SubmissionRow) -> bool:
-    """Whether a validator rejects work that is not replayed yet: no single one condemns, so a quorum is asked."""
+    """Whether a validator rejects work that no quorum replays yet: no single one condemns, so a quorum is asked."""
     return not row.audited and any(outcome == Decision.REJECT for outcome, _ in _count_outcomes(row))
+
+
+def _awaits_reveal(row: SubmissionRow) -> bool:
+    """Whether a validator that has committed may still reveal; before a replay is ordered it does, or it lapses."""
+    return any(turn.commitment and turn.verdict is None and not turn.lapsed for turn in list_current(row))
 
 
 def is_rejected(params: PoolParams, row: SubmissionRow) -> bool:
@@ -286,26 +297,32 @@ def is_rejected(params: PoolParams, row: SubmissionRow) -> bool:
     return sum(count for (outcome, _), count in outcomes if outcome == Decision.REJECT) >= get_quorum(params, row)
 
 
-def list_contradicted(row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
+def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
     """Validators that said accept or reject where the ruling is the opposite.
 
-    One that accepted on cheap checks what only a replay could find is not contradicted.  One that committed and never
-    revealed is taken to have accepted what a quorum rejects: it may have seen that others judge as well.
+    One that accepted without a whole replay what only a replay finds is contradicted only if another one found it in
+    the same drawn rows.  One that committed and never revealed is taken to have accepted what a quorum rejects: it may
+    have seen that others judge as well.
     """
+    is_in_rows = params.verification.audit_rows > 0 and any(
+        turn.verdict is not None and turn.verdict.outcome == Decision.REJECT and turn.verdict.reason in BY_REPLAY
+        for turn in row.judgements
+        if not (turn.full or turn.lapsed)
+    )
     opposite = {Decision.ACCEPT: Decision.REJECT, Decision.REJECT: Decision.ACCEPT}.get(ruling.decision)
     for judgement in row.judgements:
         if judgement.validator is None or judgement.commitment is None:
             continue
         said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict.outcome
         if said == opposite and (
-            judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY
+            judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY or is_in_rows
         ):
             yield judgement.validator
 
 
 def _count_outcomes(row: SubmissionRow) -> Counter[tuple[int, int]]:
-    """How often each (outcome, reason) was revealed; unknown is not counted."""
-    verdicts = [judgement.verdict for judgement in list_current(row) if judgement.verdict is not None]
+    """How often each (outcome, reason) was revealed; unknown is not counted, nor is what has lapsed."""
+    verdicts = [turn.verdict for turn in list_current(row) if turn.verdict is not None and not turn.lapsed]
     return Counter(_get_outcome(verdict) for verdict in verdicts if verdict.outcome != Decision.UNKNOWN)
 
 
@@ -318,7 +335,7 @@ def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int
     found = [
         (judgement.verdict, judgement.live_groups)
         for judgement in list_current(row)
-        if judgement.verdict and _get_outcome(judgement.verdict) == agreed
+        if judgement.verdict and not judgement.lapsed and _get_outcome(judgement.verdict) == agreed
     ]
     evidence_hash = found[0][0].evidence_hash
     live = compute_live_groups(params, row, [count for _, count in found]) if outcome == Decision.ACCEPT else 0

@@ -21,10 +21,16 @@ class Candidate:
     dropped: int
     cached_version: int | None
     """The newest policy that it has; None says nothing."""
+    first_version: int = 0
+    """The first policy that was published after it registered. It could choose its key by the hashes of older ones."""
 
     def serves(self, version: int) -> bool:
         """Whether it may be given work that was planned for a policy: with that one, or a younger one."""
         return self.cached_version is None or version <= self.cached_version
+
+    def is_early(self, version: int) -> bool:
+        """Whether it registered before the policy was published with which it would do work planned for `version`."""
+        return self.first_version <= (version if self.cached_version is None else self.cached_version)
 
 
 class PlannedTask(NamedTuple):
@@ -100,7 +106,8 @@ def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list
     policy.
 
     The youngest policy's tasks are given away first: who can do them can do all, so that the others are left for those
-    who cannot, and nobody waits in vain.
+    who cannot, and nobody waits in vain.  A node that registered after a policy was published is given its tasks only
+    while no earlier node asks: it could try keys until one draws the prompts and seeds that it likes.
     """
     ranked = sorted(
         candidates,
@@ -110,8 +117,10 @@ def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list
     pairs: list[tuple[PlannedTask, Candidate]] = []
     for version, group in groupby(sorted(works, key=lambda work: -work.version), key=lambda work: work.version):
         waiting = deque(group)
-        while waiting and (able := [c for c in ranked if slots[c.address] > 0 and c.serves(version)]):
-            for candidate in able[: len(waiting)]:
+        able = [candidate for candidate in ranked if candidate.serves(version)]
+        able = [candidate for candidate in able if candidate.is_early(version)] or able
+        while waiting and (free := [candidate for candidate in able if slots[candidate.address] > 0]):
+            for candidate in free[: len(waiting)]:
                 slots[candidate.address] -= 1
                 pairs.append((waiting.popleft(), candidate))
     return pairs

@@ -37,6 +37,8 @@ class HandedIn:
     undrawn_limit: int
     """Pay in the token's smallest unit up to which the contributor's work may go without a replay."""
     canary: CanaryKind = CanaryKind.ORDINARY
+    consent: str = ""
+    """Signature of its contributor that it is a canary."""
 
 
 def check_receipts(
@@ -76,6 +78,7 @@ def record_receipts(
     more than its `undrawn_limit` (`Repository.sum_unreplayed_units`). `price` is that of a unit, in the token's
     smallest unit.
     """
+    kept = repository.load_nodes({each.receipt.node for each in handed_in})
     checked = check_receipts(repository, params, [each.receipt for each in handed_in], now=now)
     units = repository.sum_unreplayed_units({each.receipt.contributor for each in handed_in})
     results: list[Countersigned | CoveyError] = []
@@ -93,7 +96,9 @@ def record_receipts(
         leases.add((receipt.task, receipt.lease))
         files.add(receipt.work_key)
         row = _to_row(receipt, each.signature, each.promise)
-        row.canary, row.look_at = each.canary, now + params.verification.draw_seconds + audit_draws.LOOK_SECONDS
+        row.contract = found.contract
+        row.canary, row.consent = each.canary, each.consent
+        row.look_at = now + params.verification.draw_seconds + audit_draws.LOOK_SECONDS
         before = units.get(receipt.contributor, 0)
         if price * (before + receipt.units) > each.undrawn_limit:
             row.audited = True
@@ -102,6 +107,7 @@ def record_receipts(
         rows.append(row)
         found.state = require_move(TASK_MOVES, found.state, TaskState.SUBMITTED)
         results.append(each.promise)
+    del kept  # Until here the rows had to be in memory.
     repository.add_all(rows)
     return results
 

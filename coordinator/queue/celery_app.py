@@ -31,6 +31,7 @@ BEAT_SECONDS = {
     "expire_leases": 1.0,
     "dispatch_validation": 0.5,
     "tally": 2.0,
+    "seek_signatures": 2.0,
     "settle_epoch": 1.0,
     "prune_files": 5.0,
 }

@@ -14,7 +14,7 @@ from covey.shardcast.piece_server import PieceServer
 from tests.e2e.walk import Server
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness, create_pool, open_harness, reset
 from tests.fakes.offered_policies import build_offering, write_export
-from tests.fakes.pool import make_params
+from tests.fakes.pool import make_contract, make_params
 from tests.fakes.transaction_watch import calls_while_writing
 from tests.integration.chain.conftest import Chain, running
 
@@ -26,7 +26,14 @@ MAX_FILE = 24_576
 
 @pytest.fixture(scope="module")
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
-    params = make_params(max_submission_bytes=MAX_FILE, lease_seconds=30, max_staleness=1, epoch_leaves=2)
+    rules = make_params().verification.model_copy(update={"contracts": (make_contract(),)})
+    params = make_params(
+        max_submission_bytes=MAX_FILE,
+        lease_seconds=30,
+        max_staleness=1,
+        epoch_leaves=2,
+        verification=rules.model_dump(),  # both lanes; the other tests are in the calibrated one
+    )
     pool = create_pool(running, params)
     with open_harness(running, pool, tmp_path_factory.mktemp("coordinator")) as harness:
         yield harness

@@ -17,6 +17,8 @@ from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
 
 FILE = b"rows " * 100
+REJECT = {"outcome": 2, "reason": int(Reason.PROOF), "severity": 2, "units": 0}
+"""Changes that make a verdict a hard rejection."""
 
 
 def build_receipt(
@@ -48,10 +50,15 @@ async def refuse(waiting: Any) -> tuple[str, int]:
 
 
 async def hand_in(
-    harness: CoordinatorHarness, client: CoordinatorClient, file: bytes = FILE, node: str = "node"
+    harness: CoordinatorHarness,
+    client: CoordinatorClient,
+    file: bytes = FILE,
+    node: str = "node",
+    *,
+    contract: str = "",
 ) -> Receipt:
-    """Register a node, claim a task and submit a file."""
-    await client.register()
+    """Register a node, with the digest of its execution contract, claim a task and submit a file."""
+    await client.register(contract)
     task = await harness.claim(client)
     receipt = build_receipt(harness, task, file, node=node)
     await client.submit(receipt, sign(harness, receipt, node), file)
@@ -74,12 +81,17 @@ def build_bundle(harness: CoordinatorHarness, validator: int, order: JudgeOrder,
         receipt=order.receipt,
         signature=order.signature,
         record_hash=order.record_hash,
+        contract=order.contract,
+        draw=order.draw,
+        rows=harness.ctx.params.draw_rows(eip712.compute_struct_hash(order.receipt.to_message()), order.draw),
         full=order.full,
         decision=Decision.ACCEPT,
         reason=Reason.NONE,
         units=20,
         details={"margin": 0.5, "rows": 4} | details,
-        engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}),
+        engine=EngineFacts(
+            name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}, contract=""
+        ),
         isolation="bwrap",
     )
 

@@ -17,6 +17,7 @@ from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol import eip712
 from covey.protocol.ids import Step
+from covey.protocol.messages import Receipt
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 from tests.fakes.contracts import read_contract
@@ -169,16 +170,35 @@ async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(harness: Co
         covey("rewards", "claim", "--coordinator-url", harness.url, key="contributor")
 
 
-async def test_case_veto__by_the_arbiter__frees_the_stake(harness: CoordinatorHarness, covey: Terminal):
+async def open_case(harness: CoordinatorHarness) -> Receipt:
+    """Hand in work that a quorum rejects for its proofs, and open the case about it."""
     async with harness.client("node") as node:
         receipt = await hand_in(harness, node)
     await decide(harness, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
-    assert covey("case", "show") == {"cases": []}
     async with harness.client("validator-2") as client:
         (hard,) = await client.list_hard_cases()
     verdicts = [body.to_message() for body in hard.verdicts]
-    court, stakes = harness.chain.contracts.court, harness.chain.contracts.stakes
-    harness.chain.send("validator-2", court.propose(receipt, hard.signature, verdicts, hard.signatures))
+    propose = harness.chain.contracts.court.propose(receipt, hard.signature, verdicts, hard.signatures)
+    harness.chain.send("validator-2", propose)
+    return receipt
+
+
+async def test_case_execute__by_anybody_after_the_veto_window__slashes(harness: CoordinatorHarness, covey: Terminal):
+    receipt_hash = eip712.compute_struct_hash(await open_case(harness))
+    owner, pool, stakes = harness.chain.address("contributor"), harness.ctx.ledger.pool, harness.chain.contracts.stakes
+    with pytest.raises(OperatorError, match="too_early"):
+        covey("case", "execute", receipt_hash, key="contributor")
+    staked = stakes.stake_of(pool, BondKind.CONTRIBUTOR, owner)
+    harness.chain.advance(10)
+    assert covey("case", "execute", receipt_hash, key="contributor")["state"] == "slashed"
+    assert staked - stakes.stake_of(pool, BondKind.CONTRIBUTOR, owner) == 60
+    with pytest.raises(OperatorError, match=r"case_closed: .* is slashed"):
+        covey("case", "execute", receipt_hash, key="contributor")
+
+
+async def test_case_veto__by_the_arbiter__frees_the_stake(harness: CoordinatorHarness, covey: Terminal):
+    assert covey("case", "show") == {"cases": []}
+    receipt, stakes = await open_case(harness), harness.chain.contracts.stakes
     (shown,) = covey("case", "show")["cases"]
     receipt_hash = eip712.compute_struct_hash(receipt)
     assert (shown["receipt_hash"], shown["state"], shown["reason"], shown["amount"]) == (

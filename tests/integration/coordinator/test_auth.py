@@ -347,7 +347,7 @@ async def test_register__more_nodes_than_the_stake_backs__is_refused(harness: Co
     with harness.ctx.database.write() as rows:
         for name in ("b", "c", "d"):
             contributor = harness.chain.address("contributor")
-            nodes.register_node(rows, harness.ctx.params, node=make_address(name), contributor=contributor)
+            nodes.register_node(rows, node=make_address(name), contributor=contributor)
     async with harness.client("node") as client:
         with pytest.raises(ProtocolError) as caught:
             await client.register()

@@ -5,18 +5,17 @@ from collections.abc import Iterator
 import pytest
 
 from covey.chain.structs import BondKind
-from covey.devnet import deploy
 from covey.protocol.api.public import StatusView, SubmissionView
 from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
-from covey.protocol.verdict import Reason
+from covey.protocol.eip712 import sign
+from covey.protocol.messages import CanaryConsent
 from tests.fakes.network import CoordinatorHarness, create_pool, open_harness
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
-from tests.integration.coordinator.handing import FILE, build_reveal, commit, hand_in
+from tests.integration.coordinator.handing import FILE, REJECT, build_reveal, commit, hand_in
 
 pytestmark = pytest.mark.integration
-REJECT = {"outcome": 2, "reason": int(Reason.PROOF), "severity": 2, "units": 0}
 LAZY = "validator-1"
 
 
@@ -24,7 +23,10 @@ LAZY = "validator-1"
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
     """Node "node" submits known-bad work, and "node-2" submits ordinary work."""
     pool = create_pool(running, make_params(groups_per_step=8, epoch_leaves=4, max_submission_bytes=24_576))
-    canaries = {deploy.derive_wallet("test", "node").address: "reject"}
+    node = running.wallets["node"].address
+    consent = CanaryConsent(pool=pool, node=node, kind=CanaryKind.REJECT)
+    signature = sign(consent, running.domain("slashing_court"), running.wallets["contributor"])
+    canaries = {node: {"verdict": "reject", "consent": signature}}
     with open_harness(running, pool, tmp_path_factory.mktemp("coordinator"), canaries=canaries) as harness:
         yield harness
 

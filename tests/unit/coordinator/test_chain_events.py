@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator import chain_events
+from coordinator.domain.audit_draws import DrawingBlock
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
-from covey.protocol.status import CaseState, StepState, TaskState
-from tests.fakes.pool import POOL, FakePool, make_address, make_hash
+from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from covey.protocol.verdict import Decision
+from tests.fakes.pool import POOL, FakePool, code_of, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
 
@@ -192,6 +194,54 @@ def test_reorganisation__block_that_opened_and_closed_a_case__tells_another_stor
     with pool.database.read() as rows:
         (case,) = rows.list_cases()
         assert (case.state, case.contributor, case.block_number) == (CaseState.LOCKED, make_address("another"), 21)
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_reorganisation__block_that_drew_a_submission__is_replaced_by_the_new_one_s_draw(
+    ctx: SimpleNamespace, pool: FakePool, is_accepted: bool
+):
+    """A public audit computes the draw of the block that stayed."""
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 0})
+    pool.register("a")
+    pool.publish(0)
+    pool.find_block = lambda _: DrawingBlock(20, make_hash("removed"))
+    receipt, early = pool.work("a"), pool.work("a")
+    pool.dispatch()
+    with pool.database.write() as rows:
+        rows.get_submission(early).draw_block = 19
+    if is_accepted:
+        pool.judge(receipt, [(0, Decision.ACCEPT, {})])
+        assert pool.submission(receipt).state is SubmissionState.ACCEPTED
+    tell(ctx, block=21, rolled_back_to=19)
+    pool.find_block = lambda _: DrawingBlock(21, make_hash("stayed"))
+    pool.dispatch()
+    row = pool.submission(receipt)
+    assert (row.draw, row.draw_block, row.state) == (make_hash("stayed"), 21, SubmissionState.SUBMITTED)
+    assert bool(row.audited) is is_accepted
+    assert pool.submission(early).draw == make_hash("removed")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_reorganisation__rows_of_the_removed_block_are_being_judged__do_not_count(
+    ctx: SimpleNamespace, pool: FakePool, is_committed: bool
+):
+    """The block that replaces it draws other rows, so a turn begins again, or the work is replayed whole."""
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 0, "confirm_rate": 0.0})
+    pool.register("a")
+    pool.publish(0)
+    pool.find_block = lambda _: DrawingBlock(20, make_hash("removed"))
+    receipt = pool.work("a")
+    pool.dispatch()
+    _, taken = pool.claim(0)
+    verdict = pool.build_verdict(0, receipt, Decision.ACCEPT)
+    if is_committed:
+        pool.commit(0, taken, verdict)
+    tell(ctx, block=21, rolled_back_to=19)
+    assert code_of(pool.commit, 0, taken, verdict) == "judgement_lapsed"
+    pool.dispatch()
+    row = pool.submission(receipt)
+    assert bool(row.audited) is is_committed
+    assert [turn.full for turn in row.judgements if not turn.lapsed] == ([True, True] if is_committed else [False])
 
 
 def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, pool: FakePool):

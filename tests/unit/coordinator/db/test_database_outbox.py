@@ -122,7 +122,7 @@ def test_record_reverted__unsigned__is_over_with_its_reason(outbox: OutboxStore)
 
 def test_record_refused__several_times__stays_unsent_and_is_forgotten_once_it_is_signed(outbox: OutboxStore):
     outbox.put(make_intent("a"))
-    refusal = Refusal(first_block=7, last_block=9, heads=2)
+    refusal = Refusal(first_at=7, last_at=9, heads=2)
     outbox.record_refused("a", Refusal.at(7), "TooEarly()")
     outbox.record_refused("a", refusal, "WindowOpen(5)")
     (entry,) = outbox.list_pending()

@@ -69,7 +69,7 @@ def test_dispatch__drawing_block_not_final__opens_no_turn(undrawn: tuple[FakePoo
     pool, receipt_hash = undrawn
     pool.params = make_params(verification={"audit_rate": audit_rate, "newcomer_submissions": 0})
     asked = []
-    pool.find_hash = asked.append
+    pool.find_block = asked.append
     pool.dispatch()
     row = pool.submission(receipt_hash)
     assert (row.draw, row.audited, row.judgements, asked) == (None, None, [], [50])
@@ -79,7 +79,7 @@ def test_dispatch__drawing_block_not_final__opens_no_turn(undrawn: tuple[FakePoo
 def test_draw__again__is_the_same_whatever_became_of_the_chain(undrawn: tuple[FakePool, str]):
     pool, receipt_hash = undrawn
     pool.dispatch()
-    pool.find_hash = lambda _: make_hash("another fork")
+    pool.find_block = lambda _: audit_draws.DrawingBlock(99, make_hash("another fork"))
     pool.dispatch()
     assert pool.submission(receipt_hash).draw == make_hash("block after 50")
 

@@ -1,12 +1,18 @@
 """Canaries are void whatever the validators say, cost nobody anything, and tell who judged without looking."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from coordinator.config import CoordinatorConfig
 from coordinator.domain import audit_draws, canary_scores, settlement
+from covey.chain.wallet import Wallet
+from covey.devnet.deploy import derive_wallet
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
-from covey.protocol.ids import Hash
+from covey.protocol.eip712 import Domain, sign
+from covey.protocol.ids import Address, Hash
+from covey.protocol.messages import CanaryConsent, Receipt
 from covey.protocol.seeding import is_audited
 from covey.protocol.status import StepState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
@@ -36,7 +42,7 @@ def get_scores(pool: FakePool) -> dict[str, tuple[int, int, int]]:
     """(judged, canaries, missed) by name of the validator, of those that judged what is decided."""
     names = {address: f"validator-{i}" for i, address in enumerate(pool.validators)}
     with pool.database.read() as rows:
-        found = canary_scores.count_scores(rows)
+        found = canary_scores.count_scores(rows, bonds={}, active=())
     scores = {names[address]: (view.judged, view.canaries, view.missed) for address, view in found.items()}
     return {name: score for name, score in scores.items() if score[0]}
 
@@ -115,7 +121,8 @@ def test_draw__canary_of_a_proven_node__waits_for_its_block_and_is_replayed(watc
     def draw(about: str, block: Hash | None) -> bool | None:
         with watched.database.write() as rows:
             row = rows.get_submission(about)
-            audit_draws.draw(rows, watched.params, row, find_hash=lambda _: block, secret=SECRET)
+            found = None if block is None else audit_draws.DrawingBlock(9, block)
+            audit_draws.draw(rows, watched.params, row, find_block=lambda _: found, secret=SECRET)
             return row.audited
 
     assert [draw(each, None) for each in (receipt_hash, ordinary)] == [None, None], "nothing tells them apart"
@@ -191,19 +198,62 @@ def test_compute_public__before_and_after__commitment_stays_and_opens(watched: F
     assert found == {"a": CanaryKind.ORDINARY, "bad": CanaryKind.REJECT, "good": CanaryKind.ACCEPT}
 
 
-def make_config(canary: dict[str, str]) -> CoordinatorConfig:
-    return CoordinatorConfig(home="h", pool=1, deployment="d", key_file="k", canaries=canary)
+DOMAIN = Domain(chain_id=1, contract=make_address("court"))
+OWNER = derive_wallet("test", "owner")
 
 
-def test_get_kind__of_a_node__is_what_the_settings_say():
-    config = make_config({make_address("bad"): "reject", make_address("good"): "accept"})
-    kinds = [canary_scores.get_kind(config.canaries, make_address(name)) for name in ("bad", "good", "a")]
-    assert kinds == [CanaryKind.REJECT, CanaryKind.ACCEPT, CanaryKind.ORDINARY]
+def make_config(canaries: dict[str, Any]) -> CoordinatorConfig:
+    return CoordinatorConfig(home="h", pool=1, deployment="d", key_file="k", canaries=canaries)
+
+
+def make_canary(name: str, verdict: str, *, signer: Wallet = OWNER, **changes: Any) -> dict[str, str]:
+    """Return the settings of a canary, with a consent to reject it."""
+    values = {"pool": 1, "node": make_address(name), "kind": CanaryKind.REJECT} | changes
+    return {"verdict": verdict, "consent": sign(CanaryConsent(**values), DOMAIN, signer)}
+
+
+def make_receipt(name: str, contributor: Address = OWNER.address) -> Receipt:
+    return Receipt(
+        pool=1, task=1, lease=1, node=make_address(name), contributor=contributor, policy_version=0,
+        work_key=make_hash("file"), groups=1, units=1, deadline=9,
+    )  # fmt: skip
+
+
+def test_find_consent__of_the_node_s_contributor__is_what_the_settings_say():
+    canary = make_canary("bad", "reject")
+    config = make_config({make_address("bad"): canary})
+    found = [canary_scores.find_consent(config.canaries, make_receipt(name), DOMAIN) for name in ("bad", "a")]
+    assert found == [(CanaryKind.REJECT, canary["consent"]), (CanaryKind.ORDINARY, "")]
 
 
 @pytest.mark.parametrize(
-    "canary", [{make_address("bad").lower(): "reject"}, {"0x12": "reject"}, {make_address("bad"): "unknown"}]
+    ("canary", "contributor"),
+    [
+        (make_canary("bad", "reject", signer=derive_wallet("test", "operator")), OWNER.address),
+        (make_canary("bad", "reject"), make_address("new contributor")),
+        (make_canary("bad", "accept"), OWNER.address),
+        (make_canary("another", "reject"), OWNER.address),
+        (make_canary("bad", "reject", pool=2), OWNER.address),
+    ],
+    ids=["the operator's own", "node moved", "other verdict", "other node", "other pool"],
 )
-def test_config__no_address_or_no_verdict__is_refused(canary: dict[str, str]):
+def test_find_consent__without_that_of_the_contributor__work_is_ordinary(canary: dict[str, str], contributor: Address):
+    """An operator that named the node of a stranger made all its honest work void, and paid nothing for it."""
+    config = make_config({make_address("bad"): canary})
+    receipt = make_receipt("bad", contributor)
+    assert canary_scores.find_consent(config.canaries, receipt, DOMAIN) == (CanaryKind.ORDINARY, "")
+
+
+@pytest.mark.parametrize(
+    "canaries",
+    [
+        {make_address("bad").lower(): make_canary("bad", "reject")},
+        {"0x12": make_canary("bad", "reject")},
+        {make_address("bad"): make_canary("bad", "unknown")},
+        {make_address("bad"): "reject"},
+        {make_address("bad"): {"verdict": "reject", "consent": "0x12"}},
+    ],
+)
+def test_config__no_address_verdict_or_consent__is_refused(canaries: dict[str, Any]):
     with pytest.raises(ValidationError):
-        make_config(canary)
+        make_config(canaries)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.domain import audit_draws, judging, panel
+from coordinator.domain import audit_draws, judging, nodes, panel
 from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling
 from covey.protocol.status import SubmissionState, TaskState
@@ -117,9 +117,103 @@ def test_tally__undrawn_and_one_reject__all_are_asked_with_a_replay(pool: FakePo
     assert get_contradicted(pool) == [1, 0, 0]
 
 
-def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool):
+def judge_pair(pool: FakePool, receipt_hash: str, first: Decision, second: Decision) -> None:
+    """Let two validators judge, of which the second one reveals first, with a look between the two."""
+    taken = []
+    for validator, decision in enumerate((first, second)):
+        _, judgement = pool.claim(validator)
+        pool.commit(validator, judgement, pool.build_verdict(validator, receipt_hash, decision))
+        taken.append(judgement)
+    for judgement in reversed(taken):
+        pool.reveal(judgement)
+        pool.dispatch()
+
+
+@pytest.mark.parametrize(("rows", "contradicted"), [(3, [1, 0, 0]), (0, [0, 0, 0])])
+def test_tally__pair_disagrees_about_drawn_rows__the_one_that_accepted_is_contradicted_by_the_replay(
+    pool: FakePool, rows: int, contradicted: list[int]
+):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0, audit_rows=rows)
+    judge_pair(pool, receipt_hash, ACCEPT, REJECT)
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, REJECT, {}), (2, REJECT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason) == (SubmissionState.REJECTED, Reason.PROOF)
+    assert get_contradicted(pool) == contradicted
+
+
+def test_tally__pair_disagrees_and_the_replay_accepts__the_one_that_rejected_is_contradicted(pool: FakePool):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    judge_pair(pool, receipt_hash, REJECT, ACCEPT)
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, ACCEPT, {}), (2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert get_contradicted(pool) == [1, 0, 0]
+
+
+def test_tally__pair_rejects__the_replay_waits_for_both_and_contradicts_neither(pool: FakePool):
+    """The first reveal ordered the replay, and the other validator was taken to have accepted."""
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    judge_pair(pool, receipt_hash, REJECT, REJECT)
+    assert pool.submission(receipt_hash).audited
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, REJECT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.REJECTED
+    assert get_contradicted(pool) == [0, 0, 0]
+
+
+def test_tally__one_of_a_pair_withholds_its_verdict__one_rejection_never_decides(pool: FakePool):
+    receipt_hash = hand_in_proven(pool)
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        row.confirmed = True
+    pool.dispatch()
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    for validator, judgement in enumerate(taken):
+        pool.commit(validator, judgement, pool.build_verdict(validator, receipt_hash, REJECT))
+    pool.reveal(taken[0])
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        row.confirmed = False  # the quorum of a single validator
+    pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, False)
+    pool.now += pool.params.judgement_seconds
+    pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
+
+
+def test_tally__pair_accepts_and_a_later_replay_rejects__nobody_is_contradicted(pool: FakePool):
+    """The false rows may be others than the drawn ones."""
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    with pool.database.write() as rows:
+        nodes.judge_again(rows, rows.get_submission(receipt_hash))
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, REJECT, {}), (2, REJECT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.REJECTED
+    assert get_contradicted(pool) == [0, 0, 0]
+
+
+def test_tally__drawn_rows_are_unknown__another_validator_is_asked(pool: FakePool):
+    receipt_hash = hand_in_proven(pool)
+    pool.judge(receipt_hash, [(0, UNKNOWN, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, False)
+    pool.judge(receipt_hash, [(1, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+@pytest.mark.parametrize("decision", [ACCEPT, REJECT])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool, is_committed: bool, decision: Decision):
     receipt_hash = hand_in_proven(pool)
     _, taken = pool.claim(0)
+    if is_committed:
+        pool.commit(0, taken, pool.build_verdict(0, receipt_hash, ACCEPT))
     with pool.database.write() as rows:
         panel.order_replay(rows.get_submission(receipt_hash))
     assert code_of(pool.commit, 0, taken, pool.build_verdict(0, receipt_hash, ACCEPT)) == "judgement_lapsed"
@@ -131,8 +225,11 @@ def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool):
     ]
     with pool.database.read() as rows:
         assert rows.require_validator(pool.validators[0]).lapsed == 0
-    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
-    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    reason = {"reason": Reason.MALFORMED} if decision is REJECT else {}
+    pool.judge(receipt_hash, [(0, decision, reason), (1, decision, reason)])
+    state = SubmissionState.ACCEPTED if decision is ACCEPT else SubmissionState.VOID
+    assert pool.submission(receipt_hash).state is state
+    assert get_contradicted(pool) == [0, 0, 0]
 
 
 # -- the quorum
@@ -197,24 +294,53 @@ def test_tally__two_unknown__ask_two_more(submitted: tuple[FakePool, str]):
 
 def test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
-    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(0, REJECT, {"reason": Reason.LOGPROB}), (1, ACCEPT, {})])
     pool.judge(receipt_hash, [(2, REJECT, {})])
-    pool.judge(receipt_hash, [(3, UNKNOWN, {})])
+    pool.judge(receipt_hash, [(3, REJECT, {"reason": Reason.TOKEN_MARGIN})])
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
     assert row.evidence_hash == "0x" + "00" * 32
+    assert (pool.strikes("a"), pool.node("a").suspended) == (1, ""), "a quorum rejects, if for different reasons"
+    assert pool.claim(4) is None
+
+
+def test_tally__every_try_is_unknown__is_void_unslashed_after_as_many_as_verdicts(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
+    pool.judge(receipt_hash, [(2, UNKNOWN, {}), (3, UNKNOWN, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
     assert (pool.strikes("a"), pool.node("a").suspended) == (0, ""), "that nobody could check is no fault of it"
     assert pool.claim(4) is None
 
 
-def test_tally__fewer_validators_than_judgements__ends_when_all_have_spoken(pool: FakePool):
+@pytest.mark.parametrize("recovers", [True, False])
+def test_tally__liar_and_failing_machine_of_three__do_not_void_honest_work_at_once(pool: FakePool, recovers: bool):
+    """One that could not check spent its seat, so the work was void without blame for anybody."""
     pool.register("a")
     pool.publish(0)
     receipt_hash = pool.work("a")
     pool.dispatch()
-    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
-    pool.judge(receipt_hash, [(2, REJECT, {})])
-    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, UNKNOWN, {})])
+    pool.judge(receipt_hash, [(2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.SUBMITTED
+    pool.judge(receipt_hash, [(1, ACCEPT if recovers else UNKNOWN, {})])
+    state = SubmissionState.ACCEPTED if recovers else SubmissionState.VOID
+    assert pool.submission(receipt_hash).state is state
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(23.9, 0), (24.1, 1)])
+def test_record_commit__in_the_last_fifth_of_the_time__is_counted(
+    submitted: tuple[FakePool, str], seconds: float, slow: int
+):
+    pool, receipt_hash = submitted
+    assert pool.params.judgement_seconds == 30
+    _, turn = pool.claim(0)
+    pool.now += seconds
+    for _ in range(2):
+        pool.commit(0, turn, pool.build_verdict(0, receipt_hash, ACCEPT))
+    with pool.database.read() as rows:
+        assert rows.require_validator(pool.validators[0]).slow == slow
 
 
 def test_tally__one_liar_of_three__decides_nothing_and_is_counted(submitted: tuple[FakePool, str]):
@@ -242,7 +368,7 @@ def test_dispatch__one_rejection_and_cheap_acceptances_in_one_look__those_are_re
         first = rows.get_submission(caught)
         first.audited = True
         decided = [panel.Decided(first, guilty, replayed=True), panel.Decided(row, agreed, replayed=False)]
-        judging.apply(rows, pool.params, panel.Look(decided, late=[]), now=pool.now)
+        judging.apply(rows, pool.params, panel.Look(decided, late=[], passed=[]), now=pool.now)
     assert pool.submission(caught).decision is REJECT
     assert (pool.submission(cheap).decision, pool.submission(cheap).audited) == (None, True)
     assert pool.node("b").accepted == 0
@@ -311,15 +437,16 @@ def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool)
                 pool.params,
                 [row],
                 validators=pool.validators,
-                find_hash=pool.find_hash,
+                active=pool.validators,
+                find_block=pool.find_block,
                 secret=b"",
                 now=pool.now,
             )
             return row.look_at
 
-    find_hash, pool.find_hash = pool.find_hash, lambda _: None
+    find_block, pool.find_block = pool.find_block, lambda _: None
     assert dispatch() == pool.now + audit_draws.LOOK_SECONDS
-    pool.find_hash = find_hash
+    pool.find_block = find_block
     assert dispatch() == pool.now + judging.LOOK_SECONDS
     pool.params = pool.params.model_copy(update={"judgement_seconds": 5})
     assert pool.claim(0) is not None

@@ -145,7 +145,7 @@ def test_case_vetoed__contributor_with_too_many_strikes__stays_suspended(owner: 
     owner.strike("b", 2)
     change(owner, "a", suspended="case")
     with owner.database.write() as rows:
-        nodes.reinstate(rows, owner.params, nodes.require_node(rows, make_address("a")))
+        nodes.reinstate(rows, owner.params, make_address("owner"))
     assert owner.node("a").suspended == "strikes"
 
 

@@ -21,7 +21,7 @@ def play(database: Database, owners: Mapping[str, str], rounds: int = 4) -> dict
     pool = FakePool(database, make_params(groups_per_step=80))
     for node, owner in owners.items():
         with database.write() as rows:
-            nodes.register_node(rows, pool.params, node=make_address(node), contributor=make_address(owner))
+            nodes.register_node(rows, node=make_address(node), contributor=make_address(owner))
     pool.publish(0)
     for _ in range(rounds):
         pool.now += 1

@@ -69,10 +69,10 @@ class Contributors:
 
     def __init__(self, *, contributors: int, nodes_of_each: int = 1) -> None:
         self.rows = {
-            f"owner-{i}": ContributorRow(address=f"owner-{i}", strikes=0, accepted_since=0, pardons=0)
+            f"owner-{i}": ContributorRow(address=f"owner-{i}", strikes=0, accepted_since=0, suspended="", pardons=0)
             for i in range(contributors)
         }
-        self.get_contributor = self.rows.get
+        self.get_contributor, self.require_contributor = self.rows.get, self.rows.__getitem__
         self.nodes = {name: [NodeRow(suspended="") for _ in range(nodes_of_each)] for name in self.rows}
         self.list_nodes_of = self.nodes.__getitem__
 

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from coordinator.db.models import EpochRow
-from coordinator.domain import panel
+from coordinator.domain import panel, turn_order
 from covey.protocol.seeding import compute_turn_order
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
@@ -79,7 +79,7 @@ def test_take_turn__validator_that_is_away__delays_nobody(undrawn: FakePool):
     undrawn.dispatch()
     undrawn.ask(0, 1, 2)
     first, second, _ = get_order(undrawn, receipt_hash)
-    undrawn.now += panel.AWAY_SECONDS + 1
+    undrawn.now += turn_order.AWAY_SECONDS + 1
     with undrawn.database.write() as rows:
         (turn,) = rows.get_submission(receipt_hash).judgements
         turn.opened_at = undrawn.now
@@ -202,7 +202,7 @@ def test_dispatch__validator_that_failed__is_asked_like_others_again_after_a_whi
     receipt_hash = next(r for r in (undrawn.work("a") for _ in range(20)) if first_of(undrawn, r) == 0)
     undrawn.ask(1, 2)
     assert undrawn.claim(0, free_turns=1) is None or first_of(undrawn, receipt_hash) == 0
-    undrawn.now += panel.UNRELIABLE_TURNS * undrawn.params.judgement_seconds
+    undrawn.now += turn_order.UNRELIABLE_TURNS * undrawn.params.judgement_seconds
     undrawn.ask(0, 1, 2)
     assert undrawn.claim(0)[0] == "judge"
 
@@ -284,7 +284,7 @@ def test_dispatch__three_validators_two_take_turns_and_let_them_lapse__comes_to_
     assert (row.state, row.reason) == (SubmissionState.VOID, Reason.UNDECIDED)
     lapses = Counter(j.validator for j in row.judgements if j.lapsed and j.validator)
     first, *others = pool.validators
-    assert lapses == {first: 1} | dict.fromkeys(others, panel.MOST_LAPSES)
+    assert lapses == {first: 1} | dict.fromkeys(others, turn_order.MOST_LAPSES)
     assert get_validator(pool, 0) == (0, 0), "it did its part"
     assert pool.strikes("a") == 0
 

@@ -1,0 +1,42 @@
+"""What a process knows of the chain: validators, and which of them have enough stake for the court."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator.chain_state import ChainState, is_about_validators
+from covey.chain import events
+from covey.chain.structs import BondKind
+from covey.protocol.ids import Address, PoolId
+from tests.fakes.pool import make_address, make_hash
+
+pytestmark = pytest.mark.unit
+RICH, POOR, LATER = (make_address(name) for name in ("rich", "poor", "later"))
+
+
+@pytest.mark.parametrize(("bond", "bonded"), [(0, {RICH, POOR}), (50, {RICH}), (51, set[Address]())])
+def test_refresh__validators__active_ones_with_enough_stake_are_bonded(bond: int, bonded: set[Address]) -> None:
+    staked = {RICH: 50, POOR: 49, LATER: 99}
+    pools = SimpleNamespace(
+        get_validators=lambda pool: [RICH, POOR, LATER], is_validator=lambda pool, account: account != LATER
+    )
+    stakes = SimpleNamespace(stake_of=lambda pool, kind, account: staked[account] if kind is BondKind.VALIDATOR else 0)
+    chain = ChainState(
+        SimpleNamespace(pools=pools, stakes=stakes),  # type: ignore[arg-type]
+        PoolId(1),
+        validator_bond=bond,
+    )
+    chain.refresh()
+    assert chain.active_validators == bonded
+    assert chain.bonds == {each: staked[each] for each in (RICH, POOR, LATER)}
+
+
+def test_is_about_validators__events__bonds_of_validators_and_replacements() -> None:
+    def stake(kind: BondKind) -> events.Staked:
+        return events.Staked(
+            pool=PoolId(1), account=RICH, kind=int(kind), amount=1,
+            block_number=1, block_hash=make_hash("1"), transaction_hash=make_hash("t"), log_index=0,
+        )  # fmt: skip
+
+    assert is_about_validators(stake(BondKind.VALIDATOR), 1)
+    assert not is_about_validators(stake(BondKind.CONTRIBUTOR), 1)
