@@ -5,9 +5,8 @@ from functools import partial
 
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.chain.structs import BondKind
 from covey.engines.cpu_tuning import keep_memory
-from covey.engines.factory import open_engine
+from covey.engines.factory import open_engine, run_in_lane
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
@@ -19,11 +18,14 @@ from covey.shardcast.delta.warm_up import compile_in_background
 from validator.checks import CheckTools
 from validator.config import ValidatorConfig
 from validator.context import Context
+from validator.enforcement import require_power
 from validator.evidence_bundle import JudgingEnvironment, describe_engine
 from validator.held_turns import HeldTurns
 from validator.pending_reveals import PendingReveals
 from validator.sandboxes import build_decoder, build_grader
 
+POWER_SECONDS = 10.0
+"""Seconds between two looks at the validator's own bond and seat."""
 PROPOSAL_SECONDS = 86_400
 """Timeout in seconds for proposing a case again after the slash cap allows it."""
 
@@ -42,10 +44,11 @@ def build(
     Raises OperatorError if the court would not count its verdicts, if they expire too early, or if the engine cannot be
     used.
     """
-    _require_power(network)
+    require_power(network)
     _require_lasting_verdicts(config, network)
     params = network.params
-    name, engine = open_engine(config, params, role="validator")
+    name, engine, contract = open_engine(config, params, role="validator")
+    digest = contract.digest if contract else ""
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     return Context(
         config=config,
@@ -57,6 +60,7 @@ def build(
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
+            contract=digest,
         ),
         venue=JudgingEnvironment(
             chain_id=network.receipt_domain.chain_id,
@@ -69,6 +73,7 @@ def build(
                 batch=config.batch,
                 device=config.device,
                 interpreter=config.vllm.interpreter,
+                contract=digest,
             ),
             isolation=decoder.isolation.level,
         ),
@@ -85,29 +90,6 @@ def build(
         ),
         stop=stop,
     )
-
-
-def _require_power(network: Network) -> None:
-    """Raise OperatorError unless this validator is the pool's on chain and its bond is large enough for the court.
-
-    The codes are "not_a_validator" and "bond_too_small".
-    """
-    pool, address = network.pool, network.wallet.address
-    if not network.contracts.pools.is_validator(pool, address):
-        raise OperatorError(
-            "not_a_validator",
-            f"{address} is not an active validator of pool {pool}",
-            fix="Set key_file to the key of a validator that covey pool show lists, or ask the operator to run"
-            f" covey pool replace-validator OLD {address}",
-        )
-    missing = network.terms.validator_bond - network.contracts.stakes.stake_of(pool, BondKind.VALIDATOR, address)
-    if missing > 0:
-        raise OperatorError(
-            "bond_too_small",
-            f"the bond of {address} is too small: pool {pool} requires "
-            f"{network.terms.validator_bond}, so {missing} is missing",
-            fix=f"Run covey stake add {missing} --raw --kind validator",
-        )
 
 
 def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None:
@@ -127,10 +109,13 @@ def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None
 
 
 def run(config: ValidatorConfig) -> None:
-    """Judge and enforce until a stop signal. A judgement in progress is finished first."""
+    """Judge and enforce until a stop signal. A judgement in progress is finished first.
+
+    Raises OperatorError once the validator's bond is too small, or its seat is lost.
+    """
     configure("validator", level=config.log_level)
     keep_memory()
-    asyncio.run(_run(config))
+    run_in_lane(config.vllm, lambda vllm: asyncio.run(_run(config.model_copy(update={"vllm": vllm}))))
 
 
 async def _run(config: ValidatorConfig) -> None:
@@ -156,20 +141,24 @@ async def _run(config: ValidatorConfig) -> None:
 
 
 async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
-    """Run the loops for turns, judging, enforcement and reports until `stop` is set or one fails.
+    """Run the loops for turns, judging, enforcement, the bond and reports until `stop` is set or one fails.
 
     All have ended on return.
     """
     from validator import enforcement, loop
 
-    get_logger().info("validator started", validator=ctx.network.wallet.address)
+    get_logger().info("validator started", validator=ctx.network.wallet.address, contract=ctx.tools.contract)
     pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), CycleMetrics()
     enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
     enforcing.add_done_callback(lambda _: stop.set())
+    watching = asyncio.create_task(
+        run_forever(enforcement.watch_power, ctx, stop=stop, pace=Pace(idle_wait_s=POWER_SECONDS))
+    )
+    watching.add_done_callback(lambda _: stop.set())
     polling = asyncio.create_task(run_forever(loop.poll, ctx, stop=stop))
     polling.add_done_callback(lambda _: stop.set())
     reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
-    others = (enforcing, polling, reporting)
+    others = (enforcing, watching, polling, reporting)
     try:
         await run_forever(loop.judge_next, ctx, stop=stop, metrics=metrics)
     finally:

@@ -1,7 +1,7 @@
 """Repeats a judgement from its bundle, for `covey validator audit`. Anyone can do so without a wallet.
 
-The report says whether the work was drawn for replay, and whether it had to be. With `full`, work that was not drawn is
-replayed too.
+The report says whether the work was drawn for a whole replay, whether it had to be, and whether its rows were drawn by
+the right block. With `full`, work that was not drawn is replayed whole, too.
 
 Parameters and record hash come from the chain, bundle and file from a store, and the policy from relays. Everything
 is checked by hash, so the coordinator need not be trusted.
@@ -20,7 +20,7 @@ from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.chain.json_rpc import open_node
-from covey.engines.factory import build_engine
+from covey.engines.factory import build_engine, choose_options, list_contracts
 from covey.engines.pool_policies import load_pool_policy
 from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -31,6 +31,7 @@ from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.eip712 import Domain
 from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Hash, PoolId, Step, is_hash
 from covey.protocol.object_keys import build_evidence_key, build_submission_key
 from covey.protocol.params import PoolParams
@@ -73,7 +74,7 @@ class Report:
     limits: Thresholds
     """Limits for single windows and tokens, from the pool's parameters."""
     rows: tuple[ComparisonRow, ...]
-    """Distances of the rollouts in file order. Empty if there was no replay."""
+    """Distances of the replayed rollouts in file order. Empty if there was no replay."""
     draw: Draw | None = None
     """The draw of the submission. None if no readable epoch file contains the submission."""
 
@@ -89,6 +90,14 @@ class Report:
     def is_draw_ignored(self) -> bool:
         """Whether the work had to be replayed although the bundle's verdict is based only on the cheap checks."""
         return self.draw is not None and self.draw.is_due and not self.bundle.full
+
+    @property
+    def is_draw_false(self) -> bool:
+        """Whether only rows were replayed, and another block than the drawing one drew them.
+
+        A replay of all rows does not depend on which block its validator saw, for example before a reorganization.
+        """
+        return self.draw is not None and self.draw.block_hash != self.bundle.draw and not self.bundle.full
 
 
 def run(config: AuditConfig, name: str) -> Report:
@@ -180,7 +189,8 @@ def read_params(history: History, pool: PoolId) -> PoolParams:
 
 
 def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> None:
-    """Raise ProtocolError("bad_evidence") unless pool, parameters and policy in the bundle are those on chain.
+    """Raise ProtocolError("bad_evidence") unless pool, parameters and policy in the bundle are those on chain, and its
+    rows are those that its drawing block draws.
 
     Also raises ProtocolError if the receipt is not signed by its node.
     """
@@ -194,13 +204,19 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
         "record hash": (bundle.record_hash, contracts.policies.policy_of(receipt.pool, receipt.policy_version)),
     }
     for what, (claimed, true) in facts.items():
-        if claimed != true:
-            raise ProtocolError(
-                "bad_evidence", f"the bundle contains a false value: its {what} is {claimed} instead of {true}"
-            )
+        _require_equal(what, claimed, true)
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
     if bundle.reason is not Reason.MALFORMED:  # a receipt without its node's signature is judged malformed
         eip712.require_signer(receipt, domain, bundle.signature, receipt.node)
+    rows = params.draw_rows(eip712.compute_struct_hash(receipt), bundle.draw)
+    _require_equal("list of rows", bundle.rows, rows)
+
+
+def _require_equal(what: str, claimed: object, true: object) -> None:
+    if claimed != true:
+        raise ProtocolError(
+            "bad_evidence", f"the bundle contains a false value: its {what} is {claimed} instead of {true}"
+        )
 
 
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
@@ -275,7 +291,13 @@ def judge(
     The batch size matters because the shape of a batch affects the last bits of the results.
     """
     named = params.verification.validator_engine
-    name, dtype = config.engine or ("hf" if named == "any" else named), config.dtype or params.model.compute_dtype
+    # A validator of the exact lane judges calibrated work, too. It replays nothing under a contract of others.
+    is_exact = bundle.contract == bundle.engine.contract
+    contract = params.verification.list_digests().get(Hash(bundle.contract)) if is_exact else None
+    usual = contract.engine if contract else "hf" if named == "any" else named
+    name, dtype = config.engine or usual, config.dtype or params.model.compute_dtype
+    if contract is not None:
+        require_contract(contract, name, config, dtype)
     batch = bundle.engine.batch
     engine = build_engine(
         name,
@@ -283,7 +305,7 @@ def judge(
         batch=batch,
         device=config.device,
         threads=config.threads,
-        vllm=config.vllm.fit(params.model.longest),
+        vllm=choose_options(config.vllm.fit(params.model.longest), contract),
     )
     environment = load_environment(params, data_sets, config.list_interpreters())
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
@@ -295,11 +317,14 @@ def judge(
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
+            contract=bundle.contract if contract else "",
         )
         claim = SubmissionClaim(
             receipt=bundle.receipt.to_message(),
             signature=bundle.signature,
             record_hash=bundle.record_hash,
+            contract=bundle.contract,
+            drawn=bundle.rows,
             file=file,
         )
         found = verdicts.judge(claim, tools, full=config.full or bundle.full)
@@ -308,26 +333,47 @@ def judge(
         bundle=bundle,
         found=found,
         engine=describe_engine(
-            name, dtype=dtype, batch=batch, device=config.device, interpreter=config.vllm.interpreter
+            name,
+            dtype=dtype,
+            batch=batch,
+            device=config.device,
+            interpreter=config.vllm.interpreter,
+            contract=tools.contract,
         ),
         limits=params.verification.thresholds,
         rows=build_rows(claim),
     )
 
 
+def require_contract(contract: ExecutionContract, engine: str, config: AuditConfig, dtype: str) -> None:
+    """Raise OperatorError("wrong_contract") unless this machine can repeat a judgement of the exact lane.
+
+    Only an engine with the validator's contract gives the same bits.
+    """
+    fix = "Run the audit on a machine with this contract"
+    if engine != contract.engine:
+        message = f"the judgement was made under the contract {contract.describe()}, but engine is {engine}"
+        raise OperatorError("wrong_contract", message, fix=fix)
+    ours = list_contracts(
+        config.vllm, device=config.device, dtype=dtype, threads=config.threads, python=config.vllm.interpreter
+    )
+    parts = min((each.find_differences([contract]) for each in ours), key=len).items()
+    if parts:
+        different = ", ".join(f"{name} {theirs} instead of {own}" for name, (theirs, own) in parts)
+        raise OperatorError("wrong_contract", f"the judgement was made under a contract with {different}", fix=fix)
+
+
 def build_rows(claim: SubmissionClaim) -> tuple[ComparisonRow, ...]:
-    """Return the distances measured by the replay, one row per rollout. Empty if there was no replay."""
-    if not claim.distances:
-        return ()
+    """Return the distances measured by the replay, one row per replayed rollout, in file order."""
     return tuple(
         ComparisonRow(
-            group=rollout.group,
-            sibling=rollout.sibling,
+            group=claim.rollouts[row].group,
+            sibling=claim.rollouts[row].sibling,
             tokens=measured.tokens,
             exponent=max((window.sign_exponent_mismatches for window in measured.windows), default=0),
             mantissa_rest=max((window.mantissa_rest for window in measured.windows), default=0.0),
             margin=measured.margin_max,
             logprob=measured.logprob_max,
         )
-        for rollout, measured in zip(claim.rollouts, claim.distances, strict=True)
+        for row, measured in sorted(claim.distances.items())
     )

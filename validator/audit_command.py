@@ -77,7 +77,7 @@ def validator_audit(
         ),
     ] = "cpu",
     full: Annotated[
-        bool, typer.Option("--full", help="Replay the work even if it was not drawn for a replay.")
+        bool, typer.Option("--full", help="Replay all of the work even if it was not drawn for a whole replay.")
     ] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of only the worst ones.")] = False,
     folder: FolderSource = None,
@@ -85,8 +85,9 @@ def validator_audit(
 ) -> None:
     """Audit a verdict: judge its submission again, using only the chain and the stored files.
 
-    Shows whether the work was drawn for a replay, and checks the draw once the submission's epoch is posted. The exit
-    code is 1 if decision, reason, work units or live groups differ, or if the draw requires a replay that was not done.
+    Shows whether the work was drawn for a whole replay, and checks the draw once the submission's epoch is posted. The
+    exit code is 1 if decision, reason, work units or live groups differ, if the draw requires a whole replay that was
+    not done, or if another block drew the replayed rows.
 
     Example: `covey validator audit EVIDENCE_HASH mypool`
     """
@@ -116,7 +117,7 @@ def validator_audit(
         typer.echo(json.dumps(describe(report), sort_keys=True, allow_nan=False))
     else:
         show(report, show_all=show_all)
-    if not report.agrees or report.is_draw_ignored:
+    if not report.agrees or report.is_draw_ignored or report.is_draw_false:
         raise typer.Exit(1)
 
 
@@ -129,7 +130,10 @@ def describe(report: "Report") -> dict[str, Any]:
         "bundle": _describe_verdict(bundle) | {"engine": bundle.engine.model_dump(mode="json")},
         "found": _describe_verdict(found) | {"engine": report.engine.model_dump(mode="json")},
         "full": bundle.full,
-        "draw": None if report.draw is None else asdict(report.draw) | {"is_ignored": report.is_draw_ignored},
+        "rows": list(bundle.rows),
+        "draw": None
+        if report.draw is None
+        else asdict(report.draw) | {"is_ignored": report.is_draw_ignored, "is_false": report.is_draw_false},
         "rollouts": [
             {"group": row.group, "sibling": row.sibling, "tokens": row.tokens}
             | {name: value if math.isfinite(value := getattr(row, name)) else None for name in STATISTICS}
@@ -208,17 +212,20 @@ def show(report: "Report", *, show_all: bool) -> None:
 
 def describe_draw(report: "Report") -> list[str]:
     """Return lines that say whether the work was drawn, and whether the draw requires a replay."""
-    drawn = "the validator treated the work as drawn: its verdict rests on a replay"
+    rows = ", ".join(map(str, report.bundle.rows))
+    parts = f"the cheap checks and a replay of the rows {rows}" if rows else "the cheap checks alone"
     lines = [
-        drawn
+        "the validator treated the work as drawn: its verdict rests on a replay"
         if report.bundle.full
-        else "the validator treated the work as not drawn: its verdict rests on the cheap checks alone"
+        else f"the validator treated the work as not drawn: its verdict rests on {parts}"
     ]
     if report.draw is None:
         return [*lines, "the draw was not checked: the submission is in no posted epoch with a readable file"]
     by = f"the draw, by block {report.draw.block_number}, requires"
+    if report.is_draw_false:
+        lines.append(f"the rows were drawn by another block, {report.bundle.draw}: THE DRAW IS FALSE")
     if report.is_draw_ignored:
-        return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]
+        return [*lines, f"{by} a whole replay: THE DRAW WAS IGNORED"]
     if report.draw.is_due:
-        return [*lines, f"{by} a replay, which was done"]
-    return [*lines, f"{by} no replay" + (", but it was done for another reason" if report.bundle.full else "")]
+        return [*lines, f"{by} a whole replay, which was done"]
+    return [*lines, f"{by} no whole replay" + (", but it was done for another reason" if report.bundle.full else "")]

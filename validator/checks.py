@@ -1,13 +1,13 @@
 """The ordered checks of a submission. Each takes a `SubmissionClaim` and returns a judgement, or None if it passes.
 
-The first rejection decides. Cheap checks need no weights of the policy. `check_replay` comes last and runs only if the
-submission was drawn. Size and form of peers' data are checked before any arithmetic. Decoding and grading run in
-subprocesses that may crash.
+The first rejection decides. Cheap checks need no weights of the policy. A replay comes last: `check_replay` of all rows
+if the submission was drawn, and otherwise `check_rows` of the few rows that the same block draws. Size and form of
+peers' data are checked before any arithmetic. Decoding and grading run in subprocesses that may crash.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from covey import slots
@@ -26,10 +26,11 @@ from covey.protocol.seeding import SlotDomain
 from covey.protocol.submission_file.rows import Rollout, count_units, is_whole
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 from covey.protocol.verdict import Judgement, Reason
+from covey.runtime.log import get_logger
 from covey.sandbox import SandboxError
 from covey.slots import DrawnPrompt
 from covey.toploc import proofs
-from validator.distance_limits import find_breach
+from validator.distance_limits import find_breach, list_differing
 from validator.replay import RolloutDistances, measure
 
 GRADED_TOGETHER = 16
@@ -49,6 +50,8 @@ class CheckTools:
     decode: Callable[[bytes], bytes]
     """`codec.decode_framed` in a subprocess that may crash."""
     grade: Grader
+    contract: str = ""
+    """Digest of the engine's execution contract. Empty: it judges in the calibrated lane alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,14 +62,18 @@ class SubmissionClaim:
     signature: str
     record_hash: Hash
     """Record hash of the claimed policy version, from the chain."""
+    contract: str
+    """Digest of the execution contract that the order names. Empty: the calibrated lane."""
+    drawn: tuple[int, ...]
+    """Rows of the file, from 0, that the drawing block has replayed in any case, in drawn order."""
     file: bytes
     rollouts: list[Rollout] = field(default_factory=list)
     prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
     """The prompts that the groups must have, one per group."""
     live_groups: int = 0
     """Number of groups whose recomputed rewards are not all equal."""
-    distances: list[RolloutDistances] = field(default_factory=list)
-    """Distances of each rollout. Empty unless the submission was replayed."""
+    distances: dict[int, RolloutDistances] = field(default_factory=dict)
+    """Distances of the replayed rows by their numbers. The drawn rows come first."""
 
 
 Check = Callable[[SubmissionClaim, CheckTools], Judgement | None]
@@ -109,6 +116,22 @@ def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     except ProtocolError as error:
         reasons = {"oversized": Reason.OVERSIZED, "schema": Reason.SCHEMA}
         return Judgement.reject(reasons.get(error.code, Reason.MALFORMED), what=error.message)
+    return None
+
+
+def check_contract(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
+    """Check that all rows name the contract of the order, which the pool accepts. Empty is the calibrated lane.
+
+    Rows of another lane would reach validators that cannot judge them, and so evade the replay. The judgement is
+    unknown if it is another contract than that of this engine, which cannot check it.
+    """
+    named, rules = {row.contract for row in claim.rollouts}, tools.params.verification
+    accepted = set(rules.list_digests()) | ({""} if rules.mode == "calibrated" else set())
+    false = named - (accepted & {claim.contract})
+    if false:
+        return Judgement.reject(Reason.SCHEMA, what="contract", contract=min(false), order=claim.contract)
+    if claim.contract not in {"", tools.contract}:
+        return Judgement.unknown(what="contract")
     return None
 
 
@@ -224,15 +247,61 @@ def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:
     return sum(len(values) > 1 for values in by_group.values())
 
 
+CONFIRMED_ROWS = 2
+"""Number of differing rollouts that are replayed once more in the exact lane. Two show that it is not one fault."""
+
+
+def check_rows(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
+    """Replay the drawn rows, as `check_replay` replays all. It passes if no row is drawn."""
+    return _replay(claim, tools, claim.drawn) if claim.drawn else None
+
+
 def check_replay(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
-    """Replay all rollouts once and compare proofs, seeded sampling, end tokens and claimed log-probabilities."""
-    claim.distances = measure(claim.rollouts, tools.engine, tools.params)
-    breach = find_breach(claim.distances, tools.params.verification)
+    """Replay all rows and judge the drawn ones first, so that a failure in these has the reason of `check_rows`."""
+    return _replay(claim, tools, dict.fromkeys([*claim.drawn, *range(len(claim.rollouts))]))
+
+
+def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) -> Judgement | None:
+    """Replay rows once and compare proofs, seeded sampling, end tokens and claimed log-probabilities.
+
+    In the exact lane a difference must be the same in a second replay. If the second one equals the claim, this
+    machine's first replay was wrong, and if it differs in another way, the judgement is unknown. Nothing is replayed
+    under a contract that this engine does not have: its bits may differ from those of honest work.
+    """
+    rules = tools.params.verification
+    if claim.contract not in {"", tools.contract}:
+        return None
+    if claim.contract:
+        rules = rules.model_copy(update={"mode": "exact"})
+    in_file_order = sorted(rows)  # siblings follow each other, which shares their prompts
+    measured = measure([claim.rollouts[row] for row in in_file_order], tools.engine, tools.params)
+    by_row = dict(zip(in_file_order, measured, strict=True))
+    claim.distances = {row: by_row[row] for row in rows}
+    breach = find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))
+    if breach is not None and rules.mode == "exact":
+        is_confirmed = _replay_again(claim, tools)
+        breach = breach if is_confirmed else find_breach(list(claim.distances.values()), rules)
+        if breach is not None and not is_confirmed:
+            return Judgement.unknown(what="unsteady replay", **breach.statistics)
     if breach is None:
         return None
-    row = None if breach.row is None else claim.rollouts[breach.row]
+    row = None if breach.row is None else claim.rollouts[list(claim.distances)[breach.row]]
     where = {} if row is None else {"group": row.group, "sibling": row.sibling}
     return Judgement.reject(breach.reason, **breach.statistics, **where)
+
+
+def _replay_again(claim: SubmissionClaim, tools: CheckTools) -> bool:
+    """Replay the first differing rollouts once more. Keep the new distances, and return whether they are the same."""
+    differing = list_differing(list(claim.distances.values()), tools.params.verification.proof_window)
+    rows = [row for row, windows in zip(claim.distances, differing, strict=True) if windows][:CONFIRMED_ROWS]
+    before = [claim.distances[row] for row in rows]
+    again = measure([claim.rollouts[row] for row in rows], tools.engine, tools.params)
+    for row, distances in zip(rows, again, strict=True):
+        claim.distances[row] = distances
+    is_confirmed = all(one.is_same(other) for one, other in zip(before, again, strict=True))
+    if not is_confirmed:
+        get_logger().error("two replays on this machine differ", task=claim.receipt.task, rows=rows)
+    return is_confirmed
 
 
 CHEAP_CHECKS: tuple[Check, ...] = (
@@ -240,11 +309,14 @@ CHEAP_CHECKS: tuple[Check, ...] = (
     check_signature,
     check_task,
     check_schema,
+    check_contract,
     check_slots,
     check_seeding,
     check_termination,
     check_proof_form,
     check_reward,
 )
+ROW_CHECKS: tuple[Check, ...] = (*CHEAP_CHECKS, check_rows)
+"""Checks of a submission that is not replayed whole, in the order in which they run."""
 CHECKS: tuple[Check, ...] = (*CHEAP_CHECKS, check_replay)
 """All checks in the order in which they run. Cheap checks with certain results come first."""

@@ -1,4 +1,7 @@
-"""Compares measured distances with limits for honest work: first each window and token, then sums over the submission.
+"""Compares measured distances with limits for honest work.
+
+In the calibrated lane each window and token has a limit, and sums over the replayed rollouts have one, too. In the
+exact lane any difference is a breach.
 
 Comparisons are written as `not value <= limit`, so that NaN exceeds every limit.
 """
@@ -14,6 +17,7 @@ from covey.protocol.params import VerificationParams
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.closeness import is_within
+from covey.toploc.proofs import Distances
 from validator.replay import RolloutDistances
 
 
@@ -25,17 +29,33 @@ class Breach:
     statistics: dict[str, float | int]
     """Numbers that show the breach. All are finite: -1 replaces NaN and Inf."""
     row: int | None = None
-    """Index of the rollout. None if a sum over the submission exceeds its limit."""
+    """Index of the rollout. None if a sum over the rollouts exceeds its limit."""
 
 
-def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams) -> Breach | None:
-    """Return the first breach of a submission, or None. In the exact mode any difference is a breach."""
-    limits = rules.thresholds
+WINDOWS_PER_CHANGED = 32
+"""Minimum number of a submission's windows for each window that a single fault may change (decision 064)."""
+
+
+def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams, *, drawn: int = 0) -> Breach | None:
+    """Return the first breach of the replayed rollouts of a submission, or None.
+
+    The limits of the sums follow from the number of windows and tokens in `found`, so they hold for any part of a
+    submission at the same false-reject rate. The first `drawn` rollouts are judged alone first. So a validator that
+    replayed only these gives the same reason as one that replayed all. In the exact mode the rules of the exact lane
+    are used, which name the first difference.
+    """
+    if rules.mode == "exact":
+        return _find_difference(found, rules)
+    breach = _find_beyond_limits(found[:drawn], rules.thresholds) if drawn else None
+    return breach or _find_beyond_limits(found, rules.thresholds)
+
+
+def _find_beyond_limits(found: Sequence[RolloutDistances], limits: Thresholds) -> Breach | None:
     for row, distances in enumerate(found):
         breach = _find_single(row, distances, limits)
         if breach is not None:
             return breach
-    return _find_pooled(found, limits) or (_find_difference(found) if rules.mode == "exact" else None)
+    return _find_pooled(found, limits)
 
 
 def _find_single(row: int, distances: RolloutDistances, limits: Thresholds) -> Breach | None:
@@ -43,6 +63,10 @@ def _find_single(row: int, distances: RolloutDistances, limits: Thresholds) -> B
         if not is_within(limits, d):
             statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_rest": _show(d.mantissa_rest)}
             return Breach(reason=Reason.PROOF, row=row, statistics={"window": window, **statistics})
+    return _find_token(row, distances, limits)
+
+
+def _find_token(row: int, distances: RolloutDistances, limits: Thresholds) -> Breach | None:
     token = _find_beyond(distances.margins, limits.margin_max)
     if token is not None:
         is_end = distances.finished and token == distances.tokens - 1
@@ -67,12 +91,58 @@ def _find_pooled(found: Sequence[RolloutDistances], limits: Thresholds) -> Breac
     return None
 
 
-def _find_difference(found: Sequence[RolloutDistances]) -> Breach | None:
-    for name, _, values in collect_items(found):
-        differing = int((~(values == 0)).sum())
-        if differing:
-            return Breach(reason=Reason.INEXACT, statistics={f"{name}_differing": differing, "items": len(values)})
-    return None
+def list_differing(found: Sequence[RolloutDistances], proof_window: int) -> list[set[int]]:
+    """Return the windows of each rollout in which a proof, a token or a log-probability differs in any bit."""
+    return [
+        {
+            *(window for window, each in enumerate(row.windows) if not _is_equal(each)),
+            *(np.flatnonzero(~(row.margins == 0) | ~(row.deviations == 0)) // proof_window).tolist(),
+        }
+        for row in found
+    ]
+
+
+def _find_difference(found: Sequence[RolloutDistances], rules: VerificationParams) -> Breach | None:
+    """Return the first difference. It is soft if all differences may follow from one fault of a worker's hardware.
+
+    Such a fault changes the windows of one rollout from one token on. It rarely changes which token is sampled. Tokens
+    beyond the limits of the calibrated lane, and a lost end token, are hard for the reason that this lane gives.
+    """
+    differing = list_differing(found, rules.proof_window)
+    rows = [row for row, windows in enumerate(differing) if windows]
+    if not rows:
+        return None
+    changed, total = sum(map(len, differing)), sum(len(each.windows) for each in found)
+    lost = sum(int(np.count_nonzero(~(each.margins == 0))) for each in found)
+    first = found[rows[0]]
+    reason, statistics = _describe_difference(first)
+    if len(rows) == 1 and lost <= 1 and changed * WINDOWS_PER_CHANGED <= total:
+        beyond = _find_token(rows[0], first, rules.thresholds) and _find_single(rows[0], first, rules.thresholds)
+        if beyond is not None:
+            reason, statistics = beyond.reason, beyond.statistics
+        elif first.finished and first.margins[-1] != 0:
+            reason = Reason.FALSE_TERMINATION
+            statistics = {"token": first.tokens - 1, "margin": _show(first.margins[-1])}
+        else:
+            reason = Reason.INEXACT
+    return Breach(reason=reason, row=rows[0], statistics={**statistics, "differing": changed, "windows": total})
+
+
+def _describe_difference(row: RolloutDistances) -> tuple[Reason, dict[str, float | int]]:
+    for window, each in enumerate(row.windows):
+        if not _is_equal(each):
+            statistics = {"exponent": each.sign_exponent_mismatches, "mantissa": _show(each.mantissa_mean)}
+            return Reason.PROOF, {"window": window, **statistics}
+    for token in np.flatnonzero(~(row.margins == 0)).tolist():
+        is_end = row.finished and token == row.tokens - 1
+        reason = Reason.FALSE_TERMINATION if is_end else Reason.TOKEN_MARGIN
+        return reason, {"token": token, "margin": _show(row.margins[token])}
+    token = int(np.flatnonzero(~(row.deviations == 0))[0])
+    return Reason.LOGPROB, {"token": token, "deviation": _show(row.deviations[token])}
+
+
+def _is_equal(distances: Distances) -> bool:
+    return distances.sign_exponent_mismatches == 0 and distances.mantissa_mean == 0
 
 
 def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, NDArray[np.float64]]]:

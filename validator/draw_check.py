@@ -1,4 +1,4 @@
-"""Recomputes from the chain and the epoch's file whether the draw required the replay of a submission.
+"""Recomputes from the chain and the epoch's file which block drew a submission, and whether it required its replay.
 
 The file contains the submission's leaf, and the leaf contains the time of the countersignature. The file's hash and
 root are checked against the chain, so the operator cannot claim a different time afterwards.
@@ -34,15 +34,17 @@ ReadObject = Callable[[str, int], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """The draw of a submission. Example: Draw(block_number=9, is_due=True)."""
+    """The draw of a submission. Example: Draw(block_number=9, block_hash="0x...", is_due=True)."""
 
     block_number: int
     """Number of the drawing block."""
+    block_hash: Hash
+    """Hash of the drawing block, which draws the rows that are replayed in any case."""
     is_due: bool
-    """Whether the submission must be replayed at the pool's audit rate.
+    """Whether the submission must be replayed whole at the pool's audit rate.
 
-    A submission that is not due may still be replayed, because its node is new or has strikes, or because of the limit
-    of undrawn pay. A due submission is never exempt.
+    A submission that is not due may still be replayed whole, because its node is new or has strikes, or because of the
+    limit of undrawn pay. A due submission is never exempt.
     """
 
 
@@ -60,7 +62,8 @@ async def find_draw(history: History, receipt: Receipt, *, rules: VerificationPa
     block = find_first_block(history.client, signed_at + rules.draw_seconds, head=head)
     if block is None:
         return None
-    return Draw(block_number=block.number, is_due=is_audited(receipt_hash, block.hash, rules.audit_rate))
+    is_due = is_audited(receipt_hash, block.hash, rules.audit_rate)
+    return Draw(block_number=block.number, block_hash=block.hash, is_due=is_due)
 
 
 async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, read: ReadObject) -> int | None:

@@ -5,16 +5,25 @@ Every validator does this for every case, and finds most steps already done by o
 
 import asyncio
 
+from eth_utils.crypto import keccak
+
 from covey.chain.contracts import CASE_GRACE
 from covey.chain.structs import Accusation, BondKind, OnChainCaseState
-from covey.errors import ProtocolError
+from covey.errors import OperatorError, ProtocolError
+from covey.network.entry import Network
 from covey.protocol import eip712
 from covey.protocol.api.validator import HardCase
 from covey.protocol.ids import Address
 from covey.protocol.messages import Verdict
-from covey.runtime.cycle import CycleResult
+from covey.runtime.cycle import CycleResult, wait_or_stop
 from covey.runtime.log import get_logger
 from validator.context import Context
+
+RETRY_SECONDS = 600
+"""Time after which a call that was refused for good is sent again, as another intent."""
+DOUBT_SECONDS, LOOKS = 120.0, 12
+"""Time for which the chain must say that a validator has no power before it stops, and the number of looks meanwhile.
+One answer may come from a node that lags."""
 
 
 async def cycle(ctx: Context) -> CycleResult:
@@ -29,6 +38,9 @@ async def cycle(ctx: Context) -> CycleResult:
 def enforce(ctx: Context, case: HardCase) -> None:
     """Advance one case: propose it if it is not on chain, execute it after its veto window, or let it lapse after
     CASE_GRACE.
+
+    A refused execution is sent again every RETRY_SECONDS until the grace ends: a node may lag for longer than the
+    outbox waits, and a paused token may be unpaused. In the second half of the grace each try is an error in the log.
     """
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
     accusation = Accusation(
@@ -42,9 +54,15 @@ def enforce(ctx: Context, case: HardCase) -> None:
     if on_chain.state is OnChainCaseState.NONE:
         _propose(ctx, case, now)
     elif on_chain.state is OnChainCaseState.LOCKED and now >= on_chain.veto_until + CASE_GRACE:
-        ctx.send(f"lapse/{accusation.receipt_hash}", court.lapse(accusation))
+        ctx.send(f"lapse/{accusation.receipt_hash}/{now // RETRY_SECONDS}", court.lapse(accusation))
     elif on_chain.state is OnChainCaseState.LOCKED and now >= on_chain.veto_until:
-        ctx.send(f"execute/{accusation.receipt_hash}", court.execute(accusation))
+        ctx.send(f"execute/{accusation.receipt_hash}/{now // RETRY_SECONDS}", court.execute(accusation))
+        if now >= on_chain.veto_until + CASE_GRACE / 2:
+            get_logger().error(
+                "a case is about to lapse: run covey case execute with another node of the chain",
+                receipt_hash=accusation.receipt_hash,
+                seconds_left=on_chain.veto_until + CASE_GRACE - now,
+            )
 
 
 def _propose(ctx: Context, case: HardCase, now: int) -> None:
@@ -59,9 +77,10 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
     if len(signed) < ctx.network.terms.quorum:
         return
     verdicts = [verdict for verdict, _ in signed.values()]
+    signers = keccak(text=" ".join(sorted(signed)))[:4].hex()  # others may have signed since an earlier proposal
     call = ctx.network.contracts.court.propose(receipt, case.signature, verdicts, [s for _, s in signed.values()])
     span = now // ctx.network.terms.unbond_window
-    ctx.send(f"propose/{eip712.compute_struct_hash(receipt)}/{span}", call)
+    ctx.send(f"propose/{eip712.compute_struct_hash(receipt)}/{span}/{signers}", call)
 
 
 def _is_signed(ctx: Context, case: HardCase) -> bool:
@@ -96,3 +115,44 @@ def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tu
         if has_power and verdict.deadline > now:
             chosen[verdict.validator] = (verdict, signature)
     return chosen
+
+
+async def watch_power(ctx: Context) -> CycleResult:
+    """Raise the errors of `require_power` once they have lasted for DOUBT_SECONDS.
+
+    A validator that has lost its bond or its seat gets no more turns.
+    """
+    for look in range(LOOKS + 1):
+        try:
+            await asyncio.to_thread(require_power, ctx.network)
+            break
+        except OperatorError as error:
+            if look == LOOKS:
+                raise
+            get_logger().warning("the chain counts no verdicts of this validator", code=error.code)
+        if await wait_or_stop(ctx.stop, DOUBT_SECONDS / LOOKS):
+            break
+    return CycleResult.IDLE
+
+
+def require_power(network: Network) -> None:
+    """Raise OperatorError unless this validator is the pool's on chain and its bond is large enough for the court.
+
+    The codes are "not_a_validator" and "bond_too_small".
+    """
+    pool, address = network.pool, network.wallet.address
+    if not network.contracts.pools.is_validator(pool, address):
+        raise OperatorError(
+            "not_a_validator",
+            f"{address} is not an active validator of pool {pool}",
+            fix="Set key_file to the key of a validator that covey pool show lists, or ask the operator to run"
+            f" covey pool replace-validator OLD {address}",
+        )
+    missing = network.terms.validator_bond - network.contracts.stakes.stake_of(pool, BondKind.VALIDATOR, address)
+    if missing > 0:
+        raise OperatorError(
+            "bond_too_small",
+            f"the bond of {address} is too small: pool {pool} requires "
+            f"{network.terms.validator_bond}, so {missing} is missing",
+            fix=f"Run covey stake add {missing} --raw --kind validator",
+        )

@@ -26,8 +26,12 @@ class JudgingEnvironment:
     """Isolation level of this validator's sandboxes, for example "bwrap"."""
 
 
-def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
+def describe_engine(
+    name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None, contract: str = ""
+) -> EngineFacts:
     """Return the engine's facts. Versions are read from the installed packages without importing them.
+
+    `contract` is the digest of its execution contract, or empty in the calibrated lane.
 
     Raises OperatorError("bad_device") if the device or the interpreter cannot be used.
     """
@@ -37,11 +41,17 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
         batch=batch,
         hardware=describe_hardware(device, "exact", interpreter if name == "vllm" else None),
         versions=list_versions(name, interpreter),
+        contract=contract,
     )
 
 
-def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironment) -> Bundle:
-    """Build the evidence of a judgement. Strings that a peer may have influenced are cut to MAX_TEXT characters."""
+def build_bundle(
+    judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironment, *, rows: tuple[int, ...]
+) -> Bundle:
+    """Build the evidence of a judgement, with the drawn rows of the submission.
+
+    Strings that a peer may have influenced are cut to MAX_TEXT characters.
+    """
     return Bundle(
         chain_id=venue.chain_id,
         court=venue.court,
@@ -50,6 +60,9 @@ def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironm
         receipt=order.receipt,
         signature=order.signature,
         record_hash=order.record_hash,
+        contract=order.contract,
+        draw=order.draw,
+        rows=rows,
         full=order.full,
         decision=judgement.decision,
         reason=judgement.reason,

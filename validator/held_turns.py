@@ -1,4 +1,4 @@
-"""The turns that a validator has taken but not committed to yet. Cheap checks do not wait for replays."""
+"""The turns that a validator has taken but not committed to yet. Turns of a few rows do not wait for whole replays."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ class HeldTurns:
             self.has_room.clear()
 
     async def get_next(self) -> JudgeOrder:
-        """Wait for a turn that is not judged yet, and return the oldest. Cheap checks come before replays."""
+        """Wait for a turn that is not judged yet, and return the oldest. Whole replays come last."""
         _, judgement = await self._waiting.get()
         return self._orders[judgement]
 

@@ -20,7 +20,10 @@ from validator.evidence_bundle import build_bundle
 async def poll(ctx: Context) -> CycleResult:
     """Take a turn if there is room, or reveal a verdict. Polling continues while a turn is judged."""
     claim = ctx.network.coordinator.claim_validation(
-        wait_seconds=ctx.config.wait_seconds, holding=ctx.turns.held, free_turns=ctx.turns.free
+        wait_seconds=ctx.config.wait_seconds,
+        holding=ctx.turns.held,
+        free_turns=ctx.turns.free,
+        contract=ctx.tools.contract,
     )
     if not ctx.turns.free:
         claim = or_stop(ctx.turns.has_room, claim)  # this poll requests no turn, so it ends once there is room
@@ -73,8 +76,20 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
             "file or policy could not be loaded", task=receipt.task, error=f"{type(error).__name__}: {error}"
         )
         return Judgement.unknown(error=type(error).__name__)
-    claim = SubmissionClaim(receipt=receipt, signature=order.signature, record_hash=order.record_hash, file=file)
+    claim = SubmissionClaim(
+        receipt=receipt,
+        signature=order.signature,
+        record_hash=order.record_hash,
+        contract=order.contract,
+        drawn=draw_rows(ctx, order),
+        file=file,
+    )
     return await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=order.full)
+
+
+def draw_rows(ctx: Context, order: JudgeOrder) -> tuple[int, ...]:
+    """Return the rows of the order's submission that its drawing block has replayed in any case."""
+    return ctx.network.params.draw_rows(eip712.compute_struct_hash(order.receipt.to_message()), order.draw)
 
 
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
@@ -93,7 +108,7 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     """Sign the verdict, store it with its evidence, and send only the commitment to the coordinator."""
     network = ctx.network
-    bundle = build_bundle(judgement, order, ctx.venue)
+    bundle = build_bundle(judgement, order, ctx.venue, rows=draw_rows(ctx, order))
     verdict = verdicts.build_verdict(
         judgement,
         order.receipt.to_message(),

@@ -4,7 +4,7 @@ Any `Engine` that has loaded the submission's policy can be used.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,13 @@ class RolloutDistances:
     @property
     def logprob_max(self) -> float:
         return float(self.deviations.max())
+
+    def is_same(self, other: "RolloutDistances") -> bool:
+        """Return whether two replays of one rollout gave the same distances, bit for bit."""
+        mine, others = (
+            [np.array([astuple(each) for each in one.windows]), one.margins, one.deviations] for one in (self, other)
+        )
+        return all(np.array_equal(one, another, equal_nan=True) for one, another in zip(mine, others, strict=True))
 
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:

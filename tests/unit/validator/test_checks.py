@@ -25,14 +25,14 @@ from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import checks, verdicts
-from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, count_live_groups
+from validator.checks import CHEAP_CHECKS, CHECKS, ROW_CHECKS, CheckTools, count_live_groups
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
 
 
-def judge(work: Work, worker: Worker, tools: CheckTools, *, full: bool = True):
-    return verdicts.judge(build_claim(work, worker.sign(work)), tools, full=full)
+def judge(work: Work, worker: Worker, tools: CheckTools, *, full: bool = True, drawn: tuple[int, ...] = ()):
+    return verdicts.judge(build_claim(work, worker.sign(work), drawn=drawn), tools, full=full)
 
 
 # -- honest
@@ -68,7 +68,40 @@ def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Chec
     forged = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
     assert judge(forged, worker, tools, full=False).decision is Decision.ACCEPT
     assert judge(forged, worker, tools).reason is Reason.LOGPROB
-    assert CHECKS[: len(CHEAP_CHECKS)] == CHEAP_CHECKS
+    assert CHECKS[: len(CHEAP_CHECKS)] == ROW_CHECKS[: len(CHEAP_CHECKS)] == CHEAP_CHECKS
+
+
+def test_judge__row_that_cheats__is_found_if_it_is_drawn_and_only_then(worker: Worker, tools: CheckTools, honest: Work):
+    forged = honest.with_one(5, logprobs=tuple(p + 0.002 for p in honest.rollouts[5].logprobs))
+    for drawn in ((5,), (1, 5, 3), (0, 1, 2), (7, 6, 4, 3)):
+        claim = build_claim(forged, worker.sign(forged), drawn=drawn)
+        judgement = verdicts.judge(claim, tools, full=False)
+        assert tuple(claim.distances) == drawn
+        if 5 not in drawn:
+            assert judgement.decision is Decision.ACCEPT
+            continue
+        row = forged.rollouts[5]
+        assert judgement.reason is Reason.LOGPROB
+        assert (judgement.details["group"], judgement.details["sibling"]) == (row.group, row.sibling)
+
+
+@pytest.mark.parametrize(("drawn", "named"), [((), 1), ((5, 2), 5), ((4, 1), 1), ((6, 7), 1)])
+def test_judge__whole_replay__names_a_drawn_row_that_cheats(
+    worker: Worker, tools: CheckTools, honest: Work, drawn: tuple[int, ...], named: int
+):
+    """Rows 1 and 5 cheat. A validator that replays the drawn rows and the quorum then name the same one."""
+    rows = [
+        dataclasses.replace(row, logprobs=tuple(p + 0.002 for p in row.logprobs)) if i in (1, 5) else row
+        for i, row in enumerate(honest.rollouts)
+    ]
+    judgement = judge(honest.with_rollouts(rows), worker, tools, drawn=drawn)
+    assert (judgement.details["group"], judgement.details["sibling"]) == (rows[named].group, rows[named].sibling)
+
+
+def test_judge__replay_of_drawn_rows_fails__is_unknown(worker: Worker, tools: CheckTools, honest: Work):
+    broken = dataclasses.replace(tools, engine=Broken(tools.engine, RuntimeError("CUDA error")))
+    assert judge(honest, worker, broken, full=False, drawn=(3,)).decision is Decision.UNKNOWN
+    assert judge(honest, worker, broken, full=False).decision is Decision.ACCEPT
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,13 @@ def tools(folder: Path, params: PoolParams) -> CheckTools:
 
 def build_claim(work: Work) -> SubmissionClaim:
     return SubmissionClaim(
-        receipt=work.receipt, signature="", record_hash=MANIFEST, file=work.file, rollouts=list(work.rollouts)
+        receipt=work.receipt,
+        signature="",
+        record_hash=MANIFEST,
+        contract="",
+        drawn=(),
+        file=work.file,
+        rollouts=list(work.rollouts),
     )
 
 

@@ -11,7 +11,8 @@ from covey.protocol.params import VerificationParams
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import Distances
-from validator.distance_limits import collect_items, find_breach
+from tests.fakes.pool import make_exact
+from validator.distance_limits import collect_items, find_breach, list_differing
 from validator.replay import RolloutDistances
 
 pytestmark = pytest.mark.unit
@@ -39,8 +40,8 @@ def make(
 
 
 def find(*found: RolloutDistances, mode: str = "calibrated", **limits: Any):
-    engines = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
-    return find_breach(found, VerificationParams(mode=mode, thresholds=Thresholds(**limits), **engines))
+    rules = make_exact(proof_window=4) if mode == "exact" else {}
+    return find_breach(found, VerificationParams(thresholds=Thresholds(**limits), **rules))
 
 
 @pytest.mark.parametrize(
@@ -106,16 +107,116 @@ def test_collect_items__two_rollouts__every_window_and_token_once():
     }
 
 
+BIT = dataclasses.replace(ZERO, mantissa_mean=1 / 128)
+
+
 @pytest.mark.parametrize(
-    "distances",
-    [make((NEAR,)), make(margins=(0, 0, 0, 1e-6)), make(deviations=(1e-7, 0, 0, 0))],
+    ("distances", "reason", "statistics"),
+    [
+        (make((ZERO, BIT), (0,) * 8, (0,) * 8), Reason.PROOF, {"window": 1, "exponent": 0, "mantissa": 0.0078125}),
+        (make((FAR,)), Reason.PROOF, {"window": 0, "exponent": 4, "mantissa": 0.0}),
+        (make(margins=(0, 0, 1e-9, 1)), Reason.TOKEN_MARGIN, {"token": 2, "margin": 1e-9}),
+        (make(margins=(0, 0, 0, NAN), finished=True), Reason.FALSE_TERMINATION, {"token": 3, "margin": -1.0}),
+        (make(deviations=(0, 1e-7, 0, 0)), Reason.LOGPROB, {"token": 1, "deviation": 1e-7}),
+        (make((BIT,), (1.0,) * 4, (1.0,) * 4), Reason.PROOF, {"window": 0, "exponent": 0, "mantissa": 0.0078125}),
+    ],
 )
-def test_find_breach__exact_mode__any_difference_is_soft_and_beyond_the_limits_hard(distances: RolloutDistances):
-    assert find(distances) is None
-    breach = find(distances, mode="exact")
-    assert (breach.reason, breach.reason.severity.name) == (Reason.INEXACT, "SOFT")
+def test_find_breach__exact_mode__any_difference_is_hard(
+    distances: RolloutDistances, reason: Reason, statistics: dict[str, float]
+):
     assert find(make(), mode="exact") is None
-    assert find(make((FAR,)), mode="exact").reason is Reason.PROOF
+    breach = find(make(), distances, mode="exact")
+    windows = {"differing": 1, "windows": 1 + len(distances.windows)}
+    assert (breach.reason, breach.reason.severity.name, breach.row) == (reason, "HARD", 1)
+    assert breach.statistics == statistics | windows
+
+
+def make_long(windows: int, differing: int, *, lost: int = 0) -> RolloutDistances:
+    """Return a rollout whose last `differing` windows differ, the last one in its first `lost` tokens, too."""
+    margins = [0.0] * (4 * windows)
+    for i in range(lost):
+        margins[4 * (windows - 1) + i] = 5e-5
+    proofs = (ZERO,) * (windows - differing) + (BIT,) * differing
+    return make(proofs, tuple(margins), (0.0,) * (4 * windows))
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ((make_long(31, 1), make()), Reason.INEXACT),
+        ((make_long(31, 1),), Reason.PROOF),  # 1 of 31 windows
+        ((make_long(64, 2, lost=1),), Reason.INEXACT),
+        ((make_long(64, 2, lost=2),), Reason.PROOF),
+        ((make_long(64, 3),), Reason.PROOF),
+        ((make_long(64, 1), make_long(64, 1)), Reason.PROOF),  # two rollouts
+    ],
+)
+def test_find_breach__one_fault_of_many_windows__is_soft(found: tuple[RolloutDistances, ...], reason: Reason):
+    assert find(*found, mode="exact").reason is reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "statistics"),
+    [
+        ({"deviations": 9e-4}, Reason.INEXACT, {"window": 63}),
+        ({"deviations": 50.0}, Reason.LOGPROB, {"token": 255, "deviation": 50.0}),
+        ({"deviations": NAN}, Reason.LOGPROB, {"token": 255, "deviation": -1.0}),
+        ({"margins": 25.0}, Reason.TOKEN_MARGIN, {"token": 255, "margin": 25.0}),
+        ({"margins": 25.0, "finished": True}, Reason.FALSE_TERMINATION, {"token": 255, "margin": 25.0}),
+        ({"margins": 5e-5}, Reason.INEXACT, {"window": 63}),
+        ({"margins": 5e-5, "finished": True}, Reason.FALSE_TERMINATION, {"token": 255}),
+        ({"finished": True}, Reason.INEXACT, {"window": 63}),
+        ({"windows": FAR}, Reason.INEXACT, {"window": 63, "exponent": 4}),
+        ({"windows": FAR, "margins": 25.0}, Reason.PROOF, {"window": 63, "exponent": 4}),
+    ],
+    ids=range(10),
+)
+def test_find_breach__one_fault_beyond_the_calibrated_limits__is_hard(
+    changes: dict[str, Any], reason: Reason, statistics: dict[str, float]
+):
+    honest = make_long(64, 1)
+    last = {
+        name: (*getattr(honest, name)[:-1], value) if name != "finished" else value for name, value in changes.items()
+    }
+    values = {"windows": honest.windows, "margins": tuple(honest.margins), "deviations": tuple(honest.deviations)}
+    breach = find(make(**(values | last)), mode="exact")
+    assert (breach.reason, {name: breach.statistics[name] for name in statistics}) == (reason, statistics)
+
+
+def test_list_differing__proofs_and_tokens__are_mapped_to_their_windows():
+    rows = [make(), make((ZERO, BIT), (0, 0, 0, 0, 0, 0), (0, 0, 1, 0, 0, 0)), make((ZERO, ZERO), (0,) * 4 + (NAN, 0))]
+    rows[2] = dataclasses.replace(rows[2], deviations=np.zeros(6))
+    assert list_differing(rows, 4) == [set(), {0, 1}, {1}]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_find_breach__some_rows_of_a_submission__limits_of_sums_follow_their_number(rows: int):
+    """Each item is exponential, with a mean of 1e-4 for honest work and of twice as much for a cheat.
+
+    An honest sum of 64 items per row exceeds its limit with a probability of at most 0.01, whatever the number of rows.
+    A limit for all 16 rows would pass every cheat of 1 or 3 rows, and that of 1 row for each row would pass one of 16.
+    """
+    rng, trials = np.random.default_rng(5), 200
+    pooled = {"mean": 1e-4, "variance": 1e-8, "largest": 1e-3}
+    rules = {"logprob": pooled, "logprob_max": 1.0, "false_reject_rate": 0.01}
+
+    def count_breaches(mean: float) -> int:
+        deviations = rng.exponential(mean, (trials, rows, 64))
+        return sum(find(*(make((), (0.0,) * 64, row) for row in trial), **rules) is not None for trial in deviations)
+
+    assert count_breaches(1e-4) <= 0.01 * trials
+    assert count_breaches(2e-4) > 0.8 * trials
+
+
+def test_find_breach__sum_of_the_drawn_rows_is_beyond__is_named_although_that_of_all_is_within():
+    far, honest = make(deviations=(9e-5,) * 4), make()
+    rules = VerificationParams()
+    assert find_breach([far] * 2, rules).reason is Reason.LOGPROB
+    assert find_breach([far] * 2 + [honest] * 30, rules) is None
+    breach = find_breach([far] * 2 + [honest] * 30, rules, drawn=2)
+    assert (breach.reason, breach.row, breach.statistics["items"]) == (Reason.LOGPROB, None, 8)
+    breach = find_breach([honest, honest, far, make(windows=(FAR,))], rules, drawn=2)
+    assert (breach.reason, breach.row) == (Reason.PROOF, 3)
 
 
 def test_compute_limit__by_hand__is_bernsteins():

@@ -6,6 +6,8 @@ import math
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +16,19 @@ from covey.demo.cheats import Wrapped
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.installation import describe_hardware
 from covey.environments.base import refuse_data_sets
-from covey.errors import CoveyError, OperatorError
+from covey.errors import CoveyError, OperatorError, ProtocolError
 from covey.model.tiny import tiny_folder
+from covey.protocol import eip712
 from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.validator import JudgeOrder
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
+from covey.protocol.params import VerificationParams
+from covey.protocol.seeding import draw_rows
 from covey.protocol.thresholds import Thresholds
-from covey.protocol.verdict import Decision, Judgement, Reason
+from covey.protocol.verdict import Judgement, Reason
 from covey.toploc.proofs import Distances
-from tests.fakes.pool import make_hash
+from tests.fakes.pool import make_contract, make_exact, make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
 from validator import audit, verdicts
 from validator.audit import ComparisonRow, Report
@@ -43,19 +48,27 @@ VENUE = JudgingEnvironment(
     engine=describe_engine("hf", dtype="float32", batch=16, device="cpu"),
     isolation="bwrap",
 )
+DRAW = make_hash("drawing block")
+ROWS = (6, 1)
 HOPPER = "NVIDIA H100 80GB HBM3"
 HERE = describe_hardware("cpu", "exact")
 LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
 QUIET = ComparisonRow(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
 
-def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
+def make_draw(**changes: Any) -> Draw:
+    return Draw(**({"block_number": 9, "block_hash": DRAW, "is_due": False} | changes))
+
+
+def make_order(work: Work, worker: Worker, *, full: bool = True, contract: str = "") -> JudgeOrder:
     return JudgeOrder(
         judgement=3,
         receipt=ReceiptBody.of(work.receipt),
         signature=worker.sign(work),
         url="http://coordinator/file",
         record_hash=MANIFEST,
+        contract=contract,
+        draw=DRAW,
         full=full,
         seconds_left=30.0,
     )
@@ -70,7 +83,7 @@ def count_live(work: Work) -> int:
 def make_report(
     work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: ComparisonRow, full: bool = True
 ) -> Report:
-    bundle = build_bundle(judgement, make_order(work, worker, full=full), VENUE)
+    bundle = build_bundle(judgement, make_order(work, worker, full=full), VENUE, rows=ROWS)
     return Report(
         evidence_hash=bundle.compute_hash(), bundle=bundle, found=found, engine=VENUE.engine, limits=LIMITS, rows=rows
     )
@@ -78,7 +91,7 @@ def make_report(
 
 def test_build_bundle__judgement__holds_everything_to_repeat_it(worker: Worker, honest: Work):
     order = make_order(honest, worker)
-    bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE)
+    bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE, rows=ROWS)
     assert (bundle.receipt.to_message(), bundle.signature) == (honest.receipt, order.signature)
     assert (bundle.record_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
     assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
@@ -89,7 +102,7 @@ def test_build_bundle__judgement__holds_everything_to_repeat_it(worker: Worker, 
 
 def test_build_bundle__text_of_a_stranger__is_cut_and_made_utf8(worker: Worker, honest: Work):
     judgement = Judgement.reject(Reason.SCHEMA, what="\udc80" + "x" * 10_000)
-    bundle = build_bundle(judgement, make_order(honest, worker), VENUE)
+    bundle = build_bundle(judgement, make_order(honest, worker), VENUE, rows=ROWS)
     assert bundle.details["what"] == "?" + "x" * 199
 
 
@@ -111,7 +124,7 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
     monkeypatch.setattr(audit, "build_engine", lambda *_, **__: engine)
     config = AuditConfig.load(None, {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}"}, {})
     judged = Judgement.accept(honest.receipt.units, live_groups=count_live(honest))
-    bundle = build_bundle(judged, make_order(honest, worker), VENUE)
+    bundle = build_bundle(judged, make_order(honest, worker), VENUE, rows=ROWS)
     judge = partial(audit.judge, config, bundle, worker.params, file=honest.file, data_sets=refuse_data_sets)
     if is_policy:
         assert judge(policy=tiny_folder()).agrees
@@ -122,15 +135,17 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
 
 
 @pytest.mark.parametrize(
-    ("full", "decision", "reason"), [(False, Decision.ACCEPT, Reason.NONE), (True, Decision.REJECT, Reason.LOGPROB)]
+    ("rows", "full", "replayed"),
+    [((), False, 0), ((6, 1), False, 2), ((6, 2), False, 2), ((6, 1), True, 8)],
+    ids=["no row", "other rows", "its row", "all"],
 )
-def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
-    worker: Worker, honest: Work, tmp_path: Path, full: bool, decision: Decision, reason: Reason
+def test_judge__cheat_in_one_row__is_found_if_the_bundle_draws_the_row_or_with_a_replay(
+    worker: Worker, honest: Work, tmp_path: Path, rows: tuple[int, ...], full: bool, replayed: int
 ):
-    """The log-probabilities are not the model's, and the cheap checks of the bundle's validator accepted them."""
-    cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 0.002 for p in row.logprobs)})
+    """The log-probabilities of row 2 are not the model's, and the bundle's validator accepted them."""
+    cheat = honest.with_one(2, logprobs=tuple(p + 0.002 for p in honest.rollouts[2].logprobs))
     judged = Judgement.accept(cheat.receipt.units, live_groups=count_live(cheat))
-    bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE)
+    bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE, rows=rows)
     values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "full": full}
     report = audit.judge(
         AuditConfig.load(None, values, {}),
@@ -140,8 +155,36 @@ def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
         policy=tiny_folder(),
         data_sets=refuse_data_sets,
     )
-    assert (report.found.decision, report.found.reason) == (decision, reason)
-    assert (report.agrees, bool(report.rows)) == (not full, full)
+    is_found = full or 2 in rows
+    assert report.found.reason is (Reason.LOGPROB if is_found else Reason.NONE)
+    assert (report.agrees, len(report.rows)) == (not is_found, replayed)
+
+
+OURS = make_contract()
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "found"),
+    [
+        ("", "", Judgement.accept(1)),
+        ("", OURS.digest, Judgement.reject(Reason.SCHEMA)),
+        (make_contract(torch="1.0").digest, make_contract(torch="1.0").digest, Judgement.unknown()),
+    ],
+    ids=["calibrated", "false rows", "another contract"],
+)
+def test_judge__bundle_of_a_validator_with_a_contract__is_repeated_in_the_lane_of_the_submission(
+    worker: Worker, honest: Work, tmp_path: Path, order: str, rows: str, found: Judgement
+):
+    rules = make_exact(OURS, make_contract(torch="1.0"), mode="calibrated")
+    params = worker.params.model_copy(update={"verification": VerificationParams.model_validate(rules)})
+    work = honest.with_each(lambda _: {"contract": rows})
+    venue = dataclasses.replace(VENUE, engine=VENUE.engine.model_copy(update={"contract": OURS.digest}))
+    bundle = build_bundle(found, make_order(work, worker, contract=order), venue, rows=ROWS)
+    values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "engine": "hf"}
+    config = AuditConfig.load(None, values, {})
+    report = audit.judge(config, bundle, params, file=work.file, policy=tiny_folder(), data_sets=refuse_data_sets)
+    assert (report.found.decision, report.found.reason) == (found.decision, found.reason)
+    assert report.engine.contract == ""
 
 
 @pytest.mark.parametrize(
@@ -149,15 +192,10 @@ def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
     [
         (True, None, False, ["the work as drawn: its verdict rests on a replay", "the draw was not checked"]),
         (False, None, False, ["as not drawn: its verdict rests on the cheap", "the draw was not checked"]),
-        (True, Draw(block_number=9, is_due=True), False, ["as drawn", "block 9, requires a replay, which was done"]),
-        (
-            True,
-            Draw(block_number=9, is_due=False),
-            False,
-            ["as drawn", "no replay, but it was done for another reason"],
-        ),
-        (False, Draw(block_number=9, is_due=False), False, ["as not drawn", "block 9, requires no replay"]),
-        (False, Draw(block_number=9, is_due=True), True, ["as not drawn", "a replay: THE DRAW WAS IGNORED"]),
+        (True, make_draw(is_due=True), False, ["as drawn", "block 9, requires a whole replay, which was done"]),
+        (True, make_draw(is_due=False), False, ["as drawn", "no whole replay, but it was done for another reason"]),
+        (False, make_draw(is_due=False), False, ["a replay of the rows 6, 1", "block 9, requires no whole replay"]),
+        (False, make_draw(is_due=True), True, ["as not drawn", "a whole replay: THE DRAW WAS IGNORED"]),
     ],
     ids=range(6),
 )
@@ -167,12 +205,41 @@ def test_show__draw__is_printed_with_what_it_demands(worker, honest, capsys, ful
     assert report.is_draw_ignored is is_ignored
     described = describe(report)
     assert described["full"] is full
-    assert described["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
+    assert described["rows"] == [6, 1]
+    assert described["draw"] == (draw and dataclasses.asdict(draw) | {"is_ignored": is_ignored, "is_false": False})
     show(report, show_all=False)
     printed = capsys.readouterr().out.splitlines()[-3:]
     assert lines[0] in printed[0]
     assert lines[1] in printed[1]
     assert printed[2] == "the verdict is the same as in the bundle"
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_show__rows_of_another_block__the_draw_is_false_unless_all_rows_were_replayed(worker, honest, capsys, full):
+    report = make_report(honest, worker, Judgement.accept(40), Judgement.accept(40), full=full)
+    report = dataclasses.replace(report, draw=make_draw(block_hash=make_hash("another")))
+    assert report.is_draw_false is describe(report)["draw"]["is_false"] is (not full)
+    show(report, show_all=False)
+    assert (f"another block, {DRAW}: THE DRAW IS FALSE" in capsys.readouterr().out) is not full
+
+
+@pytest.mark.parametrize(("rows", "code"), [((), "bad_evidence"), ((0, 1, 2), "bad_evidence"), (None, None)])
+def test_require_true__rows__must_be_those_that_the_draw_draws(worker, honest, rows, code):
+    """Computed from the bundle's receipt and draw and the chain's parameters, so a validator cannot choose its rows."""
+    params, receipt = worker.params, honest.receipt
+    due = draw_rows(eip712.compute_struct_hash(receipt), DRAW, count=3, rows=8)
+    judged = Judgement.accept(receipt.units)
+    bundle = build_bundle(judged, make_order(honest, worker), VENUE, rows=due if rows is None else rows)
+    contracts = SimpleNamespace(
+        deployment=SimpleNamespace(chain_id=DOMAIN.chain_id, slashing_court=DOMAIN.contract),
+        pools=SimpleNamespace(get_terms=lambda _: SimpleNamespace(params_hash=VENUE.params_hash)),
+        policies=SimpleNamespace(policy_of=lambda *_: MANIFEST),
+    )
+    if code is None:
+        audit.require_true(bundle, contracts, params)
+    else:
+        with pytest.raises(ProtocolError, match="its list of rows is"):
+            audit.require_true(bundle, contracts, params)
 
 
 def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: CheckTools):
@@ -183,9 +250,8 @@ def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, hones
     assert [(row.group, row.sibling, row.tokens) for row in rows] == [
         (r.group, r.sibling, len(r.tokens)) for r in honest.rollouts
     ]
-    claim.rollouts = claim.rollouts[:1]
-    claim.distances = [
-        RolloutDistances(
+    claim.distances = {
+        1: RolloutDistances(
             windows=tuple(
                 Distances(**{f.name: values.get(f.name, 0) for f in dataclasses.fields(Distances)})
                 for values in (
@@ -197,8 +263,9 @@ def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, hones
             deviations=np.array([0.125, 0.0]),
             finished=True,
         )
-    ]
+    }
     (row,) = audit.build_rows(claim)
+    assert (row.group, row.sibling) == (0, 1)
     assert (row.tokens, row.exponent, row.mantissa_rest, row.margin, row.logprob) == (2, 7, 0.5, 3.0, 0.125)
 
 

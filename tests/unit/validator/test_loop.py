@@ -4,24 +4,29 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from covey.demo.cheats import Wrapped
 from covey.devnet import deploy
+from covey.engines.base import Engine, Replay, ReplayRequest
 from covey.errors import ProtocolError, TransientError
 from covey.model.tiny import tiny_folder
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol import eip712, messages
 from covey.protocol.api.common import ReceiptBody, VerdictBody
 from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
+from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
+from covey.protocol.seeding import draw_rows
 from covey.protocol.verdict import Decision, Reason
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeJudging
-from tests.fakes.pool import make_hash
+from tests.fakes.pool import make_contract, make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
 from validator import loop
 from validator.checks import CheckTools
@@ -42,6 +47,18 @@ VENUE = JudgingEnvironment(
     engine=describe_engine("hf", dtype="float32", batch=32, device="cpu"),
     isolation="bwrap",
 )
+
+
+class Recorded(Wrapped):
+    """An engine that records the seeds of the rollouts of each replay."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.replayed: list[list[int]] = []
+
+    def replay(self, sequences: Sequence[ReplayRequest], **rest: Any) -> list[Replay]:
+        self.replayed.append([each.seed for each in sequences])
+        return super().replay(sequences, **rest)
 
 
 @pytest.fixture
@@ -95,6 +112,8 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> JudgeOrder:
         signature=worker.sign(honest),
         url=URL,
         record_hash=MANIFEST,
+        contract="",
+        draw=make_hash("drawing block"),
         full=True,
         seconds_left=30.0,
     )
@@ -118,6 +137,12 @@ async def test_take_turn__nothing_to_judge__is_idle(start):
     assert await take_turn(start()) is CycleResult.IDLE
 
 
+async def test_poll__exact_lane__names_the_contract(start, judging, tools: CheckTools):
+    contract = make_contract().digest
+    await take_turn(start(tools=dataclasses.replace(tools, contract=contract)))
+    assert judging.contracts == [contract]
+
+
 async def test_take_turn__order__commits_to_a_signed_verdict_and_reveals_nothing(start, judging, order, honest: Work):
     ctx = start()
     judging.orders.append(order)
@@ -129,6 +154,26 @@ async def test_take_turn__order__commits_to_a_signed_verdict_and_reveals_nothing
     digest = eip712.compute_digest(verdict, DOMAIN)
     assert judging.commitments == {3: messages.compute_commitment(digest, request.salt)}
     assert judging.reveals == []
+
+
+async def test_take_turn__not_drawn_whole__replays_the_rows_of_the_orders_block_and_names_them(
+    start, judging, order, worker: Worker, honest: Work
+):
+    receipt_hash = eip712.compute_struct_hash(honest.receipt)
+    draws = [make_hash(f"block {i}") for i in range(2)]
+    rows = [draw_rows(receipt_hash, draw, count=3, rows=8) for draw in draws]
+    ctx, engine = start(), Recorded(worker.engine)
+    ctx = start(tools=dataclasses.replace(ctx.tools, engine=engine))
+    judging.orders.extend(
+        order.model_copy(update={"judgement": i, "draw": draw, "full": False}) for i, draw in enumerate(draws)
+    )
+    await take_turn(ctx)
+    await take_turn(ctx)
+    seeds = [[honest.rollouts[row].seed for row in sorted(drawn)] for drawn in rows]
+    assert engine.replayed == seeds
+    assert seeds[0] != seeds[1]
+    bundles = [Bundle.from_bytes(ctx.pending.find(i).evidence.encode()) for i in range(2)]
+    assert [(each.draw, each.rows, each.full) for each in bundles] == list(zip(draws, rows, [False] * 2, strict=True))
 
 
 async def test_take_turn__reveal_after_a_crash__reveals_what_was_committed(start, judging, order):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from covey.demo.cheats import QuantizedWeights, Wrapped
-from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
+from covey.demo.cheats import QuantizedWeights
+from covey.engines.base import Completion, Engine, GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
@@ -23,7 +23,9 @@ from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
-from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
+from covey.toploc.topk import EVERYTHING, build_capture, join
+from tests.fakes.engines import Replaying
+from tests.fakes.pool import make_contract, make_exact
 from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator.calibration import calibrate as calibration
 from validator.calibration.calibrate import (
@@ -39,9 +41,7 @@ from validator.replay import RolloutDistances, measure
 
 pytestmark = pytest.mark.unit
 BF16 = "bfloat16"
-PAIR = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
-Change = Callable[[list[Completion]], list[Completion]]
-"""Function that changes completions, given with all their states."""
+PAIR = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"}
 
 
 def make_distances(
@@ -64,7 +64,7 @@ def make_params(dtype: str, **verification: Any) -> PoolParams:
         groups_per_task=4,
         groups_per_step=16,
         model={"max_prompt_tokens": 64, "max_completion_tokens": 5, "compute_dtype": dtype},
-        verification=PAIR | verification,
+        verification=make_exact(make_contract(dtype=dtype)) if verification else PAIR,
     )
 
 
@@ -202,33 +202,6 @@ def test_calibrate__exact_mode_where_decoding_differs_from_prefill__is_impossibl
     assert caught.value.code == "exact_impossible"
 
 
-class Replaying(Wrapped):
-    """An engine that claims the results of its own replay, like one whose decoding equals its prefill."""
-
-    def __init__(self, engine: Engine, change: Change = lambda completions: completions) -> None:
-        super().__init__(engine)
-        self.change = change
-
-    def generate(
-        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
-    ) -> list[Completion]:
-        completions = super().generate(requests, temperature=temperature)
-        claims = [
-            ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
-            for request, completion in zip(requests, completions, strict=True)
-        ]
-        replays = self.replay(claims, temperature=temperature, capture=EVERYTHING)
-        changed = self.change(
-            [
-                dataclasses.replace(completion, tops=replay.tops, logprobs=tuple(replay.logprobs.tolist()))
-                for completion, replay in zip(completions, replays, strict=True)
-            ]
-        )
-        assert capture is not None
-        tops = find_tops([join(each.tops) for each in changed], capture)
-        return [dataclasses.replace(each, tops=found) for each, found in zip(changed, tops, strict=True)]
-
-
 def flip_bit(completions: list[Completion], *, bit: int = 0) -> list[Completion]:
     """Flip one bit of the largest value of the last completion."""
     bits = join(completions[-1].tops)
@@ -250,7 +223,7 @@ def with_states(completion: Completion, bits: Bits) -> Completion:
     return dataclasses.replace(completion, tops=find_tops([bits], EVERYTHING)[0])
 
 
-def test_calibrate__equal_bit_for_bit__opens_the_exact_mode_which_voids_any_difference():
+def test_calibrate__equal_bit_for_bit__opens_the_exact_mode_in_which_any_difference_is_hard():
     # No token of the tiny model is a near tie here, so decoding and prefill choose the same tokens.
     found = run("float32", Replaying(load_engine()), load_engine(), mode="exact")
     assert (found.is_identical, found.verification.mode) == (True, "exact")
@@ -258,11 +231,12 @@ def test_calibrate__equal_bit_for_bit__opens_the_exact_mode_which_voids_any_diff
     judge = partial(exact.judge, seed=77)
     assert judge(Replaying(load_engine())) is None
     flipped = judge(Replaying(load_engine(), flip_bit))
-    assert (flipped.reason, flipped.statistics) == (Reason.INEXACT, {"mantissa_differing": 1, "items": 16})
+    numbers = {"window": 0, "exponent": 0, "mantissa": 1 / 128, "differing": 1, "windows": 16}
+    assert (flipped.reason, flipped.row, flipped.statistics) == (Reason.PROOF, 15, numbers)
     moved = judge(Replaying(load_engine(), move_logprob))
-    assert (moved.reason, moved.statistics["logprob_differing"]) == (Reason.INEXACT, 1)
+    assert (moved.reason, moved.statistics["differing"]) == (Reason.LOGPROB, 1)
     signed = judge(Replaying(load_engine(), partial(flip_bit, bit=15)))
-    assert (signed.reason, signed.statistics["exponent_differing"]) == (Reason.INEXACT, 1)
+    assert (signed.reason, signed.statistics["exponent"]) == (Reason.PROOF, 1)
     far = judge(Replaying(load_engine(), negate))
     assert (far.reason, far.row) == (Reason.PROOF, 0)
 
