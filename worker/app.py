@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from covey.engines.base import Engine
 from covey.engines.cpu_tuning import keep_memory
-from covey.engines.factory import open_engine
+from covey.engines.factory import open_engine, run_in_lane
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
@@ -55,7 +55,9 @@ def build(
             fix="Run covey worker register with this node's key file",
         )
     params = network.params
-    name, opened = open_engine(config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds)
+    name, opened, contract = open_engine(
+        config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds
+    )
     engine = wrap(opened)
     # One task more than fills the batch, so that the engine has completions to start when the first ones end.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
@@ -66,6 +68,7 @@ def build(
         contributor=contributor,
         instance=load_instance(config.home),
         engine=engine,
+        contract=contract.digest if contract else "",
         loader=PolicyLoader(engine, network.policies, params.model),
         environment=environment,
         grade=grade,
@@ -87,7 +90,7 @@ def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e)
     """Register with the coordinator and work until a stop signal. Held leases are finished first."""
     configure("worker", level=config.log_level)
     keep_memory()
-    asyncio.run(_run(config, wrap))
+    run_in_lane(config.vllm, lambda vllm: asyncio.run(_run(config.model_copy(update={"vllm": vllm}), wrap)))
 
 
 async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
@@ -102,9 +105,11 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
             ctx = await asyncio.to_thread(
                 build, config, network, environment=environment, grade=grade, stop=stop, wrap=wrap
             )
-            if await keep_trying(network.coordinator.register, stop) is None:
+            if await keep_trying(lambda: network.coordinator.register(ctx.contract), stop) is None:
                 return
-            get_logger().info("worker started", node=network.wallet.address, contributor=ctx.contributor)
+            get_logger().info(
+                "worker started", node=network.wallet.address, contributor=ctx.contributor, contract=ctx.contract
+            )
             try:
                 await run_stages(ctx)
             finally:

@@ -1,7 +1,7 @@
 """`covey worker`: register, replace and remove the node of a worker, and run it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -174,7 +174,8 @@ def worker_pardon(
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
-    """Take back all strikes of a contributor, so that its nodes suspended for strikes get tasks again. Operator only.
+    """Take back all strikes of a contributor, so that its nodes suspended for strikes or faults get tasks
+    again. Operator only.
 
     Nodes that were caught cheating stay suspended. The coordinator logs the pardon, and worker status shows the number
     of pardons.
@@ -186,6 +187,48 @@ def worker_pardon(
     pardoned = read_address(address)
     answer = options.open_account(deployment, key_file, pool, folder=folder).pardon(coordinator_url, pardoned)
     show(answer.model_dump(mode="json"), as_json)
+
+
+@worker.command("consent")
+def worker_consent(
+    node: Annotated[str, typer.Argument(help="Address of the node whose work is void from now on.")],
+    verdict: Annotated[
+        Literal["accept", "reject"], typer.Option(help="Verdict that validators should give: reject for bad work.")
+    ],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
+    """Sign with the contributor's key that a node's work is void, and print the lines for the coordinator's settings.
+
+    Such work is a canary: it is not paid, and shows which validators look at what they accept. The consent holds until
+    the operator removes it from the settings, or another contributor vouches for the node. See docs/guides/
+    use-canaries.md.
+
+    Example: `covey worker consent ADDRESS --verdict reject mypool`
+    """
+    from covey.console.addresses import read_address
+    from covey.protocol.canaries import CanaryKind
+    from covey.protocol.eip712 import Domain, sign
+    from covey.protocol.messages import CanaryConsent
+
+    account, address = options.open_account(deployment, key_file, pool, folder=folder), read_address(node)
+    owner = account.contracts.nodes.contributor_of(account.pool, address)
+    if owner != account.wallet.address:
+        raise OperatorError(
+            "not_the_contributor",
+            f"the contributor of {address} in pool {account.pool} is {owner or 'nobody'}, not {account.wallet.address}",
+            fix="Use the key file of the node's contributor",
+        )
+    consent = CanaryConsent(pool=account.pool, node=address, kind=CanaryKind[verdict.upper()])
+    court = account.contracts.court.address
+    signature = sign(consent, Domain(chain_id=account.contracts.deployment.chain_id, contract=court), account.wallet)
+    if as_json:
+        show({"node": address, "verdict": verdict, "consent": signature}, as_json)
+    else:
+        typer.echo(f'[canaries."{address}"]\nverdict = "{verdict}"\nconsent = "{signature}"')
 
 
 @worker.command("run")

@@ -29,6 +29,8 @@ class Context:
     instance: str
     """Id of this worker in its heartbeats and claims; see `worker.instance`."""
     engine: Engine
+    contract: str
+    """Digest of the engine's execution contract. Empty: the worker works in the calibrated lane."""
     environment: Environment
     grade: Grader
     engine_threads: ThreadPoolExecutor

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, LeaseId, Step
-from worker.generation import Draft
+from covey.rollouts import Draft
 
 KEPT_GONE = 256
 """Number of recently released leases to remember."""

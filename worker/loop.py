@@ -6,20 +6,28 @@
 import asyncio
 from collections.abc import Sequence
 
+from covey import rollouts
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, Step
+from covey.protocol.seeding import SlotDomain
+from covey.rollouts import Draft
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
-from worker import generation, receipts
+from covey.toploc.topk import build_capture
+from worker import receipts
 from worker.context import Context
-from worker.generation import Draft
 from worker.leases import GeneratedTask
 from worker.submission_store import SignedSubmission
 
 FAILURES = 3
 """Number of engine deaths during one lease, or of consecutive hung calls, after which the worker stops."""
+
+REFUSALS = 8
+"""Number of final refusals in a row after which the worker stops."""
+PROMPT_SECONDS = 60.0
+"""Time after the signature in which a refusal counts. A later one may be due to an outage longer than the lease."""
 
 
 async def fetch(ctx: Context) -> CycleResult:
@@ -165,10 +173,16 @@ async def load_policy(ctx: Context, version: Step, record_hash: Hash | None = No
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
     """Generate the drafts of a task. Blocks until the engine has finished."""
     network, engine = ctx.network, ctx.engine
-    slots = generation.build_slots(
-        task, network.params, pool=network.pool, node=network.wallet.address, environment=ctx.environment, engine=engine
+    domain = SlotDomain(
+        beacon=task.record_hash,
+        pool=network.pool,
+        policy_version=task.policy_version,
+        node=network.wallet.address,
+        task=task.task,
     )
-    return generation.roll_out(slots, network.params, engine, version=task.policy_version)
+    slots = rollouts.build_slots(domain, task.groups, network.params, environment=ctx.environment, engine=engine)
+    capture = build_capture(network.params.verification)
+    return rollouts.roll_out(slots, network.params, engine, version=task.policy_version, capture=capture)
 
 
 async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
@@ -240,17 +254,18 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
     first = receipts.ChainMoment(
         time=network.chain.get_block("latest").timestamp, epochs=network.contracts.ledger.epochs_of(network.pool)
     )
-    rollouts = generation.build_rollouts(generated.drafts, ctx.grade)
+    grades = rollouts.grade_drafts(generated.drafts, ctx.grade)
+    rows = rollouts.build_rollouts(generated.drafts, grades, contract=ctx.contract)
     from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, and forks must not copy it
 
-    file = encode(rollouts)
+    file = encode(rows)
     receipt = receipts.build_receipt(
         generated.order,
         params,
         pool=network.pool,
         node=network.wallet.address,
         contributor=ctx.contributor,
-        rollouts=rollouts,
+        rollouts=rows,
         file=file,
         now=ctx.clock(),
     )
@@ -266,7 +281,8 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
 async def submit(ctx: Context, submission: SignedSubmission) -> None:
     """Send a submission and keep the operator's promise. A final refusal drops the submission.
 
-    Raises TransientError after any other failure. The submission is then sent again.
+    Raises OperatorError("work_refused") after REFUSALS final refusals in a row: the operator may take files and promise
+    nothing. Raises TransientError after any other failure. The submission is then sent again.
     """
     network, receipt, log = ctx.network, submission.receipt, get_logger()
     try:
@@ -286,7 +302,14 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
     except ProtocolError as error:
         receipts.require_final(error)
         log.warning("submission refused", task=receipt.task, code=error.code, message=error.message)
-        ctx.submissions.close(submission, None)
+        is_late = ctx.clock() - submission.first.time > PROMPT_SECONDS
+        ctx.submissions.close(submission, error, is_late=is_late)
+        if ctx.submissions.refused_in_a_row >= REFUSALS:
+            raise OperatorError(
+                "work_refused",
+                f"the operator refused {REFUSALS} submissions in a row, the last one for {error.code}: {error.message}",
+                fix=f"Ask the operator, and show the receipts in {ctx.submissions.refused}",
+            ) from error
         return
     ctx.submissions.close(submission, answer)
     log.info("submission countersigned", task=receipt.task, policy=receipt.policy_version, units=receipt.units)

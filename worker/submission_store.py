@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.errors import TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionResponse
@@ -49,12 +49,16 @@ class SubmissionStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.refused_in_a_row = 0
+        """Number of submissions that were finally refused since one was last countersigned."""
         (root / "sent").mkdir(parents=True, exist_ok=True)
-        (root / "refused").mkdir(exist_ok=True)
+        self.refused = root / "refused"
+        """Folder with the refused receipts and the reasons, one JSON file for each lease."""
+        self.refused.mkdir(exist_ok=True)
 
     def list_refused(self) -> list[int]:
         """Return the newest leases whose receipt was finally refused. No second receipt is signed for them."""
-        names = [path.name for path in (self._root / "refused").iterdir()]
+        names = [path.name for path in self.refused.iterdir()]
         leases = sorted(int(name) for name in names if name.isdigit())  # skips drafts of a process that was killed
         return leases[-KEPT_REFUSED:]
 
@@ -65,7 +69,7 @@ class SubmissionStore:
     def has_signed(self, task: int, lease: int) -> bool:
         """Return whether a receipt was ever signed for this lease. Signing a second one would be equivocation."""
         name = f"{task}-{lease}.json"
-        kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
+        kept = (self._root / name, self._root / "sent" / name, self.refused / str(lease))
         return any(path.exists() for path in kept)
 
     def add(self, submission: SignedSubmission) -> None:
@@ -92,25 +96,30 @@ class SubmissionStore:
         for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
             yield self._load(path)
 
-    def close(self, submission: SignedSubmission, answer: SubmissionResponse | None) -> None:
-        """Close a submission: keep receipt and promise as evidence, or only the lease if it was refused.
+    def close(
+        self, submission: SignedSubmission, answer: SubmissionResponse | ProtocolError, *, is_late: bool = False
+    ) -> None:
+        """Close a submission: keep receipt and promise as evidence, or the receipt with the reason of its refusal.
 
-        Raises TransientError("disk_full"). The submission is then sent again and gets the same response.
+        A refusal of what was sent late (`is_late`) is not counted: its lease may be over. Raises
+        TransientError("disk_full"). The submission is then sent again and gets the same response.
         """
         with _explain_disk():
             self._close(submission, answer)
+        if not isinstance(answer, ProtocolError):
+            self.refused_in_a_row = 0
+        elif not is_late:
+            self.refused_in_a_row += 1
 
-    def _close(self, submission: SignedSubmission, answer: SubmissionResponse | None) -> None:
+    def _close(self, submission: SignedSubmission, answer: SubmissionResponse | ProtocolError) -> None:
         path = self._root / f"{submission.receipt.task}-{submission.receipt.lease}.json"
-        if answer is not None:
-            values = {
-                "receipt": eip712.to_dict(submission.receipt),
-                "signature": submission.signature,
-                "countersignature": answer.model_dump(),
-            }
-            write_atomically(self._root / "sent" / path.name, json.dumps(values).encode())
+        values = {"receipt": eip712.to_dict(submission.receipt), "signature": submission.signature}
+        if isinstance(answer, ProtocolError):
+            refusal = values | {"refusal": {"code": answer.code, "message": answer.message}}
+            write_atomically(self.refused / str(submission.receipt.lease), json.dumps(refusal).encode())
         else:
-            write_atomically(self._root / "refused" / str(submission.receipt.lease), b"")
+            promise = values | {"countersignature": answer.model_dump()}
+            write_atomically(self._root / "sent" / path.name, json.dumps(promise).encode())
         path.unlink(missing_ok=True)
         path.with_suffix(".parquet").unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.errors import ProtocolError
 from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import to_dict
 from covey.protocol.messages import Receipt
@@ -15,6 +16,7 @@ from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.unit
 ANSWER = SubmissionResponse(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
+REFUSAL = ProtocolError("stale", "too old")
 
 
 def make_submission(task: int, lease: int, file: bytes = b"rows") -> SignedSubmission:
@@ -74,7 +76,7 @@ def test_close__countersigned__keeps_receipt_and_promise_as_evidence(tmp_path: P
 
 def test_has_signed__only_pending_sent_or_refused_leases(tmp_path: Path):
     store = SubmissionStore(tmp_path)
-    for task, answer in ((7, ANSWER), (8, None)):
+    for task, answer in ((7, ANSWER), (8, REFUSAL)):
         store.add(make_submission(task, task + 2))
         store.close(make_submission(task, task + 2), answer)
     store.add(make_submission(9, 11))
@@ -84,13 +86,25 @@ def test_has_signed__only_pending_sent_or_refused_leases(tmp_path: Path):
     assert not known & {(7, 11), (9, 9), (10, 9), (11, 12)}, "another slot is another receipt"
 
 
-def test_close__refused__leaves_nothing(tmp_path: Path):
+def test_close__refused__leaves_the_receipt_and_the_reason(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     submission = make_submission(7, 9)
     store.add(submission)
-    store.close(submission, None)
-    store.close(submission, None)
+    store.close(submission, REFUSAL)
     assert list(tmp_path.rglob("*.*")) == []
+    kept = json.loads((tmp_path / "refused" / "9").read_text())
+    assert kept["receipt"] == to_dict(submission.receipt)
+    assert kept["refusal"] == {"code": "stale", "message": "too old"}
+
+
+def test_refused_in_a_row__countersigned_in_between__begins_again(tmp_path: Path):
+    store, counts = SubmissionStore(tmp_path), []
+    for lease, answer in enumerate((REFUSAL, REFUSAL, ANSWER, REFUSAL)):
+        store.close(make_submission(1, lease), answer)
+        counts.append(store.refused_in_a_row)
+    assert counts == [1, 2, 0, 1]
+    store.close(make_submission(1, 9), REFUSAL, is_late=True)
+    assert store.refused_in_a_row == 1, "the lease may have ended during an outage"
 
 
 def test_close__one_of_two__leaves_the_other(tmp_path: Path):
@@ -106,7 +120,7 @@ def test_close__one_of_two__leaves_the_other(tmp_path: Path):
 def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):
     store = SubmissionStore(tmp_path)
     for lease in range(300):
-        store.close(make_submission(1, lease), None)
+        store.close(make_submission(1, lease), REFUSAL)
     assert SubmissionStore(tmp_path).list_refused() == list(range(44, 300))
     assert store.list_refused() == list(range(44, 300))
 
