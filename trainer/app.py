@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from covey.shardcast.delta.warm_up import compile_in_background
 from covey.tasks.catalog import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.context import Context, TrainingProgress
-from trainer.requirements import require_trainable
+from trainer.requirements import require_extras, require_trainable
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks
@@ -59,12 +60,15 @@ def build(
     from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
     from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
+    from trainer.checkpoints.journal import StepJournal
     from trainer.checkpoints.resume import restore
+    from trainer.checkpoints.saver import Saver
     from trainer.distributed.ranks import ALONE
     from trainer.factories import build_evaluator, build_learner, build_regrader, get_source
     from trainer.monitoring.evaluation import Background, explain_evaluation
     from trainer.monitoring.metrics import TrainingMetrics
     from trainer.monitoring.performance import complete_report
+    from trainer.schedule import is_kept_again
 
     if network.terms.trainer != network.wallet.address:
         raise OperatorError(
@@ -78,36 +82,55 @@ def build(
     source = get_source(config)
     tokenizer = load_tokenizer(source)
     require_policy_format(tokenizer, load_end_tokens(source, tokenizer), network.params.model)
-    checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
-    exports = StepFolders(config.home / "exports")
+    checkpoints = Checkpoints(
+        config.home / "checkpoints", keep=config.ckpt.keep, every=config.ckpt.every, last=config.steps
+    )
+    journal, exports = StepJournal(config.home / "journal"), StepFolders(config.home / "exports")
     resumed = restore(
-        config, network, learner, tokenizer, checkpoints=checkpoints, exports=exports, source=Path(source)
+        config,
+        network,
+        learner,
+        tokenizer,
+        checkpoints=checkpoints,
+        journal=journal,
+        exports=exports,
+        source=Path(source),
+        keeps=partial(
+            is_kept_again,
+            max_staleness=network.params.max_staleness,
+            steps=config.steps,
+            keep_every=config.ckpt.keep_policies_every,
+            eval_every=config.eval.every,
+        ),
     )
     step = resumed.step
     metrics = TrainingMetrics(
         config.home / "metrics.jsonl", alarms=config.alarms, stop_when_dead=config.stop_when_dead, sinks=sinks
     )
-    evaluator = build_evaluator(config, network, grade=grade)
-    if config.evaluation_every:
+    evaluator = build_evaluator(config, network.params, network.load_environment(), grade=grade)
+    if config.eval.every:
         with explain_evaluation():
             evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
 
     def evaluate(evaluated: Step) -> None:
-        reward = evaluator.evaluate(exports.get_path(evaluated), evaluated)
-        metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
-        get_logger().info("policy evaluated", step=evaluated, reward=round(reward, 4))
+        score = evaluator.evaluate(exports.get_path(evaluated), evaluated)
+        metrics.record("evaluation", evaluated, {**asdict(score), "n": evaluator.size})
+        get_logger().info("policy evaluated", step=evaluated, reward=round(score.reward, 4))
 
     if resumed.report:  # a crash may have come between checkpoint and metrics
         report = complete_report(resumed.report, config, saved=0.0, devices=learner.ranks.size)
         metrics.record("update", step - 1, report)
     return Context(
         config=config,
+        params=network.params,
         network=network,
         tokenizer=tokenizer,
         learner=learner,
         recomputer=recomputer,
         checkpoints=checkpoints,
+        journal=journal,
         exports=exports,
+        saver=Saver(),
         environment=evaluator.environment,
         publisher=publisher,
         chain_thread=chain_thread,
@@ -115,7 +138,9 @@ def build(
         metrics=metrics,
         decode=decode,
         regrader=build_regrader(config, network, vocabulary=learner.vocabulary, grade=grade),
-        progress=TrainingProgress(step=step, waiting_since=time.monotonic(), unpublished=resumed.unpublished),
+        progress=TrainingProgress(
+            step=step, written=step, waiting_since=time.monotonic(), unpublished=resumed.unpublished
+        ),
         stop=stop,
     )
 
@@ -173,21 +198,20 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
     `sinks` receive each line of metrics. Under torchrun all its processes call this, and rank 0 leads the others.
     """
     from trainer.distributed.ranks import open_ranks
-    from trainer.distributed.sharding import require_shardable
-    from trainer.monitoring.metrics import open_tensorboard
+    from trainer.monitoring.sinks import open_sinks
 
     configure("trainer", level=config.log_level)
     keep_memory()
     with open_ranks(config.device, seconds=config.rank_seconds) as ranks:
         config = config.model_copy(update={"device": ranks.device})
-        require_shardable(ranks, lora_rank=config.lora_rank)
         if ranks.rank > 0:
             from trainer.worker_rank import follow
 
             follow(config, ranks)
             return
-        board = [open_tensorboard(config.home / "tensorboard")] if config.tensorboard else []
-        asyncio.run(_run(config, [*sinks, *board], ranks))
+        require_extras(config)
+        with open_sinks(config) as others:
+            asyncio.run(_run(config, [*sinks, *others], ranks))
 
 
 async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -> None:
@@ -217,7 +241,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         outbox = open_outbox(config)
         try:
             environment = await asyncio.to_thread(network.load_environment)
-            source = config.initial_policy
+            source = config.model.path
             await asyncio.to_thread(require_trainable, config, network.params, environment, source=source)
             grade = stack.enter_context(
                 GradingPool(

@@ -8,10 +8,10 @@ from covey.protocol.ids import Step
 from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import get_logger
-from trainer.context import Context, Offered
+from trainer.context import Context, LearningContext, Offered
 from trainer.data.intake import fetch
 from trainer.schedule import is_ahead, is_evaluated, is_finished
-from trainer.train_step import learn
+from trainer.train_step import learn, save_newest
 
 PUMP_SECONDS = 0.05
 """Seconds between two attempts to advance a publication."""
@@ -21,7 +21,7 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
     """Run both cycles until the last step or a stop signal.
 
     The first failure ends the other cycle and is raised. A running update is finished first, because other ranks may be
-    working on it, too.
+    working on it, too. Without a failure the newest step has a checkpoint at the end.
     """
     failures: list[BaseException] = []
 
@@ -34,13 +34,14 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
     for task in tasks:
         task.add_done_callback(end)
     await asyncio.gather(*tasks, return_exceptions=True)
-    endings = (ctx.background.stop(), finish_jump(ctx))
+    endings = (ctx.background.stop(), finish_jump(ctx), asyncio.to_thread(ctx.saver.close))
     failures += [each for each in await asyncio.gather(*endings, return_exceptions=True) if each]
     for other in failures[1:]:
         if other is not failures[0]:
             get_logger().error("another failure in the trainer", message=str(other))
     if failures:
         raise failures[0]
+    await asyncio.to_thread(save_newest, ctx)
 
 
 async def cycle(ctx: Context) -> CycleResult:
@@ -58,6 +59,7 @@ async def cycle(ctx: Context) -> CycleResult:
     works = await fetch(ctx, order)
     waited = ctx.timer() - progress.waiting_since
     await asyncio.to_thread(learn, ctx, works, waited)
+    progress.fetched, progress.fruitless = {}, 0
     return CycleResult.DONE
 
 
@@ -68,18 +70,19 @@ async def report_learning(ctx: Context) -> None:
     the operator has resumed.
     """
     progress, metrics = ctx.progress, ctx.metrics
-    if progress.reported == progress.step:
+    step = progress.written  # the metrics of later steps are not recorded yet
+    if progress.reported == step:
         return
     is_due, signs = metrics.is_pause_due, metrics.signs
     try:
-        await ctx.network.coordinator.report_learning(steps=progress.step, signs=signs, pause=is_due)
+        await ctx.network.coordinator.report_learning(steps=step, signs=signs, pause=is_due)
     except ProtocolError as error:  # training does not depend on it
         get_logger().warning("alarms are not reported", code=error.code, message=error.message)
         is_due = False
-    progress.reported = progress.step
+    progress.reported = step
     if is_due:
         dead_steps = ctx.config.stop_when_dead
-        metrics.record("pause", progress.step - 1, {"dead_steps": dead_steps})
+        metrics.record("pause", step - 1, {"dead_steps": dead_steps})
         get_logger().error(
             "new tasks are paused, because the run cannot learn",
             dead_steps=dead_steps,
@@ -94,8 +97,9 @@ async def publish(ctx: Context) -> CycleResult:
     If there is none, check that all are still on chain.
     """
     progress, loop = ctx.progress, asyncio.get_running_loop()
+    ctx.saver.check()
     step = progress.unpublished
-    if step > progress.step:
+    if step > progress.written:
         with ExplainFullDisk(ctx.config.home, "the outbox"):
             await loop.run_in_executor(ctx.chain_thread, ctx.publisher.watch, step)
         return CycleResult.IDLE
@@ -140,13 +144,16 @@ def offer(ctx: Context, step: Step) -> Offered:
     return Offered(record_hash=record_hash, seconds=at - started, at=at)
 
 
-def evaluate(ctx: Context) -> None:
+def evaluate(ctx: LearningContext) -> None:
     """Start the evaluation of each kept policy that is due and not evaluated yet."""
-    config = ctx.config
+    config, written = ctx.config, ctx.progress.written
     for step in ctx.exports.list_steps():
-        is_due = is_evaluated(step, steps=config.steps, every=config.evaluation_every)
+        if step > written:  # it may still be lost, and another policy would take its place
+            continue
+        is_due = is_evaluated(step, steps=config.steps, every=config.eval.every)
         if is_due and not ctx.metrics.has("evaluation", step):
             ctx.background.add(step)
+    ctx.progress.considered = written
 
 
 async def finish(ctx: Context) -> CycleResult:

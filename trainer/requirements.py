@@ -10,31 +10,28 @@ from covey.engines.installation import describe_hardware
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
-from covey.protocol.params import PoolParams
-from trainer.config import TrainerConfig
-
-EXTRAS = {"lora_rank": ("peft", "lora"), "tensorboard": ("tensorboard", "tensorboard")}
-"""Package and extra that a setting requires, by name of the setting."""
+from covey.protocol.params import TrainingParams
+from trainer.config import LearningSettings
 
 
 def require_trainable(
-    config: TrainerConfig, params: PoolParams, environment: Environment, *, source: str | Path | None
+    config: LearningSettings, params: TrainingParams, environment: Environment, *, source: str | Path | None
 ) -> None:
-    """Check that a trainer with these settings can train this pool. `environment` is the pool's.
+    """Check that a trainer with these settings can train with these parameters. `environment` is theirs.
 
     `source` is the folder or name of the first step's model. None means the tiny model, which is not checked.
 
     Raises OperatorError("short_rows"), OperatorError("no_held_out"), OperatorError("missing_extra"), or the errors of
     `describe_hardware`, `GradingPool`, `load_config`, `load_tokenizer` and `require_policy_format`.
     """
-    config.require_long_rows(params.model.longest)
+    config.model.choose_seq_len(params.model.longest)
     describe_hardware(config.device)
-    _require_extras(config)
-    if config.evaluation_every and not environment.held_out(config.evaluation_prompts):
+    require_extras(config)
+    if config.eval.every and not environment.held_out(config.eval.prompts):
         raise OperatorError(
             "no_held_out",
             "the environment has no held-out question, so policies cannot be evaluated",
-            fix="Set evaluation_every = 0 for the trainer, or use a data set with more rows, of which one in eight is "
+            fix="Set eval.every = 0 for the trainer, or use a data set with more rows, of which one in eight is "
             "held out",
         )
     if environment.requires_isolation:
@@ -44,9 +41,13 @@ def require_trainable(
         _require_model(source, params)
 
 
-def _require_extras(config: TrainerConfig) -> None:
-    for name, (package, extra) in EXTRAS.items():
-        if getattr(config, name) and importlib.util.find_spec(package) is None:
+def require_extras(config: LearningSettings) -> None:
+    """Check that the packages of settings are installed. Raises OperatorError("missing_extra")."""
+    named = [("lora.rank", "peft", "lora")] if config.lora.rank is not None else []
+    named += [("log.tensorboard", "tensorboard", "tensorboard")] if config.log.tensorboard else []
+    named += [("log.sinks", sink, sink) for sink in config.log.sinks]
+    for name, package, extra in named:
+        if importlib.util.find_spec(package) is None:
             raise OperatorError(
                 "missing_extra",
                 f"the setting {name} requires the package {package}, which is not installed",
@@ -54,7 +55,7 @@ def _require_extras(config: TrainerConfig) -> None:
             )
 
 
-def _require_model(source: str | Path, params: PoolParams) -> None:
+def _require_model(source: str | Path, params: TrainingParams) -> None:
     from covey.model.policy_files import load_config, load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
 

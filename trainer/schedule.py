@@ -25,6 +25,17 @@ def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
     return every > 0 and (step % every == 0 or is_finished(step, steps))
 
 
+def is_kept_again(
+    version: Step, newest: Step, *, max_staleness: int, steps: int | None, keep_every: int, eval_every: int
+) -> bool:
+    """Return whether a policy that a restart learns again stays, if learning goes on from `newest`.
+
+    It stays if batches may need it, if the settings keep it (`keep_every`), or if it is to be evaluated.
+    """
+    is_recent, is_chosen = newest - version <= max_staleness, keep_every > 0 and version % keep_every == 0
+    return is_recent or is_chosen or is_evaluated(version, steps=steps, every=eval_every)
+
+
 def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> PolicyRetention:
     """Return a rule for the policies that stay in the origin: at least `keep`, and all whose work can still be
     challenged or audited (docs/decisions/028-how-long-a-policy-is-kept.md).

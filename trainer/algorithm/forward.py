@@ -5,31 +5,35 @@ unmodified model, which are equal only at temperature 1.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils.import_utils import is_flash_attn_2_available
 
 from covey.engines.process_memory import explain_memory
 from covey.errors import OperatorError
 from covey.model.policy_files import DTYPES, get_head
+from covey.model.ragged_attention import has_ragged_kernel
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from covey.runtime.log import get_logger
-from trainer.algorithm.lm_head import compute_head
+from trainer.algorithm.lm_head import ModelHead, compute_head
+from trainer.algorithm.offload import HostMasters
 from trainer.algorithm.tree_attention import build_families
-from trainer.data.packing import PackedBatch, PrefixTree, build_rows, group, share
+from trainer.data.packing import MicroBatch, PackedBatch, PrefixTree, build_rows, group, share
 from trainer.data.samples import Sample
 
-FLASH = "flash_attention_2"
+_SLACK = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+"""Difference of a log-probability that rounding may cause, in nats, by dtype of the computation. Logits are around 20,
+and bfloat16 has three digits.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,37 +41,23 @@ class PackingConfig:
     """Settings of packing and of the forward pass."""
 
     seq_len: int
-    """Number of tokens in a packed row."""
+    """Number of tokens in a row."""
     micro_batch_size: int
-    """Number of packed rows in one forward pass."""
+    """Number of rows whose tokens one forward pass takes."""
     compute_dtype: str
     """Dtype of the computation, a key of DTYPES. The master weights are always float32."""
     temperature: float = 1.0
     """Sampling temperature of the pool. The policy is softmax(logits / temperature)."""
-
-
-def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
-    """Select the attention kernels of the model.
-
-    On a GPU with the package flash_attn, these are kernels for sequences of different lengths, which find the borders
-    of samples where position ids restart. They do not support float32. In all other cases SDPA runs family by family,
-    with masks.
-    """
-    if model.device.type != "cuda" or shape.compute_dtype == "float32":
-        return
-    if is_flash_attn_2_available():
-        model.set_attn_implementation(FLASH)
-    else:
-        get_logger().warning(
-            "attention falls back to masks, which are slow for long groups", without="the package flash_attn"
-        )
+    sync_each_batch: bool = False
+    """Whether several ranks add up their gradients after each micro-batch, and not once per update."""
+    activation_offload: bool = False
+    """Whether activations are in main memory between the forward and the backward pass."""
 
 
 def shares_prefixes(model: PreTrainedModel) -> bool:
     """Return whether siblings can share one copy of their common prefix.
 
-    This requires attention that supports families. The flash_attn kernels do not, and layers with a sliding window
-    would lose the prefix.
+    This requires attention that supports families, and layers with a sliding window would lose the prefix.
     """
     config = model.config
     layers = set(getattr(config, "layer_types", None) or [])
@@ -85,7 +75,7 @@ def recompute_activations(model: PreTrainedModel) -> None:
         raise OperatorError(
             "unsupported_model",
             f"the layers of {type(model).__name__} do not support activation checkpointing",
-            fix="Remove activation_checkpointing from the settings",
+            fix="Remove model.activation_checkpointing from the settings",
         )
     for layer in layers:  # not the whole model, because its training mode would also enable dropout
         layer.gradient_checkpointing = layer.training = True
@@ -104,52 +94,121 @@ def explain_trainer_memory() -> Iterator[None]:
         raise OperatorError(
             "trainer_out_of_memory",
             cause.message.removesuffix(f". {cause.fix}"),
-            fix="Lower micro_batch_size or seq_len, or enable activation_checkpointing",
+            fix="Lower model.micro_batch_size or model.seq_len, or enable model.activation_checkpointing, "
+            "model.activation_offload, model.optimizer_offload or, with several ranks, model.sync_each_batch",
         ) from error
 
 
 def predict(model: PreTrainedModel, rows: PackedBatch, shape: PackingConfig) -> tuple[Tensor, Tensor]:
-    """Return log p and entropy of the n predictions of `rows`, float32 [n] each."""
+    """Return log p and entropy of the n predictions of `rows`, float32 [n] each.
+
+    Unless the computation is in float32, call it `with_working_weights`.
+    """
     dtype = DTYPES[shape.compute_dtype]
-    is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
-    cast_to = dtype if is_mixed else torch.bfloat16
     packed: dict[str, Any] = {}
     if shares_prefixes(model):  # a given mask stops transformers from building one; this one is never read
-        packed["families"] = build_families(rows.positions, rows.ends)
-        packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=model.device)
-    # No cache: each weight is cast only once anyway, and a cache would keep all casts in memory until the end.
-    with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
-        hidden = model.base_model(
-            input_ids=rows.tokens[None], position_ids=rows.positions[None], use_cache=False, **packed
-        ).last_hidden_state
+        has_lines = has_ragged_kernel(rows.tokens.device, dtype, _get_head_width(model))
+        packed["families"] = build_families(rows.ends, device=rows.tokens.device, has_lines=has_lines)
+        packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=rows.tokens.device)
+    hidden = model.base_model(
+        input_ids=rows.tokens[None], position_ids=rows.positions[None], use_cache=False, **packed
+    ).last_hidden_state
     hidden = hidden[0, rows.places]  # before the head, which takes most of the memory
-    if shape.temperature != 1:
-        hidden = hidden / shape.temperature
-    return compute_head(hidden, get_head(model).weight, rows.targets, dtype=dtype)
+    head = get_head(model)
+    if isinstance(head, ModelHead):
+        return head.predict(hidden, rows.targets, dtype, shape.temperature)
+    return compute_head(hidden, head.weight, rows.targets, dtype=dtype, temperature=shape.temperature)
+
+
+def _get_head_width(model: PreTrainedModel) -> int:
+    """Return the width of the attention heads."""
+    config = model.config.get_text_config()
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+@contextmanager
+def with_working_weights(
+    model: PreTrainedModel, dtype: torch.dtype, masters: HostMasters | None = None
+) -> Iterator[None]:
+    """Let the layers of a model compute with copies of its float32 weights in `dtype`, forward and backward.
+
+    Gradients of the copies are added to those of the weights in float32. The head keeps a float32 weight, because
+    `compute_head` converts it tile by tile. Sharded weights are not copied: FSDP gathers them in `dtype`.
+
+    With `masters` the trained weights are in main memory, and their gradients are kept for `HostMasters.collect`.
+    """
+    head = get_head(model)
+    own, wholes, copies = head._parameters, dict[int, Tensor](), dict[int, Tensor]()
+    changed: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in model.modules():
+        parameters: dict[str, Any] = module._parameters
+        for name, weight in parameters.items():
+            if weight is not None and weight.dtype is torch.float32 and not isinstance(weight, DTensor):
+                changed.append((parameters, name, weight))
+
+    def get_whole(weight: Tensor) -> Tensor:
+        """Return the weight on the device: in float32 if the head uses it, and otherwise in `dtype`."""
+        if masters is None or not weight.requires_grad:
+            return weight
+        if id(weight) not in wholes:
+            wholes[id(weight)] = masters.upload(weight, torch.float32 if weight is head_weight else dtype)
+        return wholes[id(weight)]
+
+    head_weight = head.weight
+    try:
+        for parameters, name, weight in changed:
+            whole = get_whole(weight)
+            parameters[name] = whole if parameters is own else copies.setdefault(id(weight), whole.to(dtype))
+        yield
+    finally:
+        for parameters, name, weight in changed:
+            parameters[name] = weight
 
 
 class Predictor(torch.nn.Module):
-    """`predict` for one model as a module. Calling it gathers the weights if the model is sharded."""
+    """`predict` for one model as a module. Its methods gather the weights if the model is sharded.
 
-    def __init__(self, model: PreTrainedModel, shape: PackingConfig) -> None:
+    `device` is the device of the computation. With `masters` the model's trained weights are in main memory.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        shape: PackingConfig,
+        *,
+        device: torch.device | None = None,
+        masters: HostMasters | None = None,
+    ) -> None:
         super().__init__()
-        self.model, self.shape = model, shape
+        self.model, self.shape, self.masters = model, shape, masters
+        self.device = model.device if device is None else device
+        if type(head := get_head(model)) is torch.nn.Linear:
+            head.__class__ = ModelHead
 
-    def forward(self, rows: PackedBatch) -> tuple[Tensor, Tensor]:
-        return predict(self.model, rows, self.shape)
+    def forward(self, rows: PackedBatch, shape: PackingConfig | None = None) -> tuple[Tensor, Tensor]:
+        return predict(self.model, rows, shape or self.shape)
+
+    def with_working_weights(self) -> AbstractContextManager[None]:
+        """Let the model compute in the format of `shape`, as the function of this name does."""
+        return with_working_weights(self.model, DTYPES[self.shape.compute_dtype], self.masters)
+
+    def compute_plain(self, tokens: Tensor) -> Tensor:
+        """Return the logits of one sequence [n] as the model itself computes them, float32 [n, vocabulary]."""
+        logits: Tensor = self.model(input_ids=tokens[None], use_cache=False).logits[0]
+        return logits.float()
 
 
 @torch.no_grad()
 def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
     """Return log p(token) of each completion under the current model. Every rank gets the values of all samples."""
-    device, shape = predictor.model.device, predictor.shape
+    device, shape = predictor.device, predictor.shape
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
     logprobs = torch.zeros(bounds[-1], device=device)
-    for micro_batch in share_samples(predictor.model, samples, shape):
-        is_shared = shares_prefixes(predictor.model)
-        rows = build_rows(samples, [0.0] * len(samples), micro_batch, is_shared=is_shared).to(device)
-        offsets = [offset for row in micro_batch for i in row for offset in range(bounds[i], bounds[i + 1])]
-        logprobs[offsets] = predictor(rows)[0]
+    with predictor.with_working_weights():
+        for micro_batch in share_samples(predictor.model, samples, shape):
+            rows = build_rows(samples, [0.0] * len(samples), micro_batch).to(device)
+            offsets = [offset for i in chain.from_iterable(micro_batch) for offset in range(bounds[i], bounds[i + 1])]
+            logprobs[offsets] = predictor(rows)[0]
     values = sum_over_ranks(logprobs).tolist()
     return [tuple(values[start:end]) for start, end in pairwise(bounds)]
 
@@ -164,18 +223,17 @@ def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Pack
     return group(samples, seq_len=shape.seq_len, crossover=crossover, is_shared=shares_prefixes(model))
 
 
-def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[list[list[int]]]:
-    """Return the micro-batches of this rank: lists of rows of sample indices.
+def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[MicroBatch]:
+    """Return the micro-batches of this rank.
 
-    Micro-batches have one row each if attention would compare all tokens of a micro-batch with each other.
+    They have the tokens of `micro_batch_size` rows, or of one row if attention would compare all tokens of a
+    micro-batch with each other.
     """
-    is_by_samples = shares_prefixes(model) or model.config._attn_implementation == FLASH
     is_divided = dist.is_available() and dist.is_initialized()
     shares = share(
         find_families(model, samples, shape),
         ranks=dist.get_world_size() if is_divided else 1,
-        seq_len=shape.seq_len,
-        micro_batch_size=shape.micro_batch_size if is_by_samples else 1,
+        room=shape.seq_len * (shape.micro_batch_size if shares_prefixes(model) else 1),
     )
     return shares[dist.get_rank() if is_divided else 0]
 
@@ -198,21 +256,28 @@ def max_over_ranks(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def require_supported(model: PreTrainedModel) -> None:
+def require_supported(predictor: Predictor) -> None:
     """Raise OperatorError("unsupported_model") unless packed samples have the same log-probabilities as with the plain
     model.
 
-    This detects a head with a bias, capped or scaled logits, and states that cross the borders of samples.
+    This detects a head with a bias, capped or scaled logits, and states that cross the borders of samples. Whole
+    float32 weights compute in float32. Shards compute in their own format, and its rounding is allowed. All ranks call
+    this at the same time.
     """
+    model = predictor.model
+    is_exact = all(each.dtype is torch.float32 and not isinstance(each, DTensor) for each in model.parameters())
+    dtype = "float32" if is_exact else predictor.shape.compute_dtype
     samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
-    rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prefixes(model)).to(model.device)
-    ours, _ = predict(model, rows, PackingConfig(seq_len=16, micro_batch_size=1, compute_dtype="float32"))
-    theirs = []
-    for sample in samples:
-        tokens = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
-        logits = model(input_ids=tokens, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
-        theirs.append(torch.log_softmax(logits.float(), dim=-1).gather(1, tokens[0, len(sample.prompt) :, None])[:, 0])
-    if not torch.allclose(ours, torch.cat(theirs), atol=1e-3):
+    rows: MicroBatch = [(0, 1), (2,)] if shares_prefixes(model) else [(0,), (1,), (2,)]
+    packed, theirs = build_rows(samples, [0.0] * 3, rows).to(predictor.device), []
+    with with_working_weights(model, DTYPES[dtype], predictor.masters):
+        ours, _ = predictor(packed, replace(predictor.shape, compute_dtype=dtype, temperature=1.0))
+        for sample in samples:
+            tokens = torch.tensor([*sample.prompt, *sample.tokens], device=predictor.device)
+            logprobs = torch.log_softmax(predictor.compute_plain(tokens)[len(sample.prompt) - 1 : -1], dim=-1)
+            theirs.append(logprobs.gather(1, tokens[len(sample.prompt) :, None])[:, 0])
+    gap = float((ours - torch.cat(theirs)).abs().max())
+    if getattr(get_head(model), "bias", None) is not None or not gap <= _SLACK[dtype]:
         raise OperatorError(
             "unsupported_model",
             f"{type(model).__name__} applies more than a linear head to its hidden states, or mixes packed samples",
@@ -231,10 +296,9 @@ def require_borders(predictor: Predictor) -> None:
     joined = _probe((*first.prompt, *first.tokens, *second.prompt), second.tokens)
 
     def find(*samples: Sample) -> Tensor:
-        rows = build_rows(
-            samples, [0.0] * len(samples), [range(len(samples))], is_shared=shares_prefixes(predictor.model)
-        )
-        logprobs: Tensor = predictor(rows.to(predictor.model.device))[0]
+        rows = build_rows(samples, [0.0] * len(samples), [(i,) for i in range(len(samples))])
+        with predictor.with_working_weights():
+            logprobs: Tensor = predictor(rows.to(predictor.device))[0]
         return logprobs[-len(second.tokens) :]
 
     packed, alone = find(first, second), find(second)
@@ -243,7 +307,7 @@ def require_borders(predictor: Predictor) -> None:
         raise OperatorError(
             "unsupported_model",
             f"{type(predictor.model).__name__} lets packed samples affect each other, by {leak:.3g} nats per token",
-            fix="Use a different model, or uninstall flash_attn if it is installed",
+            fix="Use a different model",
         )
 
 

@@ -12,34 +12,49 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Partial
 
-TILE, CPU_TILE = (2048, 8192), (512, 4096)
-"""Number of tokens and of vocabulary entries in a tile: 64 MiB on a GPU, and 8 MiB on a CPU, whose caches are small."""
+TILE, CPU_TILE = (4096, 16384), (512, 4096)
+"""Number of tokens and of vocabulary entries in a tile: 256 MiB on a GPU, where launching small ones takes as long as
+computing them, and 8 MiB on a CPU, whose caches are small.
+"""
 
 
-def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def compute_head(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Map hidden [n, H], weight [V, H] and targets int64 [n] to log p(target) and entropy in nats, both float32 [n].
 
-    p = softmax(hidden @ weight.T). Matrix products take inputs of `dtype` and accumulate in float32. On a CPU products
-    have the dtype `dtype`, and only sums over tiles are float32. Everything else is float32. If `dtype` is float64,
-    everything is float64. Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.
+    p = softmax(hidden @ weight.T / temperature). Matrix products take inputs of `dtype` and accumulate in float32. On a
+    CPU products have the dtype `dtype`, and only sums over tiles are float32. Everything else is float32. If `dtype` is
+    float64, everything is float64. Gradients of both outputs are exact and reach `hidden` and `weight` in their own
+    dtypes.
 
     A sharded weight is gathered here, and its gradient is summed over the ranks.
     """
     if isinstance(weight, DTensor):
         weight = weight.full_tensor(grad_placements=[Partial()] * weight.device_mesh.ndim)
-    logprobs, entropy = _Head.apply(hidden, weight, targets, dtype)  # type: ignore[no-untyped-call]
+    logprobs, entropy = _Head.apply(hidden, weight, targets, dtype, temperature)  # type: ignore[no-untyped-call]
     return logprobs, entropy
+
+
+class ModelHead(torch.nn.Linear):
+    """A head that can be sharded apart from the rest of the model. FSDP gathers its weight for `predict`."""
+
+    def predict(self, hidden: Tensor, targets: Tensor, dtype: torch.dtype, temperature: float) -> tuple[Tensor, Tensor]:
+        """Return `compute_head` with the weight of this head."""
+        return compute_head(hidden, self.weight, targets, dtype=dtype, temperature=temperature)
 
 
 class _Head(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         states, wide = hidden.to(dtype), _widen(dtype)
         highest = hidden.new_full((len(hidden),), torch.finfo(wide).min, dtype=wide)
         total, moment, chosen = (torch.zeros_like(highest) for _ in range(3))
         for columns, entries in _split(weight, dtype):
             for rows in _split_rows(hidden):
-                logits = _multiply(states[rows], entries.T)
+                logits = _multiply(states[rows], entries.T, temperature)
                 chosen[rows] += _pick(logits, targets[rows] - columns.start)
                 top = torch.maximum(highest[rows], logits.amax(dim=1))
                 shift = highest[rows] - top
@@ -52,14 +67,14 @@ class _Head(torch.autograd.Function):
         entropy = total.log() - moment / total
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropy)
         ctx.set_materialize_grads(False)
-        ctx.dtype = dtype
+        ctx.dtype, ctx.temperature = dtype, temperature
         return chosen - normaliser, entropy
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         """Compute dlogits = g (onehot - p) - g_H p (log p + H), tile by tile.
 
         The outer loop runs over the vocabulary, so that the gradient of a tile's weight is complete before it is
@@ -73,7 +88,7 @@ class _Head(torch.autograd.Function):
         for columns, entries in _split(weight, ctx.dtype):
             by_entries = torch.zeros(entries.shape, dtype=wide, device=weight.device)
             for rows in _split_rows(hidden):
-                logprobs = _multiply(states[rows], entries.T).sub_(normaliser[rows, None])
+                logprobs = _multiply(states[rows], entries.T, ctx.temperature).sub_(normaliser[rows, None])
                 slopes = logprobs.exp()
                 if by_entropy is None:
                     slopes.mul_(-by_logprob[rows, None])
@@ -81,13 +96,15 @@ class _Head(torch.autograd.Function):
                     bias = by_logprob[rows] + by_entropy[rows] * entropy[rows]
                     slopes.mul_(logprobs.mul_(-by_entropy[rows, None]).sub_(bias[:, None]))
                 _put(slopes, targets[rows] - columns.start, by_logprob[rows])
+                if ctx.temperature != 1:
+                    slopes.div_(ctx.temperature)
                 slopes = slopes.to(ctx.dtype)
                 _add_product(by_hidden[rows], slopes, entries)
                 if by_weight is not None:
                     _add_product(by_entries, slopes.T, states[rows])
             if by_weight is not None:
                 by_weight[columns] = by_entries
-        return by_hidden.to(hidden.dtype), by_weight, None, None
+        return by_hidden.to(hidden.dtype), by_weight, None, None, None
 
 
 def _widen(dtype: torch.dtype) -> torch.dtype:
@@ -122,12 +139,14 @@ def _put(slopes: Tensor, columns: Tensor, values: Tensor) -> None:
     slopes.scatter_add_(1, columns.where(is_inside, 0)[:, None], values.where(is_inside, 0)[:, None])
 
 
-def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply two matrices. The product has the widened dtype of the factors."""
+def _multiply(left: Tensor, right: Tensor, temperature: float = 1.0) -> Tensor:
+    """Multiply two matrices, and divide by a temperature. The product has the widened dtype of the factors."""
     wide = _widen(left.dtype)
     if left.is_cuda and left.dtype is not wide:
-        return torch.mm(left, right, out_dtype=wide)
-    return (left @ right).to(wide)
+        product = torch.mm(left, right, out_dtype=wide)
+    else:
+        product = (left @ right).to(wide)
+    return product if temperature == 1 else product.div_(temperature)
 
 
 def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:

@@ -1,9 +1,13 @@
 """Restores a trainer at its start. Its newest checkpoint must match the policies on chain.
 
-The chain alone decides which policies are published.
+Steps after the checkpoint are learned again from the journal, and must give the policies that were published. The chain
+alone decides which policies are published.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import ne
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -11,10 +15,12 @@ from transformers import PreTrainedTokenizerBase
 from covey.chain.contracts import PolicyRegistry
 from covey.errors import OperatorError, ProtocolError
 from covey.network.entry import Network
-from covey.protocol.ids import ZERO_HASH, PoolId, Step
+from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
+from covey.runtime.log import get_logger
 from covey.shardcast.policy_export import build_record
 from trainer.algorithm.learner import Learner
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
+from trainer.checkpoints.journal import StepJournal
 from trainer.config import TrainerConfig
 
 
@@ -37,35 +43,106 @@ def restore(
     tokenizer: PreTrainedTokenizerBase,
     *,
     checkpoints: Checkpoints,
+    journal: StepJournal,
     exports: StepFolders,
     source: Path,
+    keeps: Callable[[Step, Step], bool],
 ) -> ResumedState:
-    """Load the newest checkpoint into the learner, and export its policy again if the export is damaged.
+    """Load the newest checkpoint into the learner, learn the later steps again, and export the newest policy again if
+    its export is damaged.
 
-    Without a checkpoint, write one for `initial_step`, whose policy is in the folder `source`. Raises the errors of
-    `require_resumable`. Raises OperatorError("another_policy"), ("lost_policy") or ("no_reference") if a policy that is
-    needed is missing or different.
+    Without a checkpoint, write one for `initial_step`, whose policy is in the folder `source`. `keeps` returns whether
+    learning from the second step on needs the policy of the first. Raises the errors of `require_resumable` and
+    `repeat_steps`. Raises OperatorError("another_policy"), ("lost_policy") or ("no_reference")
+    if a policy that is needed is missing or different.
     """
     registry = network.contracts.policies
     state = checkpoints.restore(learner)
-    step = Step(config.initial_step) if state is None else state.step
+    first = Step(config.initial_step) if state is None else state.step
+    steps = [] if state is None else journal.list_steps(first)
+    step = Step(first + len(steps))
     published = registry.steps_of(network.pool)
     require_resumable(step, published, max_staleness=network.params.max_staleness)
     if state is None and step > 0:
         _require_published(registry, network.pool, step, source)
+    journal.retain(steps.__contains__)  # the others belong to checkpoints that are lost
     exports.retain(lambda kept: kept <= step)
-    if config.kl_coef > 0 and step > 0 and not is_whole(exports, Step(0)):
+
+    def find_published(version: Step) -> Hash | None:
+        return registry.policy_of(network.pool, version) if version < published else None
+
+    def is_kept(version: Step) -> bool:
+        is_base = version >= published - 1  # compared with the chain again, or published next
+        return is_base or keeps(version, step)
+
+    report = {} if state is None else state.report
+    report = repeat_steps(
+        steps, learner, tokenizer, journal=journal, exports=exports, pool=network.pool, report=report,
+        find_published=find_published, is_kept=is_kept, advice=_advise_fresh_optimizer(published - 1),
+    )  # fmt: skip
+    if config.loss.beta > 0 and step > 0 and not is_whole(exports, Step(0)):
         raise build_lost_reference(f"{exports.get_path(Step(0))} is damaged or missing")
     for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
         raise build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):
         export_policy(exports, learner, tokenizer, step)
     newest = Step(max(0, published - 1))
-    is_kept = newest == step or is_whole(exports, newest)
+    is_newest_kept = newest == step or is_whole(exports, newest)
     if state is None:
         checkpoints.save(learner, step, {})
-    unpublished = newest if is_kept else Step(published)
-    return ResumedState(step=step, unpublished=unpublished, report={} if state is None else state.report)
+    unpublished = newest if is_newest_kept else Step(published)
+    return ResumedState(step=step, unpublished=unpublished, report=report)
+
+
+def repeat_steps(
+    steps: Sequence[Step],
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    journal: StepJournal,
+    exports: StepFolders,
+    pool: PoolId,
+    report: dict[str, float],
+    find_published: Callable[[Step], Hash | None],
+    is_kept: Callable[[Step], bool],
+    advice: str,
+) -> dict[str, float]:
+    """Learn the steps after the newest checkpoint again from the journal, and export their policies again.
+
+    Returns the report of the last one, or `report` if there are none. `find_published` returns the record hash of a
+    policy, or None if nobody has seen it. A published policy for which `is_kept` returns False is removed once it is
+    compared, so that they do not fill the disk. `advice` says how to continue from the newest
+    published policy.
+
+    Raises OperatorError("policy_not_repeated") if a policy differs from the published one, whose folder then stays.
+    Raises OperatorError("damaged_journal").
+    """
+    for step in steps:
+        get_logger().info("step is learned again", step=step)
+        learned, newest = journal.read(step), Step(step + 1)
+        learner.learn(learned.batches)
+        parent, published = find_published(step) or ZERO_HASH, find_published(newest)
+        require = partial(_require_repeated, pool=pool, step=newest, parent=parent, published=published, advice=advice)
+        export_policy(exports, learner, tokenizer, newest, require=None if published is None else require)
+        if published is not None and not is_kept(newest):
+            exports.retain(partial(ne, newest))
+        report = learned.report
+    return report
+
+
+def _require_repeated(
+    folder: Path, *, pool: PoolId, step: Step, parent: Hash, published: Hash | None, advice: str
+) -> None:
+    """Raise OperatorError("policy_not_repeated") unless `folder` contains the published policy of `step`."""
+    found = build_record(folder, pool=pool, step=step, parent=parent).compute_hash()
+    if found != published:
+        raise OperatorError(
+            "policy_not_repeated",
+            f"step {step - 1} was learned again after a crash and gives policy {step} with the hash {found}, but the "
+            f"published policy {step} has the hash {published}",
+            fix="Start with the settings, packages, device and number of processes that trained it; or, if they do not "
+            f"compute the same bits again, {advice}",
+        )
 
 
 def require_resumable(step: Step, published: int, *, max_staleness: int) -> None:
@@ -100,14 +177,14 @@ def _require_published(registry: PolicyRegistry, pool: PoolId, step: Step, folde
     raise OperatorError(
         "another_policy",
         f"{folder} is not the policy that is on chain for step {step}",
-        fix="Set initial_step to the newest published step N, and initial_policy to a copy of home/exports/N",
+        fix="Set initial_step to the newest published step N, and model.path to a copy of home/exports/N",
     )
 
 
 def _advise_fresh_optimizer(newest: int) -> str:
     return (
         f"continue from policy {newest} with a fresh optimizer: copy home/exports/{newest}, remove home/checkpoints, "
-        f"set initial_policy to the copy and initial_step to {newest}"
+        f"set model.path to the copy and initial_step to {newest}"
     )
 
 
@@ -124,9 +201,9 @@ def build_lost_policy(folder: Path, published: int) -> OperatorError:
 
 
 def build_lost_reference(reason: str) -> OperatorError:
-    """Build the error for a lost policy of step 0, which `kl_coef` requires as the reference."""
+    """Build the error for a lost policy of step 0, which `loss.beta` requires as the reference."""
     return OperatorError(
         "no_reference",
-        f"{reason}, but kl_coef requires the policy of step 0 as the reference",
-        fix="Restore the folder from a copy of the old home folder, or set kl_coef to 0",
+        f"{reason}, but loss.beta requires the policy of step 0 as the reference",
+        fix="Restore the folder from a copy of the old home folder, or set loss.beta to 0",
     )

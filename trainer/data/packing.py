@@ -1,4 +1,4 @@
-"""Sequence packing: siblings form one prefix tree, trees fill rows by first fit, and ranks get equal shares.
+"""Sequence packing: siblings form one prefix tree, trees fill micro-batches by first fit, and ranks get equal shares.
 
 The common prefix of siblings consists of their prompt and the first tokens on which they agree. It goes through the
 model once (arXiv 2506.05433, 2511.00413). A token attends only to its own past, and its gradient is the sum over all
@@ -16,12 +16,20 @@ from torch import Tensor
 
 from trainer.data.samples import Sample
 
+MicroBatch = list[tuple[int, ...]]
+"""Families. A family has the indices of samples with the same prompt, in the order of their tokens."""
+
+MAX_MASKED_TOKENS = 1 << 15
+"""Maximum number of tokens of a tree of several samples. Its mask takes the square of that in bytes, 1 GiB. An index of
+32 bits would not reach the end of the mask of 46,341 tokens or more.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefixTree:
     """Samples with the same prompt, which share the first tokens on which they agree. A single sample is a tree, too.
 
-    A tree fits into a row, unless it is a single sample longer than a row.
+    A tree of several samples has at most `seq_len` tokens, and at most MAX_MASKED_TOKENS.
     """
 
     samples: tuple[int, ...]
@@ -40,7 +48,7 @@ class PrefixTree:
 class PackedBatch:
     """Packed samples: the model's inputs, [tokens] each, and the predictions, [n] each.
 
-    The rows of a micro-batch follow one another in a single sequence of tokens.
+    The families of a micro-batch follow one another in a single sequence of tokens, without padding.
     """
 
     tokens: Tensor
@@ -50,8 +58,8 @@ class PackedBatch:
     leaves the tree. Attention kernels without support for families find borders by the restarts.
     """
     ends: Tensor
-    """End (exclusive) of each token's subtree in the flattened tree, int64[tokens]. Only the tokens from this one up to
-    its end attend to it.
+    """End (exclusive) of each token's subtree in the flattened tree, int64[tokens] in main memory, where attention is
+    planned. Only the tokens from this one up to its end attend to it.
     """
     places: Tensor
     """Index in `tokens` at which each prediction is made, int64[n]. Siblings share indices as long as they agree."""
@@ -67,10 +75,15 @@ class PackedBatch:
     """Advantage of each prediction's sample, float32[n]."""
     weights: Tensor
     """Weight of each prediction in the loss, float32[n]."""
+    segments: Tensor
+    """Number of each prediction's sample in the micro-batch, int64[n]. A sample is never divided."""
 
     def to(self, device: torch.device) -> "PackedBatch":
+        """Move all tensors except `ends`."""
         moved: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value.to(device) for name in PackedBatch.__slots__
+            name: value if value is None or name == "ends" else value.to(device)
+            for name in PackedBatch.__slots__
+            for value in [getattr(self, name)]
         }
         return PackedBatch(**moved)
 
@@ -102,33 +115,39 @@ class _FlatTree:
 
 
 def group(samples: Sequence[Sample], *, seq_len: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
-    """Group samples with equal prompts into trees of at most `seq_len` tokens. Unless `is_shared`, each sample is one
-    tree.
+    """Group samples with equal prompts into trees of at most `seq_len` tokens, and at most MAX_MASKED_TOKENS. Unless
+    `is_shared`, each sample is one tree.
 
-    A token costs 1, and each token to which it attends costs 1 / `crossover`. Attention to `crossover` tokens therefore
-    costs as much as everything else.
+    A token costs 1, and each token with which it is compared costs 1 / `crossover`. Attention to `crossover` tokens
+    therefore costs as much as everything else. A single sample is compared with its own past. A tree of several is
+    computed with a mask, so that all its tokens are compared with each other. A sample joins a tree only if that costs
+    less than a tree of its own, so long completions with a short prompt stay alone.
     """
     siblings: dict[tuple[int, ...] | int, list[int]] = {}
     for i, sample in enumerate(samples):
         siblings.setdefault(sample.prompt if is_shared else i, []).append(i)
     families = []
     for indices in siblings.values():
-        family: list[int] = []
-        tokens = seen = 0
+        family: PrefixTree | None = None
         for i in sorted(indices, key=lambda i: samples[i].tokens):  # adjacent samples have the longest common prefixes
-            sample = samples[i]
-            common = _count_common(samples[family[-1]], sample) if family else 0
-            if family and tokens + sample.fed - common > seq_len:
-                families.append(_build_family(family, tokens, seen, crossover))
-                family, tokens, seen, common = [], 0, 0, 0
-            family.append(i)
-            tokens, seen = tokens + sample.fed - common, seen + sample.fed**2 - common**2
-        families.append(_build_family(family, tokens, seen, crossover))
+            alone = _build_tree((i,), samples[i].fed, samples[i].fed ** 2, crossover)
+            if family is not None:
+                common = _count_common(samples[family.samples[-1]], samples[i])
+                tokens, seen = family.tokens + alone.tokens - common, family.seen + alone.seen - common**2
+                joined = _build_tree((*family.samples, i), tokens, seen, crossover)
+                if tokens <= min(seq_len, MAX_MASKED_TOKENS) and joined.cost < family.cost + alone.cost:
+                    family = joined
+                    continue
+                families.append(family)
+            family = alone
+        if family is not None:
+            families.append(family)
     return families
 
 
-def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int) -> PrefixTree:
-    return PrefixTree(samples=tuple(samples), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
+def _build_tree(samples: tuple[int, ...], tokens: int, seen: int, crossover: int) -> PrefixTree:
+    compared = seen if len(samples) == 1 else 2 * tokens**2
+    return PrefixTree(samples=samples, tokens=tokens, seen=seen, cost=tokens + compared / crossover)
 
 
 def _count_common(first: Sample, second: Sample) -> int:
@@ -140,33 +159,30 @@ def _count_common(first: Sample, second: Sample) -> int:
     return prompt + fed
 
 
-def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Pack samples into rows by first fit: the longest first, each into the first row with room. No sample is cut.
+def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Pack families by first fit: the longest first, each into the first micro-batch with room. No family is cut.
 
-    Returns the sample indices in each row. Raises ValueError if a length exceeds `seq_len`.
+    Returns the indices in each micro-batch of at most `room` tokens. Raises ValueError if a length exceeds `room`.
     """
-    if lengths and max(lengths) > seq_len:
-        raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into a row of {seq_len}")
-    rows: list[list[int]] = []
-    room: list[int] = []
+    if lengths and max(lengths) > room:
+        raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into a micro-batch of {room}")
+    batches: list[list[int]] = []
+    left: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        row = next((r for r, left in enumerate(room) if left >= lengths[i]), len(rows))
-        if row == len(rows):
-            rows.append([])
-            room.append(seq_len)
-        rows[row].append(i)
-        room[row] -= lengths[i]
-    return rows
+        batch = next((b for b, tokens in enumerate(left) if tokens >= lengths[i]), len(batches))
+        if batch == len(batches):
+            batches.append([])
+            left.append(room)
+        batches[batch].append(i)
+        left[batch] -= lengths[i]
+    return batches
 
 
-def share(
-    families: Sequence[PrefixTree], *, ranks: int, seq_len: int, micro_batch_size: int
-) -> list[list[list[list[int]]]]:
-    """Return the micro-batches of each rank: lists of rows, which are lists of sample indices.
+def share(families: Sequence[PrefixTree], *, ranks: int, room: int) -> list[list[MicroBatch]]:
+    """Return the micro-batches of each rank, of at most `room` tokens, or as many as the longest family has.
 
-    The samples of a family stay together. Families go to the rank with the least work so far, the most expensive first.
-    All ranks get the same number of micro-batches, and a missing one is a row without samples. If a family is longer
-    than a row, all rows have its length.
+    Families go to the rank with the least work so far, the most expensive first. All ranks get the same number of
+    micro-batches, and a missing one has no families.
     """
     assigned: list[list[PrefixTree]] = [[] for _ in range(ranks)]
     work = [0.0] * ranks
@@ -174,29 +190,22 @@ def share(
         rank = work.index(min(work))
         assigned[rank].append(family)
         work[rank] += family.cost
-    width = max([seq_len, *(family.tokens for family in families)])
-    filler: list[list[int]] = [[]]
-    shares = []
-    for own in assigned:
-        packed = pack([family.tokens for family in own], width)
-        rows = [[i for n in row for i in own[n].samples] for row in packed]
-        shares.append([rows[start : start + micro_batch_size] for start in range(0, len(rows), micro_batch_size)])
+    room = max([room, *(family.tokens for family in families)])
+    filler: MicroBatch = []
+    shares = [
+        [[own[n].samples for n in batch] for batch in pack([each.tokens for each in own], room)] for own in assigned
+    ]
     count = max(map(len, shares))
     return [[*each, *[filler] * (count - len(each))] for each in shares]
 
 
-def build_rows(
-    samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
-) -> PackedBatch:
+def build_rows(samples: Sequence[Sample], weights: Sequence[float], families: MicroBatch) -> PackedBatch:
     """Build the tensors of a micro-batch. A micro-batch without samples gets one token of padding.
-
-    With `is_shared`, consecutive samples with equal prompts in a row share their common prefix, even if they belong to
-    two families.
 
     Raises ValueError if only some samples have `old`, `proximal` or `reference`.
     """
-    line, chosen = _FlatTree(), [(samples[i], weights[i]) for row in rows for i in row]
-    places = [place for row in rows for place in _write(line, [samples[i] for i in row], is_shared=is_shared)]
+    line, chosen = _FlatTree(), [(samples[i], weights[i]) for family in families for i in family]
+    places = [place for family in families for place in _write(line, [samples[i] for i in family])]
     if not chosen:
         line.grow([0], 0)
     line.leave(0)
@@ -226,15 +235,13 @@ def build_rows(
         reference=read("reference"),
         advantages=spread([sample.advantage for sample, _ in chosen]),
         weights=spread([weight for _, weight in chosen]),
+        segments=torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)),
     )
 
 
-def _write(line: _FlatTree, row: Sequence[Sample], *, is_shared: bool) -> Iterator[int]:
-    """Add the families of a row, and yield the indices at which the tokens of its samples are predicted."""
-    last: Sample | None = None
-    for sample in row:
-        is_first = not is_shared or last is None or last.prompt != sample.prompt
-        start = 0 if last is None or is_first else _count_common(last, sample)
+def _write(line: _FlatTree, family: Sequence[Sample]) -> Iterator[int]:
+    """Add a family, and yield the indices at which the tokens of its samples are predicted."""
+    for i, sample in enumerate(family):
+        start = _count_common(family[i - 1], sample) if i else 0
         line.grow((*sample.prompt, *sample.tokens[:-1])[start:], start)
         yield from line.path[len(sample.prompt) - 1 :]
-        last = sample

@@ -34,8 +34,8 @@ class Sample:
     reward: float
     advantage: float
     old: tuple[float, ...] | None
-    """log p of each completion token under the old policy; see the setting `old_policy`. None means that the learner
-    computes it under the policy at the start of the step.
+    """log p of each completion token under the policy that sampled; see the setting `loss.old_policy`. None means that
+    the learner computes it under the policy at the start of the step.
     """
     proximal: tuple[float, ...] | None = None
     """log p of each completion token under the policy at the start of the step. None if the update starts from that
@@ -43,6 +43,8 @@ class Sample:
     """
     reference: tuple[float, ...] | None = None
     """log p of each completion token under the reference policy. None if no KL divergence is computed."""
+    audited: bool = False
+    """Whether a replay confirmed the log-probabilities in `old`."""
     finished: bool = True
     """Whether the completion ended with an end token. Otherwise it was cut at the token limit."""
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.data.samples import Batch, Sample
 
+Batches = tuple[Batch, ...]
+"""Batches of the updates of a step, in their order."""
 _OPTIONAL = ("old", "proximal", "reference")
 
 
@@ -32,7 +34,7 @@ class Verb(StrEnum):
     GATHER = "gather"
     """Gather the weights on rank 0."""
     SAVE = "save"
-    """Save the shards of master weights and moments to the folder in `text`."""
+    """Copy the shards of master weights and moments, and write them to the folder in `text` in a thread."""
     RESTORE = "restore"
     """Restore master weights and moments from the folder in `text`."""
     BEAT = "beat"
@@ -47,7 +49,7 @@ class RankCommand:
 
     verb: Verb
     text: str = ""
-    batches: tuple[Batch, ...] = ()
+    batches: Batches = ()
 
 
 def encode_order(order: RankCommand) -> bytes:
@@ -78,6 +80,7 @@ def _to_columns(batch: Batch) -> dict[str, Tensor]:
         "ids": torch.tensor(ids, dtype=torch.int64),
         "values": torch.tensor([(s.reward, s.advantage) for s in samples], dtype=torch.float64),
         "weights": torch.tensor(batch.weights, dtype=torch.float64),
+        "audited": torch.tensor([s.audited for s in samples], dtype=torch.bool),
         "lengths": torch.tensor([(len(s.prompt), len(s.tokens)) for s in samples], dtype=torch.int64),
         "prompt": _concatenate([s.prompt for s in samples], torch.int32),
         "tokens": _concatenate([s.tokens for s in samples], torch.int32),
@@ -103,6 +106,7 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
         counts = [len(completion) for completion, present in zip(completions, is_present, strict=True) if present]
         rows = _cut(columns[name].tolist(), counts)
         optional[name] = [next(rows) if present else None for present in is_present]
+    audited = columns["audited"].tolist()
     samples = [
         Sample(
             id=RolloutId(task=TaskId(task), group=GroupId(group), sibling=sibling),
@@ -114,6 +118,7 @@ def _from_columns(columns: dict[str, Tensor], tokens: int) -> Batch:
             old=optional["old"][i],
             proximal=optional["proximal"][i],
             reference=optional["reference"][i],
+            audited=audited[i],
         )
         for i, ((task, group, sibling, version), (reward, advantage), prompt, completion) in enumerate(
             zip(columns["ids"].tolist(), columns["values"].tolist(), prompts, completions, strict=True)

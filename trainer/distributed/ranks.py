@@ -4,19 +4,21 @@ Without torchrun there is one rank, and the functions of this module have no eff
 """
 
 import asyncio
+import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from safetensors import SafetensorError
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from covey.errors import OperatorError
 from covey.runtime.cycle import wait_or_stop
+from covey.runtime.full_disk import is_full
 from trainer.distributed.commands import RankCommand, Verb, decode_order, encode_order
 
 BEAT_SECONDS = 10.0
@@ -27,11 +29,18 @@ class Ranks:
     """This process as one rank of a trainer.
 
     `rank` is its number, and `device` its device, for example "cuda:0". `mesh` contains all ranks. It is None if there
-    is only one.
+    is only one. `writers` is a gloo group of all ranks, on which only the threads that write communicate.
     """
 
-    def __init__(self, *, rank: int = 0, device: str = "cpu", mesh: DeviceMesh | None = None) -> None:
-        self.rank, self.device, self.mesh = rank, device, mesh
+    def __init__(
+        self,
+        *,
+        rank: int = 0,
+        device: str = "cpu",
+        mesh: DeviceMesh | None = None,
+        writers: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.device, self.mesh, self._writers = rank, device, mesh, writers
         self._turn = threading.Lock()
         self._is_apart = False
         """Whether this rank has left a command by an exception while the other ranks may still be in it."""
@@ -62,6 +71,32 @@ class Ranks:
             yield
             self._is_apart = False
 
+    @contextmanager
+    def write_together(self) -> Iterator[None]:
+        """Write files on all ranks. The context begins when all ranks have come to it, and ends when all have written.
+
+        It may run in a thread alongside commands. Raises OSError on rank 0 if another rank failed to write, and
+        OperatorError("rank_lost").
+        """
+        if not self.is_shared:
+            yield
+            return
+        failure: Exception | None = None
+        with explain_lost_rank():
+            dist.barrier(self._writers)
+            try:
+                yield
+            except (OSError, SafetensorError) as error:
+                failure = error
+            code = 0 if failure is None else errno.ENOSPC if is_full(failure) else errno.EIO
+            codes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(codes, torch.tensor([code]), self._writers)
+        if failure is not None:
+            raise failure
+        for rank, other in enumerate(codes if self.rank == 0 else []):
+            if int(other):
+                raise OSError(int(other), f"rank {rank} could not write its part: {os.strerror(int(other))}")
+
     def receive(self) -> RankCommand:
         """Wait for rank 0's next command.
 
@@ -82,11 +117,6 @@ class Ranks:
                     _send(RankCommand(verb=Verb.BEAT))
         finally:
             self._turn.release()
-
-    def spread(self, tensors: Iterable[Tensor]) -> None:
-        """Copy rank 0's tensors to every rank, in place."""
-        for tensor in tensors if self.is_shared else ():
-            dist.broadcast(tensor, 0)
 
 
 ALONE = Ranks()
@@ -111,7 +141,8 @@ def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
     with explain_lost_rank():
         dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
         mesh = init_device_mesh(kind, (size,))
-    yield Ranks(rank=dist.get_rank(), device=device, mesh=mesh)
+        writers = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    yield Ranks(rank=dist.get_rank(), device=device, mesh=mesh, writers=writers)
     with explain_lost_rank():  # skipped after a failure: no rank would answer, and this process's end informs them
         dist.all_reduce(torch.zeros(1))
         dist.destroy_process_group()

@@ -4,10 +4,12 @@ The sampling noise of each completion is the same at every step, so differences 
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 
 from covey.engines.base import Engine, GenerationRequest
 from covey.engines.process_memory import explain_memory
@@ -18,6 +20,16 @@ from covey.model.text import decode_completion
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
 from covey.runtime.log import get_logger
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationScore:
+    """Result of one evaluation. Example: EvaluationScore(reward=0.61, standard_error=0.02)."""
+
+    reward: float
+    """Mean reward."""
+    standard_error: float
+    """Standard error of the mean reward, from the mean of each prompt. 0 for a single prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +51,8 @@ class Evaluator:
         """Number of completions of one evaluation."""
         return self.prompts * self.samples
 
-    def evaluate(self, folder: Path, step: Step) -> float:
-        """Return the mean reward of the policy in `folder`, computed in the same way as by workers.
+    def evaluate(self, folder: Path, step: Step) -> EvaluationScore:
+        """Return the score of the policy in `folder`. Rewards are computed in the same way as by workers.
 
         Raises ProtocolError if the policy is lost or does not fit. Raises OperatorError if a different setting would
         help.
@@ -48,7 +60,7 @@ class Evaluator:
         with explain_evaluation():
             return self._evaluate(folder, step)
 
-    def _evaluate(self, folder: Path, step: Step) -> float:
+    def _evaluate(self, folder: Path, step: Step) -> EvaluationScore:
         self.engine.load_policy(folder, step)
         prompts = self.environment.held_out(self.prompts)
         orders = [(i, j) for i in range(self.prompts) for j in range(self.samples)]
@@ -71,7 +83,17 @@ class Evaluator:
             )
             for (i, _), completion in zip(orders, completions, strict=True)
         ]
-        return sum(grade.reward for grade in self.grade(replies)) / len(replies)
+        return build_score([grade.reward for grade in self.grade(replies)], samples=self.samples)
+
+
+def build_score(rewards: Sequence[float], *, samples: int) -> EvaluationScore:
+    """Return the score of rewards that are ordered by prompt, with `samples` rewards per prompt.
+
+    Completions of one prompt are not independent, so the standard error is that of the means of prompts.
+    """
+    means = [fmean(rewards[start : start + samples]) for start in range(0, len(rewards), samples)]
+    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return EvaluationScore(reward=fmean(rewards), standard_error=error)
 
 
 @contextmanager
@@ -89,7 +111,7 @@ def explain_evaluation() -> Iterator[None]:
         raise OperatorError(
             cause.code,
             f"the evaluation failed: {cause.message.removesuffix(f'. {cause.fix}')}",
-            fix="Lower evaluation_batch or evaluation_prompts, or disable evaluations with evaluation_every = 0",
+            fix="Lower eval.max_batch or eval.prompts, or disable evaluations with eval.every = 0",
         ) from error
 
 
@@ -145,5 +167,5 @@ class Background:
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            get_logger().error("evaluation failed", step=self._waiting[0], without="evaluation_every = 0")
+            get_logger().error("evaluation failed", step=self._waiting[0], without="eval.every = 0")
             self.on_failure()

@@ -15,16 +15,20 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "policy/ratio": "Mean probability ratio of a token between the policy and the policy that sampled it, "
         "before clipping.",
         "policy/entropy": "Mean entropy of the policy, in nats per token.",
-        "policy/outside_clip": "Share of tokens whose probability ratio to the policy that sampled is outside 1 ± "
-        "`clip_epsilon`, including tokens that are not clipped.",
+        "policy/outside_clip": "Share of tokens whose probability ratio to the policy that sampled is outside 1 - "
+        "`loss.epsilon` to 1 + `loss.epsilon_high`, including tokens that are not clipped.",
         "policy/mismatch_kl": "Mean KL divergence between the policy that sampled and the policy in training (k3 "
         "estimator), in nats per token.",
         "policy/mismatch_kl_max": "Largest contribution of a single token to `mismatch_kl`, in nats.",
-        "policy/kl": "Mean KL divergence from the policy of step 0, estimated by `kl_estimator`, in nats per "
-        "token. 0 if `kl_coef` is 0.",
-        "policy/clip_ratio": "Share of tokens whose gradient was removed by clipping or limited by `importance_cap`. "
-        "With one update per step, the decoupled objective never clips.",
-        "optim/grad_norm": "Largest gradient norm of the updates, before clipping to `max_grad_norm`.",
+        "policy/kl": "Mean KL divergence from the policy of step 0, estimated by `loss.kl_estimator`, in nats "
+        "per token. 0 if `loss.beta` is 0.",
+        "policy/clip_ratio": "Share of tokens whose gradient was removed by clipping or changed by a bound of the "
+        "importance weight. With one update per step, a decoupled objective never clips.",
+        "policy/masked": "Share of tokens without a policy gradient because of `loss.mask` or a masking "
+        "`loss.importance_sampling_mode`.",
+        "policy/claims_replaced": "Share of tokens whose claimed log-probability was replaced by the trainer's "
+        "own, because the two differ by more than with any replayed claim. 0 unless `loss.old_policy` is claimed.",
+        "optim/grad_norm": "Largest gradient norm of the updates, before clipping to `optim.max_grad_norm`.",
         "optim/learning_rate": "Learning rate of the last update.",
         "staleness_mean": "Mean staleness of the rollouts: number of steps between the policy that sampled and the "
         "policy in training.",
@@ -40,10 +44,11 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "batch/left_out": "Number of submissions that were skipped because they could not be trained on.",
         "batch/regraded": "Number of rollouts without a replay whose claimed reward differs from the trainer's "
         "recomputed reward. The recomputed reward is used.",
-        "time/wait_for_batch": "Seconds from writing the previous policy until the rollout files of this step are "
+        "time/wait_for_batch": "Seconds from the end of the previous step until the rollout files of this step are "
         "downloaded and decoded.",
         "time/update": "Seconds spent on the updates, including recomputed log-probabilities.",
-        "time/save": "Seconds until policy and checkpoint are written. 0 if the process ended in between.",
+        "time/save": "Seconds until the next step can begin: until policy and checkpoint are written, or on a GPU "
+        "and in `covey train` until they are copied. 0 if the process ended in between.",
         "time/step": "Seconds for the whole step: the sum of the three times above.",
         "trainer/idle_ratio": "Share of the step's time that was spent waiting for the batch.",
         "perf/tokens_per_second": "Tokens in `batch/tokens` per second of the step.",
@@ -51,7 +56,7 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "perf/flops": "Floating-point operations of the updates, without those repeated to save memory: 6 per "
         "weight and token, or 4 if the weight is frozen. The head counts for completion tokens "
         "only.",
-        "perf/mfu": "Share of the `peak_flops` of all devices that the updates used. Absent if `peak_flops` "
+        "perf/mfu": "Share of the `log.peak_flops` of all devices that the updates used. Absent if `log.peak_flops` "
         "is not set.",
         "perf/peak_memory_bytes": "Peak memory since the start, in bytes: allocated by torch on a GPU, resident "
         "on a CPU.",
@@ -64,6 +69,9 @@ METRICS: Mapping[str, Mapping[str, str]] = {
     },
     "evaluation": {
         "reward": "Mean reward on held-out prompts.",
+        "standard_error": "Standard error of the mean reward, from the mean of each prompt. 0 for a single prompt.",
+        "lenient_reward": "Mean reward on the same completions with the extraction `eval.lenient_extraction` of "
+        "`covey train`. Absent if that is not set.",
         "n": "Number of completions that the mean reward is computed from.",
     },
     "alarm": {

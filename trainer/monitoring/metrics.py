@@ -1,7 +1,7 @@
 """The trainer's metrics: one JSON object per line in `metrics.jsonl`, one line per (event, step).
 
 An incomplete last line, left by a killed process or a full disk, is removed at the next start. Sinks (terminal, log,
-TensorBoard) receive each new line after it is written. The file is authoritative, and sinks may lack its newest line.
+`log.sinks`) receive each new line after it is written. The file is authoritative, and sinks may lack its newest line.
 """
 
 import json
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from covey.errors import OperatorError
 from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append, read_lines
 from covey.runtime.full_disk import ExplainFullDisk
@@ -136,27 +135,3 @@ def log_line(event: str, step: int, values: Values) -> None:
     if event == "update":
         shown = {name: round(float(values[name]), 4) for name in LOGGED if name in values}
         get_logger().info("step trained", step=step, **shown)
-
-
-def open_tensorboard(folder: Path) -> Sink:
-    """Return a sink that writes updates and evaluations to TensorBoard, as scalars by name.
-
-    Raises OperatorError("no_tensorboard") if the extra is not installed.
-    """
-    try:
-        from tensorboard.summary import Writer  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise OperatorError(
-            "no_tensorboard",
-            "tensorboard = true is set, but the package tensorboard is not installed",
-            fix="Install covey[tensorboard], or remove tensorboard from the settings",
-        ) from error
-    writer = Writer(str(folder))
-
-    def write(event: str, step: int, values: Values) -> None:
-        for name, value in values.items():
-            if event in ("update", "evaluation") and isinstance(value, float | int):
-                writer.add_scalar(name if event == "update" else f"{event}/{name}", value, step=step)
-        writer.flush()
-
-    return write

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from covey.model.policy_files import get_head
-from trainer.config import TrainerConfig
+from trainer.config import LearningSettings
 from trainer.data.packing import PrefixTree
 
 
@@ -77,15 +77,15 @@ def get_peak_memory(device: str) -> int:
 
 
 def complete_report(
-    report: Mapping[str, float], config: TrainerConfig, *, saved: float, devices: int
+    report: Mapping[str, float], config: LearningSettings, *, saved: float, devices: int
 ) -> dict[str, float]:
     """Return all metrics of a step, from the `report` in its checkpoint.
 
-    `saved` is the number of seconds for writing the policy and the checkpoint. `devices` is the number of devices of
-    all ranks.
+    `saved` is the number of seconds from the updates until the next step can begin. `devices` is the number of devices
+    of all ranks.
     """
     whole = {**report, "time/save": saved, "perf/peak_memory_bytes": get_peak_memory(config.device)}
-    return whole | build_performance(whole, peak_flops=config.peak_flops, devices=devices)
+    return whole | build_performance(whole, peak_flops=config.log.peak_flops, devices=devices)
 
 
 def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:

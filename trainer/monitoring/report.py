@@ -37,6 +37,8 @@ def build_report(
         "policy/entropy": average("entropy"),
         "policy/kl": average("kl"),
         "policy/clip_ratio": average("clip_ratio"),
+        "policy/masked": average("masked"),
+        "policy/claims_replaced": average("claims_replaced"),
         "policy/ratio": average("ratio_mean"),
         "policy/outside_clip": average("outside_clip"),
         "policy/mismatch_kl": average("mismatch_kl"),

@@ -22,7 +22,6 @@ from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.submission_file import codec
 from tests.fakes.grading import grade_here
 from trainer.app import build, build_publisher, open_outbox
-from trainer.config import TrainerConfig
 from trainer.factories import build_learner, get_source
 
 pytestmark = pytest.mark.unit
@@ -84,14 +83,13 @@ def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build
         environment=EnvironmentParams(kind="x"),
         model=ModelParams(max_prompt_tokens=100, max_completion_tokens=29),
     )
-    config = build_harness().config
-    with pytest.raises(OperatorError, match=r"short_rows: seq_len is 128, .* 129 tokens.*Set seq_len to 129"):
-        build_learner(config, params)
-    build_learner(config.model_copy(update={"seq_len": 129}), params)
+    with pytest.raises(OperatorError, match=r"short_rows: model.seq_len is 128, .* 129 tokens.*Set model.seq_len to"):
+        build_learner(build_harness().config, params)
+    build_learner(build_harness(model={"seq_len": 129}).config, params)
 
 
 def test_build_learner__unknown_device__is_refused(build_harness: Build) -> None:
-    config = build_harness().config.model_copy(update={"device": "gpu", "seq_len": 1024})
+    config = build_harness(device="gpu", model={"seq_len": None}).config
     with pytest.raises(OperatorError, match="bad_device: the device gpu cannot be used"):
         build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
 
@@ -100,7 +98,7 @@ def test_build_learner__settings__are_applied(build_harness: Build) -> None:
     # No pool may do this, but the trainer supports it.
     halved = ModelParams(max_prompt_tokens=64).model_copy(update={"compute_dtype": "bfloat16"})
     params = PoolParams(name="t", environment=EnvironmentParams(kind="x")).model_copy(update={"model": halved})
-    config = build_harness().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
+    config = build_harness(optim={"betas": (0.8, 0.95), "weight_decay": 0.3}, model={"seq_len": None}).config
     learner, _ = build_learner(config, params)
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
     (group,) = learner._optimizer.param_groups
@@ -112,14 +110,35 @@ def test_build_learner__settings__are_applied(build_harness: Build) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "is_held"),
-    [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coef": 0.1}, True)],
+    [
+        ({}, True),
+        ({"old_policy": "recompute"}, False),
+        ({"old_policy": "claimed"}, False),
+        ({"old_policy": "recompute", "beta": 0.1}, True),
+    ],
 )
 def test_build_learner__scratch_model__exists_if_a_setting_requires_another_policy(
     settings: dict[str, Any], is_held: bool, build_harness: Build
 ) -> None:
-    harness = build_harness(threads=1, **settings)
+    harness = build_harness(threads=1, loss=settings)
     _, recomputer = build_learner(harness.config, harness.params)
     assert (recomputer is not None) is is_held
+
+
+@pytest.mark.parametrize(
+    ("loss", "temperature", "message"),
+    [
+        ({"old_policy": "claimed"}, 0.6, "loss.old_policy is claimed, but the pool samples at temperature 0.6"),
+        ({"custom_advantage": "math:no_such"}, 1.0, "loss.custom_advantage is math:no_such, which cannot be imported"),
+    ],
+)
+def test_build_learner__objective_that_cannot_be_used__is_refused(
+    loss: dict[str, Any], temperature: float, message: str, build_harness: Build
+) -> None:
+    harness = build_harness(threads=1, loss=loss)
+    model = harness.params.model.model_copy(update={"temperature": temperature})
+    with pytest.raises(OperatorError, match=f"bad_settings: .*{message}"):
+        build_learner(harness.config, harness.params.model_copy(update={"model": model}))
 
 
 def test_build_publisher__real_outbox_and_store__are_in_the_configured_folders(build_harness: Build) -> None:
@@ -139,5 +158,4 @@ def test_build_publisher__real_outbox_and_store__are_in_the_configured_folders(b
 
 
 def test_get_source__setting__overrides_the_shipped_model(build_harness: Build) -> None:
-    config: TrainerConfig = build_harness().config
-    assert get_source(config.model_copy(update={"initial_policy": "some/model"})) == "some/model"
+    assert get_source(build_harness(model={"path": "some/model"}).config) == "some/model"

@@ -45,27 +45,23 @@ def limit_claims(harness: Any, most: int) -> None:
     harness.coordinator.claim_batch = claim_batch
 
 
-def set_up(harness: Any, **settings: Any) -> None:
-    harness.config = harness.config.model_copy(update=settings)
-
-
 def test_run__newest_checkpoint_is_damaged_and_published__continues_as_the_messages_advise(
     build_harness: Build,
 ) -> None:
     harness = build_harness()
     harness.run()
     home, before = harness.config.home, list(harness.chain.hashes)
-    set_up(harness, steps=3)
+    harness.change(steps=3)
     (home / "checkpoints" / "2" / "optimizer.safetensors").write_bytes(b"damaged")
     with pytest.raises(OperatorError, match=r"bad_checkpoint.*remove the folder"):
         harness.run()
     shutil.rmtree(home / "checkpoints" / "2")
-    advice = r"wrong_checkpoint.*copy home/exports/2, remove home/checkpoints, .*initial_policy .* initial_step to 2"
+    advice = r"wrong_checkpoint.*copy home/exports/2, remove home/checkpoints, .*model.path .* initial_step to 2"
     with pytest.raises(OperatorError, match=advice):
         harness.run()
     copied = copy_policy(harness, 2)
     shutil.rmtree(home / "checkpoints")
-    set_up(harness, initial_policy=str(copied), initial_step=2)
+    harness.change(model={"path": str(copied)}, initial_step=2)
     harness.run()
     assert harness.chain.hashes[:3] == before
     assert len(set(harness.chain.hashes)) == 4
@@ -77,19 +73,21 @@ def test_run__newest_checkpoint_is_damaged_and_published__continues_as_the_messa
 
 @pytest.mark.parametrize("every", [0, 1])
 def test_run__newest_policy_is_damaged__is_exported_again_from_the_checkpoint(every: int, build_harness: Build) -> None:
-    harness = build_harness(steps=1, evaluation_every=every)
+    harness = build_harness(steps=1, eval={"every": every})
     harness.run()
     folder = harness.config.home / "exports" / "1"
     whole = read_all(folder)
     damage(harness, 1)
     harness.run()
     assert read_all(folder) == whole
-    set_up(harness, steps=2)
+    harness.change(steps=2)
     harness.run()
     assert len(harness.chain.hashes) == 3
 
 
-@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "learning_rate": 5e-3}], ids=["weights", "adapters"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"lora": {"rank": 2}, "optim": {"learning_rate": 5e-3}}], ids=["weights", "adapters"]
+)
 def test_run__home_is_lost__continues_from_a_copy_of_the_newest_policy(
     settings: dict[str, Any], build_harness: Build
 ) -> None:
@@ -98,7 +96,7 @@ def test_run__home_is_lost__continues_from_a_copy_of_the_newest_policy(
     copied = copy_policy(harness, 1)
     shutil.rmtree(harness.config.home)
     harness.config.home.mkdir()
-    set_up(harness, steps=2, initial_policy=str(copied), initial_step=1)
+    harness.change(steps=2, model={"path": str(copied)}, initial_step=1)
     harness.run()
     assert len(set(harness.chain.hashes)) == 3
     assert read_all(harness.config.home / "exports" / "1") == read_all(copied)
@@ -112,7 +110,7 @@ def test_run__another_policy_is_named__is_refused_and_touches_nothing(is_named: 
     copied = copy_policy(harness, 1)
     shutil.rmtree(harness.config.home / "checkpoints")
     before = read_all(harness.config.home / "exports"), read_all(harness.config.origin_root)
-    set_up(harness, initial_policy=str(copied) if is_named else None, initial_step=2)
+    harness.change(model={"path": str(copied) if is_named else None}, initial_step=2)
     with pytest.raises(OperatorError, match="another_policy"):
         harness.run()
     assert (read_all(harness.config.home / "exports"), read_all(harness.config.origin_root)) == before
@@ -123,7 +121,7 @@ def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_harne
     harness = build_harness(steps=1)
     harness.run()
     shutil.rmtree(harness.config.home / "checkpoints")
-    set_up(harness, initial_policy=str(copy_policy(harness, 1)), initial_step=2)
+    harness.change(model={"path": str(copy_policy(harness, 1))}, initial_step=2)
     with pytest.raises(OperatorError, match="another_policy"):
         harness.run()
 
@@ -136,7 +134,7 @@ def test_run__home_is_lost_and_work_is_of_an_earlier_policy__is_left_out_unless_
     copied = copy_policy(harness, 1)
     shutil.rmtree(harness.config.home)
     harness.config.home.mkdir()
-    set_up(harness, steps=3, initial_policy=str(copied), initial_step=1)
+    harness.change(steps=3, model={"path": str(copied)}, initial_step=1)
     harness.coordinator.staleness, harness.coordinator.replayed = 1, False
     harness.run()
     updates = [line for line in harness.read_metrics() if line["event"] == "update"]
@@ -150,8 +148,8 @@ def test_run__home_is_lost_with_the_reference__says_so(build_harness: Build) -> 
     copied = copy_policy(harness, 1)
     shutil.rmtree(harness.config.home)
     harness.config.home.mkdir()
-    set_up(harness, steps=2, initial_policy=str(copied), initial_step=1, kl_coef=0.01)
-    with pytest.raises(OperatorError, match=r"no_reference: .*kl_coef"):
+    harness.change(steps=2, model={"path": str(copied)}, initial_step=1, loss={"beta": 0.01})
+    with pytest.raises(OperatorError, match=r"no_reference: .*loss.beta"):
         harness.run()
 
 
@@ -159,7 +157,7 @@ def test_run__kept_policy_is_damaged__its_work_is_left_out_unless_replayed(build
     harness = build_harness()
     harness.run()
     damage(harness, 1)
-    set_up(harness, steps=3)
+    harness.change(steps=3)
     harness.coordinator.staleness, harness.coordinator.replayed = 1, False
     limit_claims(harness, 2)
     harness.run()
@@ -170,19 +168,19 @@ def test_run__kept_policy_is_damaged__its_work_is_left_out_unless_replayed(build
 
 
 def test_run__reference_is_damaged__says_so_before_it_asks_for_work(build_harness: Build) -> None:
-    harness = build_harness(steps=1, kl_coef=0.01)
+    harness = build_harness(steps=1, loss={"beta": 0.01})
     harness.run()
     damage(harness, 0)
-    set_up(harness, steps=2)
-    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged or missing, .*kl_coef to 0"):
+    harness.change(steps=2)
+    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged or missing, .*loss.beta to 0"):
         harness.run()
     assert harness.coordinator.claims == [0]
 
 
 def test_run__reference_is_damaged_meanwhile__says_so(build_harness: Build) -> None:
-    harness = build_harness(steps=1, kl_coef=0.01)
+    harness = build_harness(steps=1, loss={"beta": 0.01})
     harness.run()
-    set_up(harness, steps=2)
+    harness.change(steps=2)
     original = harness.coordinator.claim_batch
 
     async def claim_batch(step: int, *, wait_seconds: float) -> Any:
@@ -192,5 +190,5 @@ def test_run__reference_is_damaged_meanwhile__says_so(build_harness: Build) -> N
         return batch
 
     harness.coordinator.claim_batch = claim_batch
-    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coef to 0"):
+    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*loss.beta to 0"):
         harness.run()

@@ -157,16 +157,18 @@ def test_run__disk_fills_up_between_two_steps__resumes_and_publishes_the_same_po
 ) -> None:
     straight, filled = build_harness(), build_harness()
     straight.run()
-    save = Checkpoints.save
+    prepare = Checkpoints.prepare
 
-    def run_out(self: Checkpoints, learner: Learner, step: Step, report: dict[str, float]) -> None:
-        if step != 2:
-            save(self, learner, step, report)
-            return
-        with limit_files(1_000_000):
-            save(self, learner, step, report)
+    def run_out(self: Checkpoints, learner: Learner, step: Step, report: dict[str, float]) -> Callable[[], None]:
+        write = prepare(self, learner, step, report)
 
-    monkeypatch.setattr(Checkpoints, "save", run_out)
+        def write_little() -> None:
+            with limit_files(1_000_000):
+                write()
+
+        return write_little if step == 2 else write
+
+    monkeypatch.setattr(Checkpoints, "prepare", run_out)
     with pytest.raises(OperatorError, match="disk_full"):
         filled.run()
     monkeypatch.undo()

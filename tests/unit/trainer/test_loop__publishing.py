@@ -31,7 +31,7 @@ def published() -> dict[int, list[Hash]]:
 @pytest.fixture
 def build(build_harness: Build, published: dict[int, list[Hash]]) -> Build:
     def make(staleness: int, **settings: Any) -> Any:
-        harness = build_harness(evaluation_every=0, **({"steps": STEPS} | settings))
+        harness = build_harness(eval={"every": 0}, **({"steps": STEPS} | settings))
         harness.params = harness.params.model_copy(update={"max_staleness": staleness})
         harness.coordinator.staleness = staleness
         return harness
@@ -184,7 +184,7 @@ def test_run__lost_policy_of_a_pool_far_ahead__can_continue_from_the_newest_on_c
     with pytest.raises(OperatorError, match=r"lost_policy: .*copy home/exports/0, remove home/checkpoints, .*to 0"):
         harness.run()
     shutil.rmtree(home / "checkpoints")
-    harness.config = harness.config.model_copy(update={"initial_policy": str(copied), "learning_rate": 1e-4})
+    harness.change(model={"path": str(copied)}, optim={"learning_rate": 1e-4})
     with pytest.raises(
         OperatorError, match="another_policy: the outbox contains a transaction for a different policy 1"
     ):

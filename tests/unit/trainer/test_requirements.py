@@ -19,7 +19,7 @@ ENVIRONMENT = load(DEMO)
 
 def make_config(**changes: object) -> TrainerConfig:
     places = {"home": "h", "pool": 1, "deployment": "d.json", "key_file": "k", "origin_root": "o"}
-    return TrainerConfig.model_validate({**places, "evaluation_prompts": 4, **changes})
+    return TrainerConfig.model_validate({**places, "eval": {"prompts": 4}, **changes})
 
 
 def make_environment(*, held_out: int = 4, requires_isolation: bool = False) -> SimpleNamespace:
@@ -39,15 +39,15 @@ def test_require_trainable__pool_of_the_demo__passes():
 
 
 def test_require_trainable__rows_too_short__is_refused():
-    with pytest.raises(OperatorError, match=f"short_rows: seq_len is {PARAMS.model.longest - 1}, but"):
-        check(make_config(seq_len=PARAMS.model.longest - 1))
+    with pytest.raises(OperatorError, match=f"short_rows: model.seq_len is {PARAMS.model.longest - 1}, but"):
+        check(make_config(model={"seq_len": PARAMS.model.longest - 1}))
 
 
 def test_require_trainable__nothing_held_out__is_refused_unless_nothing_is_evaluated():
-    with pytest.raises(OperatorError, match=r"no_held_out: .*evaluation_every = 0"):
+    with pytest.raises(OperatorError, match=r"no_held_out: .*eval.every = 0"):
         check(make_config(), environment=make_environment(held_out=0))
-    check(make_config(evaluation_every=0), environment=make_environment(held_out=0))
-    check(make_config(evaluation_prompts=256), environment=make_environment(held_out=2))
+    check(make_config(eval={"every": 0}), environment=make_environment(held_out=0))
+    check(make_config(eval={"prompts": 256}), environment=make_environment(held_out=2))
 
 
 def test_require_trainable__device_that_torch_does_not_find__is_refused():
@@ -55,13 +55,18 @@ def test_require_trainable__device_that_torch_does_not_find__is_refused():
         check(make_config(device="cuda:77"))
 
 
-@pytest.mark.parametrize(("name", "value"), [("lora_rank", 4), ("tensorboard", True)])
+@pytest.mark.parametrize(
+    ("name", "value", "extra"),
+    [("lora.rank", 4, "lora"), ("log.tensorboard", True, "tensorboard"), ("log.sinks", ("wandb",), "wandb"),
+     ("log.sinks", ("mlflow",), "mlflow"), ("log.sinks", ("trackio",), "trackio")],
+)  # fmt: skip
 def test_require_trainable__package_is_not_installed__is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object, extra: str
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(OperatorError, match=f"missing_extra: the setting {name} requires"):
-        check(make_config(**{name: value}))
+    section, setting = name.split(".")
+    with pytest.raises(OperatorError, match=rf"missing_extra: the setting {name} requires .*'covey\[{extra}\]'"):
+        check(make_config(**{section: {setting: value}}))
 
 
 def test_require_trainable__programs_on_a_machine_without_isolation__is_refused(monkeypatch: pytest.MonkeyPatch):

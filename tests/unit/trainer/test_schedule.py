@@ -6,7 +6,7 @@ from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Address, Hash, Step
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.shardcast.reachability import PolicyRetention
-from trainer.schedule import build_retention, is_ahead, is_evaluated, is_finished
+from trainer.schedule import build_retention, is_ahead, is_evaluated, is_finished, is_kept_again
 
 pytestmark = pytest.mark.unit
 
@@ -43,3 +43,13 @@ def test_build_retention__by_hand__covers_judging_epoch_and_windows():
     assert build_retention(2, terms, params) == PolicyRetention(keep=5, seconds=4 * 30 + 50 + 1100, lifetime=5)
     slower = params.model_copy(update={"epoch_seconds": 60})
     assert build_retention(9, terms, slower) == PolicyRetention(keep=9, seconds=4 * 30 + 60 + 1100, lifetime=5)
+
+
+@pytest.mark.parametrize(
+    ("keep_every", "eval_every", "kept"), [(0, 0, [11, 12]), (5, 0, [5, 10, 11, 12]), (0, 4, [4, 8, 11, 12])]
+)
+def test_is_kept_again__steps_after_a_checkpoint__recent_chosen_and_evaluated_ones_stay(
+    keep_every: int, eval_every: int, kept: list[int]
+) -> None:
+    rule = {"max_staleness": 1, "steps": 40, "keep_every": keep_every, "eval_every": eval_every}
+    assert [step for step in range(1, 13) if is_kept_again(Step(step), Step(12), **rule)] == kept

@@ -17,8 +17,8 @@ from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import grade_with
 from trainer.algorithm.batches import build_batch, build_samples
 from trainer.algorithm.forward import PackingConfig
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import AcceptedWork
 from trainer.monitoring.evaluation import Evaluator
 
@@ -63,7 +63,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
     learner = Learner(
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
-        objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
+        objective=LossSettings(),
         shape=PackingConfig(seq_len=128, micro_batch_size=64, compute_dtype="float32"),
     )
     tokenizer, engine = load_tokenizer(tiny_folder()), HuggingFaceEngine(max_batch=PROMPTS * SIBLINGS)
@@ -78,15 +78,15 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
         temperature=1.0,
         format=RAW,
     )
-    first = evaluator.evaluate(tiny_folder(), Step(0))
+    first = evaluator.evaluate(tiny_folder(), Step(0)).reward
     for step in range(STEPS):
         save_policy(learner.model, tokenizer, folder, "bfloat16")
         engine.load_policy(folder, step)
         work = roll_out(engine, environment, step, is_graded=is_graded)
-        samples = build_samples([work], group_size=SIBLINGS, advantage="grpo")
+        samples = build_samples([work], group_size=SIBLINGS, loss=LossSettings())
         learner.update(build_batch(samples, normaliser="tokens", constant=8, keep_all=False))
     save_policy(learner.model, tokenizer, folder, "bfloat16")
-    return evaluator.evaluate(folder, Step(STEPS)) - first
+    return evaluator.evaluate(folder, Step(STEPS)).reward - first
 
 
 def test_learning__eight_steps__held_out_reward_rises(environment: Environment, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, keep_live, split_updates
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import AcceptedWork
 
 pytestmark = pytest.mark.unit
@@ -36,7 +37,7 @@ def test_keep_live__live_and_dead_groups__only_live_ones_are_dealt_out_and_count
         build_work(1, (1, 0), (1, 1)), build_work(2, (0, 0), (1, 1)), build_work(3, (0, 1), (1, 0)),
         build_work(4, (1, 0), (0, 0)),
     ]  # fmt: skip
-    samples = build_samples(works, group_size=2, advantage="dr_grpo")
+    samples = build_samples(works, group_size=2, loss=LossSettings(scale_rewards="none"))
     assert len(samples) == 16
     parts = split_updates(keep_live(samples, group_size=2), group_size=2, updates=2)
     batches = [build_batch(part, normaliser="tokens", constant=8, keep_all=False) for part in parts]
@@ -53,11 +54,13 @@ def test_keep_live__sample_at_the_mean_of_a_live_group__stays() -> None:
         for row, r in zip([*build_work(1, (0, 0), (0, 0), (0, 0)).rollouts], rewards, strict=True)
     ]
     rows = [replace(row, group=GroupId(i // 3), sibling=i % 3) for i, row in enumerate(rows)]
-    samples = build_samples([replace(build_work(1, (0, 0)), rollouts=tuple(rows))], group_size=3, advantage="dr_grpo")
+    samples = build_samples(
+        [replace(build_work(1, (0, 0)), rollouts=tuple(rows))], group_size=3, loss=LossSettings(scale_rewards="none")
+    )
     assert [sample.advantage for sample in keep_live(samples, group_size=3)] == [-0.5, 0.0, 0.5]
 
 
 def test_build_batch__no_live_group__has_tokens_and_nothing_to_train_on() -> None:
-    samples = build_samples([build_work(1, (0, 0), (1, 1))], group_size=2, advantage="grpo")
+    samples = build_samples([build_work(1, (0, 0), (1, 1))], group_size=2, loss=LossSettings())
     batch = build_batch(samples, normaliser="tokens", constant=8, keep_all=False)
     assert (batch.samples, batch.tokens) == ((), 8)

@@ -13,17 +13,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from covey.errors import OperatorError
 from covey.model.policy_files import get_head, load_model
 from covey.model.tiny import tiny_folder
-from tests.fakes.samples import SHAPE, build_samples
+from tests.fakes.samples import SHAPE, build_samples, nest
 from trainer.algorithm import forward
 from trainer.algorithm.forward import (
     Predictor,
-    choose_attention,
     compute_logprobs,
     predict,
+    recompute_activations,
     require_borders,
     require_supported,
     share_samples,
     shares_prefixes,
+    with_working_weights,
 )
 from trainer.data.packing import build_rows
 
@@ -48,9 +49,12 @@ def test_predict__samples_in_two_rows__equal_those_of_each_alone(
     base: PreTrainedModel, n: int, seed: int, is_shared: bool
 ) -> None:
     samples = build_samples(n, seed)
-    together = build_rows(samples, [0.0] * n, [list(range(n)), [0]], is_shared=is_shared)
+    together = build_rows(samples, [0.0] * n, nest(samples, [list(range(n)), [0]], is_shared=is_shared))
     found = predict(base, together, SHAPE)
-    alone = [predict(base, build_rows(samples, [0.0] * n, [[i]], is_shared=False), SHAPE) for i in (*range(n), 0)]
+    alone = [
+        predict(base, build_rows(samples, [0.0] * n, nest(samples, [[i]], is_shared=False)), SHAPE)
+        for i in (*range(n), 0)
+    ]
     for ours, theirs in zip(found, zip(*alone, strict=True), strict=True):
         torch.testing.assert_close(ours, torch.cat(theirs), rtol=1e-4, atol=1e-4)
 
@@ -58,7 +62,7 @@ def test_predict__samples_in_two_rows__equal_those_of_each_alone(
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_predict__temperature__is_that_of_the_sampling_policy(base: PreTrainedModel, temperature: float) -> None:
     (sample,) = build_samples(1)
-    rows = build_rows([sample], [0.0], [[0]], is_shared=False)
+    rows = build_rows([sample], [0.0], nest([sample], [[0]], is_shared=False))
     logprobs, entropy = predict(base, rows, replace(SHAPE, temperature=temperature))
     tokens = torch.tensor([[*sample.prompt, *sample.tokens]])
     logits = base(input_ids=tokens).logits[0, len(sample.prompt) - 1 : -1]
@@ -67,15 +71,15 @@ def test_predict__temperature__is_that_of_the_sampling_policy(base: PreTrainedMo
     torch.testing.assert_close(entropy, -(expected.exp() * expected).sum(dim=-1))
 
 
-def test_predict__flash_attention__gets_borders_from_positions_alone(base: PreTrainedModel) -> None:
-    rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
+def test_predict__attention_without_families__gets_borders_from_positions_alone(base: PreTrainedModel) -> None:
+    rows, seen = build_rows(build_samples(3), [0.0] * 3, nest(build_samples(3), [[0, 1], [2]], is_shared=False)), []
 
     def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
         seen.append((input_ids, position_ids))
         return SimpleNamespace(last_hidden_state=get_head(base).weight[input_ids])
 
     fake: Any = SimpleNamespace(
-        config=SimpleNamespace(_attn_implementation="flash_attention_2"), device=torch.device("cpu"),
+        config=SimpleNamespace(_attn_implementation="eager"), device=torch.device("cpu"),
         dtype=torch.float32, base_model=read, get_output_embeddings=base.get_output_embeddings,
     )  # fmt: skip
     logprobs, _ = predict(fake, rows, SHAPE)
@@ -87,42 +91,62 @@ def test_predict__flash_attention__gets_borders_from_positions_alone(base: PreTr
     torch.testing.assert_close(logprobs, expected)
 
 
-@pytest.mark.parametrize(
-    ("device", "is_installed", "dtype", "chosen"),
-    [
-        ("cpu", True, "bfloat16", None),
-        ("cuda", False, "bfloat16", None),
-        ("cuda", True, "float32", None),
-        ("cuda", True, "bfloat16", "flash_attention_2"),
-    ],
-)
-def test_choose_attention__flash_attention__needs_gpu_package_and_half_precision(
-    monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, dtype: str, chosen: str | None
-) -> None:
-    asked: list[str] = []
-    model: Any = SimpleNamespace(device=torch.device(device), set_attn_implementation=asked.append)
-    monkeypatch.setattr(forward, "is_flash_attn_2_available", lambda: is_installed)
-    choose_attention(model, replace(SHAPE, compute_dtype=dtype))
-    assert asked == ([chosen] if chosen else [])
+def test_share_samples__attention_without_families__takes_the_tokens_of_one_row_at_a_time() -> None:
+    samples, shape = build_samples(9), replace(SHAPE, seq_len=48, micro_batch_size=4)
+    model = build_llama()
 
+    def count_tokens() -> list[int]:
+        return [len(build_rows(samples, [1.0] * 9, batch).tokens) for batch in share_samples(model, samples, shape)]
 
-def test_share_samples__attention_without_families__takes_one_row_at_a_time() -> None:
-    samples, shape = build_samples(9), replace(SHAPE, seq_len=24, micro_batch_size=4)
-    windows = build_llama()
-    assert max(map(len, share_samples(windows, samples, shape))) > 1
-    windows.set_attn_implementation("eager")
-    assert {len(batch) for batch in share_samples(windows, samples, shape)} == {1}
+    assert 48 < max(count_tokens()) <= 4 * 48
+    model.set_attn_implementation("eager")
+    assert max(count_tokens()) <= 48
 
 
 def test_predict__layers_that_do_not_pass_families_on__give_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_llama()
     read = model.model.forward
     monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"families": None})))
-    rows = build_rows(build_samples(2), [0.0] * 2, [[0, 1]], is_shared=True)
+    rows = build_rows(build_samples(2), [0.0] * 2, nest(build_samples(2), [[0, 1]], is_shared=True))
     rows = replace(rows, tokens=rows.tokens % 40, targets=rows.targets % 40)
     assert predict(model, rows, SHAPE)[0].isnan().all()
     with pytest.raises(OperatorError, match="unsupported_model"):
-        require_supported(model)
+        require_supported(Predictor(model, SHAPE))
+
+
+@pytest.mark.parametrize("is_lean", [False, True])
+def test_with_working_weights__several_backward_passes__add_gradients_to_the_masters_in_float32(is_lean: bool) -> None:
+    model, seen = build_llama(tie_word_embeddings=True), list[torch.dtype]()
+    if is_lean:
+        recompute_activations(model)
+    masters = dict(model.named_parameters())
+    model.model.layers[0].register_forward_hook(lambda _, inputs, output: seen.append(output.dtype))
+    rows = build_rows(build_samples(2), [1.0] * 2, [(0,), (1,)])
+    rows = replace(rows, tokens=rows.tokens % 40, targets=rows.targets % 40)
+    shape, gradients = replace(SHAPE, compute_dtype="bfloat16"), list[torch.Tensor]()
+    for passes in (1, 3):
+        model.zero_grad()
+        with with_working_weights(model, torch.bfloat16):
+            assert model.model.embed_tokens.weight.dtype is torch.bfloat16
+            assert get_head(model).weight is masters["model.embed_tokens.weight"]  # converted tile by tile
+            for _ in range(passes):
+                torch.autograd.backward(predict(model, rows, shape)[0].sum())
+        assert all(each is masters[name] for name, each in model.named_parameters())
+        gradients.append(torch.cat([each.grad.flatten() for each in masters.values() if each.grad is not None]))
+    assert set(seen) == {torch.bfloat16}
+    assert len(gradients[0]) == sum(each.numel() for each in masters.values())
+    assert gradients[0].dtype is torch.float32
+    torch.testing.assert_close(gradients[1], 3 * gradients[0], rtol=0, atol=0)  # in bfloat16 three parts are rounded
+
+
+def test_with_working_weights__error_in_it__leaves_the_masters() -> None:
+    model = build_llama()
+    masters = dict(model.named_parameters())
+    with pytest.raises(ValueError, match="stop"), with_working_weights(model, torch.bfloat16):
+        raise ValueError("stop")
+    with with_working_weights(model, torch.float32):
+        assert all(each is masters[name] for name, each in model.named_parameters())
+    assert all(each is masters[name] for name, each in model.named_parameters())
 
 
 def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None:
@@ -130,8 +154,8 @@ def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None
 
 
 def test_require_supported__shipped_and_untied_models__pass(base: PreTrainedModel) -> None:
-    require_supported(base)
-    require_supported(build_llama())
+    require_supported(Predictor(base, SHAPE))
+    require_supported(Predictor(build_llama(), SHAPE))
 
 
 def test_require_supported__head_with_a_bias__is_refused() -> None:
@@ -139,7 +163,7 @@ def test_require_supported__head_with_a_bias__is_refused() -> None:
     head = torch.nn.Linear(32, 40, bias=True)
     model.set_output_embeddings(head)
     with pytest.raises(OperatorError, match="unsupported_model"):
-        require_supported(model)
+        require_supported(Predictor(model, SHAPE))
 
 
 def test_require_supported__attention_across_borders__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +171,7 @@ def test_require_supported__attention_across_borders__is_refused(monkeypatch: py
     read = model.model.forward
     monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | {"position_ids": None})))
     with pytest.raises(OperatorError, match="unsupported_model"):
-        require_supported(model)
+        require_supported(Predictor(model, SHAPE))
 
 
 def test_require_supported__siblings_that_attend_to_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +180,7 @@ def test_require_supported__siblings_that_attend_to_each_other__is_refused(monke
     alone = {"attention_mask": None, "families": None}
     monkeypatch.setattr(model.model, "forward", lambda **options: read(**(options | alone)))
     with pytest.raises(OperatorError, match="unsupported_model"):
-        require_supported(model)
+        require_supported(Predictor(model, SHAPE))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -183,7 +207,6 @@ def test_require_borders__kernels_that_lose_them__are_refused(
     ("changes", "attention", "expected"),
     [
         ({}, "sdpa", True),
-        ({}, "flash_attention_2", False),
         ({}, "eager", False),
         ({"sliding_window": 8}, "sdpa", False),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sdpa", False),

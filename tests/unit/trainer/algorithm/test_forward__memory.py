@@ -47,7 +47,9 @@ def raise_as_a_gpu() -> None:
 @pytest.mark.parametrize("run_out", [take_too_much, raise_as_a_gpu])
 def test_learn__no_memory__says_what_to_lower_and_no_update_is_counted(base: PreTrainedModel, run_out: Any) -> None:
     learner = build_learner(base)
-    found = pytest.raises(OperatorError, match=r"trainer_out_of_memory: .*memory.*Lower micro_batch_size or seq_len")
+    found = pytest.raises(
+        OperatorError, match=r"trainer_out_of_memory: .*memory.*Lower model.micro_batch_size or model.seq_len"
+    )
     with watch_layers(learner.model, run_out), found:
         learner.learn([build_batch(build_samples(3))])
     assert learner.updates == 0
@@ -123,7 +125,7 @@ def test_recompute_activations__model_without_such_layers__is_refused() -> None:
 def test_build_learner__activation_checkpointing__follows_the_setting(
     build_harness: Callable[..., Any], is_set: bool
 ) -> None:
-    harness = build_harness(activation_checkpointing=is_set, threads=1)
+    harness = build_harness(model={"activation_checkpointing": is_set}, threads=1)
     learner, _ = build_from_settings(harness.config, harness.params)
     layers = learner.model.get_submodule("model.layers").children()
     assert {getattr(layer, "gradient_checkpointing", None) for layer in layers} == {is_set}

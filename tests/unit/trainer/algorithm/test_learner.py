@@ -25,8 +25,8 @@ from tests.fakes.samples import (
     build_samples,
 )
 from trainer.algorithm.forward import PackingConfig
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.logprobs import Recomputer
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import Batch
 
 pytestmark = pytest.mark.unit
@@ -38,7 +38,7 @@ def base() -> PreTrainedModel:
 
 
 def compute_unpacked(
-    model: PreTrainedModel, batch: Batch, objective: Objective, temperature: float = 1.0
+    model: PreTrainedModel, batch: Batch, objective: LossSettings, temperature: float = 1.0
 ) -> tuple[float, dict[str, Any]]:
     """Compute loss and statistics token by token, as the formulas are written. Gradients are left in `model`."""
     total = torch.zeros(())
@@ -52,18 +52,18 @@ def compute_unpacked(
             ratio = torch.exp(row[token] - sample.old[k])  # type: ignore[index]
             drift, importance = ratio.item(), 1.0
             gaps.append(row[token].item() - sample.old[k])  # type: ignore[index]
-            if objective.kind == "decoupled":
+            if objective.is_decoupled:
                 ratio = torch.exp(row[token] - sample.proximal[k])  # type: ignore[index]
-                importance = min(math.exp(sample.proximal[k] - sample.old[k]), objective.cap)  # type: ignore[index]
+                importance = min(math.exp(sample.proximal[k] - sample.old[k]), objective.importance_sampling_clip_max)  # type: ignore[index]
             advantage = sample.advantage * importance
             sides = (min(ratio, torch.tensor(4.0)) * advantage, ratio.clamp(0.8, 1.2) * advantage)
             d = sample.reference[k] - row[token]  # type: ignore[index]
             entropy = -(row.exp() * row).sum()
             kl = importance * ratio * (torch.exp(d) - d - 1)
-            total = total - weight * (min(sides) - objective.kl * kl + objective.entropy * entropy)
+            total = total - weight * (min(sides) - objective.beta * kl + objective.entropy_coef * entropy)
             at = ratio.item()
             is_clipped = at > 1.2 if sample.advantage > 0 else at < 0.8 or at > 4
-            clipped += is_clipped or importance == objective.cap
+            clipped += is_clipped or importance == objective.importance_sampling_clip_max
             ratios, entropies = ratios + drift, entropies + entropy.item()
     torch.autograd.backward(total)
     n = len(gaps)
@@ -79,7 +79,7 @@ def compute_unpacked(
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED])
 def test_update__packed_rows__loss_gradient_and_statistics_equal_those_of_single_samples(
-    base: PreTrainedModel, objective: Objective, temperature: float
+    base: PreTrainedModel, objective: LossSettings, temperature: float
 ) -> None:
     batch, alone = build_batch(build_samples()), copy.deepcopy(base)
     loss, statistics = compute_unpacked(alone, batch, objective, temperature)

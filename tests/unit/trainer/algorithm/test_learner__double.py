@@ -12,7 +12,8 @@ from covey.model import policy_files
 from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, REGULARISED, SHAPE, TWO_SIDED, build_batch, build_learner, build_samples
-from trainer.algorithm.grpo import Objective
+from trainer.algorithm import forward
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import Sample
 
 pytestmark = pytest.mark.unit
@@ -22,6 +23,7 @@ DOUBLE = replace(SHAPE, compute_dtype="float64")
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
     monkeypatch.setitem(policy_files.DTYPES, "float64", torch.float64)  # type: ignore[arg-type]
+    monkeypatch.setitem(forward._SLACK, "float64", forward._SLACK["float32"])
     return load_model(tiny_folder(), "float32").double()
 
 
@@ -47,7 +49,7 @@ def draw_near(sample: Sample, model: PreTrainedModel) -> Sample:
     return round_sample(replace(sample, **{name: tuple(each.tolist()) for name, each in columns.items()}))
 
 
-def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objective: Objective) -> Tensor:
+def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objective: LossSettings) -> Tensor:
     """Return the loss of one sample from its logits, as the formulas are written."""
     ids = torch.tensor([[*sample.prompt, *sample.tokens]])
     logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
@@ -58,19 +60,19 @@ def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objecti
         torch.tensor(each, dtype=torch.float64) for each in (sample.old, sample.proximal, sample.reference)
     )
     start, importance = old, torch.ones_like(old)
-    if objective.kind == "decoupled":
-        start, importance = proximal, torch.exp(proximal - old).clamp(max=objective.cap)
+    if objective.is_decoupled:
+        start, importance = proximal, torch.exp(proximal - old).clamp(max=objective.importance_sampling_clip_max)
     ratio, advantage = torch.exp(logprobs - start), sample.advantage
     held = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon)
     gain = importance * torch.minimum(ratio.clamp(max=objective.delta) * advantage, held * advantage)
     kl = importance * ratio * (torch.exp(reference - logprobs) - (reference - logprobs) - 1)
     entropy = -(every.exp() * every).sum(dim=-1)
-    return -weight * (gain - objective.kl * kl + objective.entropy * entropy).sum()
+    return -weight * (gain - objective.beta * kl + objective.entropy_coef * entropy).sum()
 
 
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED], ids=["plain", "regularised", "decoupled"])
 def test_update__float64__loss_and_gradients_equal_those_of_dense_logits_one_sample_at_a_time(
-    base: PreTrainedModel, objective: Objective
+    base: PreTrainedModel, objective: LossSettings
 ) -> None:
     samples, alone = [round_sample(each) for each in build_samples()], copy.deepcopy(base)
     batch = replace(build_batch(samples), weights=(1 / 128,) * len(samples))
@@ -91,7 +93,7 @@ def test_update__float64__loss_and_gradients_equal_those_of_dense_logits_one_sam
 
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED], ids=["plain", "regularised", "decoupled"])
 def test_update__float32__loss_and_gradients_are_within_a_millionth_of_float64(
-    base: PreTrainedModel, objective: Objective
+    base: PreTrainedModel, objective: LossSettings
 ) -> None:
     batch = build_batch([draw_near(each, base) for each in build_samples()])
     wide = build_learner(base, objective=objective, shape=DOUBLE)

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import (
-    DECOUPLED,
     SHAPE,
     TWO_SIDED,
     build_batch,
@@ -20,7 +19,7 @@ from tests.fakes.samples import (
     give_proximal,
 )
 from trainer.algorithm.forward import Predictor, compute_logprobs
-from trainer.algorithm.grpo import Objective
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import Batch, Sample
 
 pytestmark = pytest.mark.unit
@@ -32,7 +31,7 @@ def base() -> PreTrainedModel:
 
 
 def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: PreTrainedModel) -> None:
-    objective = replace(DECOUPLED, kl=0.0, entropy=0.0, cap=1e9)
+    objective = LossSettings(importance_sampling_clip_max=1e9)
     first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
     learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
     starting = compute_logprobs(Predictor(base, SHAPE), second.samples)
@@ -44,7 +43,7 @@ def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: 
 
 
 def test_learn__first_update__equals_one_with_the_starting_policy_computed_beforehand(base: PreTrainedModel) -> None:
-    objective, batch = replace(DECOUPLED, kl=0.0, entropy=0.0), give_proximal(build_batch(build_samples()), None)
+    objective, batch = LossSettings(), give_proximal(build_batch(build_samples()), None)
     first, second = build_learner(base, objective=objective), build_learner(base, objective=objective)
     second.update(give_proximal(batch, compute_logprobs(Predictor(base, SHAPE), batch.samples)))
     first.learn([batch])
@@ -52,9 +51,9 @@ def test_learn__first_update__equals_one_with_the_starting_policy_computed_befor
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("objective", [TWO_SIDED, replace(DECOUPLED, kl=0.0, entropy=0.0)], ids=lambda each: each.kind)
+@pytest.mark.parametrize("objective", [TWO_SIDED, LossSettings()], ids=["two_sided", "decoupled"])
 def test_learn__samples_without_old__look_back_to_the_starting_masters(
-    base: PreTrainedModel, objective: Objective
+    base: PreTrainedModel, objective: LossSettings
 ) -> None:
     base = copy.deepcopy(base)
     with torch.no_grad():
@@ -79,7 +78,7 @@ def test_learn__temperature__applies_to_all_compared_policies(base: PreTrainedMo
     batches = [forget_old(build_batch(build_samples(seed=seed))) for seed in (0, 1)]
     drawn = [give_old(batch, [read_off(base, each, temperature) for each in batch.samples]) for batch in batches]
     claimed = [give_proximal(batch, None) for batch in drawn]
-    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
+    objective = LossSettings()
     learner, by_hand = (build_learner(base, objective=objective, shape=shape) for _ in range(2))
     found, expected = learner.learn(claimed), [by_hand.update(batch) for batch in drawn]
     assert found[0].ratio_mean == pytest.approx(1, abs=1e-5)

@@ -1,7 +1,6 @@
 """The two-sided objective against TRL 1.16's own trainer, whose losses are in `tests/vectors/losses.json`."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from transformers import PreTrainedModel
 from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from tests.fakes.samples import TWO_SIDED, build_learner
+from tests.fakes.samples import TWO_SIDED, build_learner, change
 from tests.vectors.losses import LOSS_TOLERANCE, PATH, TOLERANCE, hash_model, measure
 from trainer.algorithm.batches import build_batch
 from trainer.data.samples import Sample
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 VECTORS = json.loads(PATH.read_text())
 SETTINGS = VECTORS["settings"]
-OBJECTIVE = replace(TWO_SIDED, epsilon=SETTINGS["epsilon"], delta=SETTINGS["delta"])
+OBJECTIVE = change(TWO_SIDED, epsilon=SETTINGS["epsilon"], delta=SETTINGS["delta"])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def read_samples(batch: list[dict[str, Any]]) -> list[Sample]:
 def test_update__batch_of_the_vectors__has_the_loss_and_the_gradient_of_trl(
     base: PreTrainedModel, row: dict[str, Any]
 ) -> None:
-    learner = build_learner(base, objective=replace(OBJECTIVE, kl=row["beta"], kl_estimator=row["kl_estimator"]))
+    learner = build_learner(base, objective=change(OBJECTIVE, beta=row["beta"], kl_estimator=row["kl_estimator"]))
     metrics = learner.update(
         build_batch(
             read_samples(VECTORS["batches"][row["batch"]]),

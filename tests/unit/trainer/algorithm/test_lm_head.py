@@ -59,6 +59,19 @@ def test_compute_head__float32__outputs_and_gradients_equal_the_dense_ones(n: in
         assert float((ours.double() - theirs).abs().max()) < 1e-6 * max(1.0, float(theirs.abs().max()))
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_compute_head__temperature__divides_the_logits(temperature: float) -> None:
+    inputs = draw(13, 23, scale=0.5)
+    exact = (inputs[0].double(), inputs[1].double(), inputs[2])
+
+    def compute_exactly(hidden: Tensor, weight: Tensor, targets: Tensor) -> Pair:
+        return compute_dense(hidden / temperature, weight, targets)
+
+    found = differentiate(compute_head, exact, dtype=torch.float64, temperature=temperature)
+    for ours, theirs in zip(found, differentiate(compute_exactly, exact), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_compute_head__bfloat16__is_within_a_hundredth_of_float32_on_the_same_values() -> None:
     inputs = draw(13, 23)
     hidden, weight = inputs[0].bfloat16(), inputs[1].bfloat16()

@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from safetensors.torch import load, load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.policy_files import load_model, load_tokenizer, load_weights
+from covey.model.policy_files import get_weights, load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
+from covey.model.weight_files import load_weights
 from covey.protocol.ids import Step
-from tests.fakes.samples import build_batch, build_learner, build_samples
+from tests.fakes.samples import SHAPE, build_batch, build_learner, build_samples
 from trainer.algorithm.forward import recompute_activations
 from trainer.algorithm.learner import Learner
-from trainer.algorithm.lora import add_adapters, merge_adapters
+from trainer.algorithm.lora import add_adapters, build_policy, fill_adapters
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy
 from trainer.factories import build_learner as build_from_settings
 
@@ -29,8 +31,22 @@ LAYERS = 2 * 7
 
 def build_adapted(rank: int = 4, alpha: float = 8.0, targets: tuple[str, ...] = (), seed: int = 0) -> PreTrainedModel:
     model = load_model(tiny_folder(), "float32")
-    add_adapters(model, rank=rank, alpha=alpha, targets=targets, seed=seed)
+    adapt(model, rank=rank, alpha=alpha, targets=targets, seed=seed)
     return model
+
+
+def adapt(model: PreTrainedModel, *, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> None:
+    add_adapters(model, **({"rank": 4, "alpha": 16.0, "targets": ()} | changes), dtype=dtype)
+    fill_adapters(model, seed)
+
+
+def merge(model: PreTrainedModel, base: PreTrainedModel) -> PreTrainedModel:
+    """Return the base model with the weights of the policy of a model with adapters."""
+    merged = copy.deepcopy(base)
+    weights = dict(build_policy(model, torch.float32))
+    assert sorted(get_weights(merged)) == list(weights)
+    merged.load_state_dict(weights, strict=False)
+    return merged
 
 
 def teach(learner: Learner, *seeds: int) -> None:
@@ -74,7 +90,8 @@ def test_add_adapters__named_targets__no_other_layer_learns() -> None:
 def test_merge_adapters__after_learning__is_w_plus_scaled_b_a_and_computes_the_same() -> None:
     learner = build_learner(build_adapted(rank=4, alpha=8.0))
     teach(learner, 0, 1)
-    model, merged = learner.model, merge_adapters(learner.model)
+    base = load_model(tiny_folder(), "float32")
+    model, merged = learner.model, merge(learner.model, base)
     layer = model.get_submodule("model.layers.1.mlp.up_proj")
     b, a = (layer.get_submodule(f"lora_{which}.default").weight for which in "BA")
     expected = layer.get_submodule("base_layer").weight + 8.0 / 4 * b @ a
@@ -82,9 +99,7 @@ def test_merge_adapters__after_learning__is_w_plus_scaled_b_a_and_computes_the_s
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
-    base = load_model(tiny_folder(), "float32")
-    assert list(merged.state_dict()) == list(base.state_dict())
-    assert merge_adapters(base) is base
+    assert all(torch.equal(tensor, get_weights(base)[name]) for name, tensor in build_policy(base, torch.float32))
 
 
 def test_export_policy__adapters__loads_wherever_the_base_model_does(tmp_path: Path) -> None:
@@ -95,7 +110,7 @@ def test_export_policy__adapters__loads_wherever_the_base_model_does(tmp_path: P
     folder = tmp_path / "0"
     assert not (folder / "adapter_config.json").exists()
     worker = load_model(tiny_folder(), "bfloat16")
-    load_weights(worker, folder / "model.safetensors", "bfloat16")
+    load_weights(get_weights(worker), folder / "model.safetensors", "bfloat16")
     loaded = AutoModelForCausalLM.from_pretrained(folder)
     assert loaded.dtype is torch.bfloat16
     for ours, theirs in zip(worker.parameters(), loaded.parameters(), strict=True):
@@ -163,9 +178,9 @@ def test_add_adapters__target_that_is_not_a_linear_layer_below_the_head__is_refu
 ) -> None:
     model = build_small(is_tied=is_tied)
     with pytest.raises(OperatorError) as caught:
-        add_adapters(model, rank=2, alpha=4.0, targets=(*others, target), seed=0)
+        adapt(model, targets=(*others, target))
     assert caught.value.code == "bad_lora_targets"
-    assert f"lora_targets names {target!r}, but" in caught.value.message
+    assert f"lora.target_modules names {target!r}, but" in caught.value.message
     assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in caught.value.message
     assert not any(".lora_" in name for name, _ in model.named_parameters())
 
@@ -174,24 +189,27 @@ def test_add_adapters__layers_that_share_a_weight__are_refused() -> None:
     model = build_small(is_tied=False)
     layers: Any = model.model.layers
     layers[1].mlp.up_proj.weight = layers[0].mlp.up_proj.weight
-    with pytest.raises(OperatorError, match="lora_targets names 'up_proj', but"):
-        add_adapters(model, rank=2, alpha=4.0, targets=("up_proj",), seed=0)
+    with pytest.raises(OperatorError, match=r"lora\.target_modules names 'up_proj', but"):
+        adapt(model, targets=("up_proj",))
     layers[1].self_attn = layers[0].self_attn
-    with pytest.raises(OperatorError, match="lora_targets names 'q_proj', but"):
-        add_adapters(model, rank=2, alpha=4.0, targets=("q_proj",), seed=0)
+    with pytest.raises(OperatorError, match=r"lora\.target_modules names 'q_proj', but"):
+        adapt(model, targets=("q_proj",))
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj"), ("layers.0.mlp.up_proj",)])
 def test_learn__any_linear_layers__published_policy_is_the_trained_one(targets: tuple[str, ...], is_tied: bool) -> None:
-    model = build_small(is_tied=is_tied)
-    add_adapters(model, rank=4, alpha=16.0, targets=targets, seed=0)
+    base = build_small(is_tied=is_tied)
+    model = copy.deepcopy(base)
+    adapt(model, targets=targets)
     learner = build_learner(model)
     teach(learner, 0, 1, 2)
     assert all(bool(each.any()) for name, each in learner.get_masters().items() if ".lora_B." in name)
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
-        trained, published = (each(input_ids=ids).logits.log_softmax(-1) for each in (model, merge_adapters(model)))
+        trained, published = (
+            each(input_ids=ids).logits.log_softmax(-1) for each in (learner.model, merge(learner.model, base))
+        )
     torch.testing.assert_close(published, trained, rtol=0, atol=1e-4)
 
 
@@ -216,8 +234,24 @@ def test_recompute_activations__adapters__give_the_same_gradients() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
 
 
+def test_add_adapters__bfloat16__frozen_weights_alone_have_it_and_the_policy_is_that_of_float32(tmp_path: Path) -> None:
+    shape = replace(SHAPE, compute_dtype="bfloat16")
+    learners = []
+    for dtype in (torch.bfloat16, torch.float32):
+        model = load_model(tiny_folder(), "float32")  # its file has bfloat16
+        adapt(model, dtype=dtype)
+        learners.append(build_learner(model, shape=shape))
+        teach(learners[-1], 0, 1)
+    lean, full = learners
+    kinds = {(each.requires_grad, each.dtype) for each in lean.model.parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    assert lean.base_hash == full.base_hash
+    assert all(torch.equal(tensor, full.get_masters()[name]) for name, tensor in lean.get_masters().items())
+    assert read_policy(lean, tmp_path / "a") == read_policy(full, tmp_path / "b")
+
+
 def test_build_learner__lora_settings__are_applied(build_harness: Callable[..., Any]) -> None:
-    settings = {"lora_rank": 3, "lora_alpha": 6.0, "lora_targets": ("v_proj", "o_proj"), "threads": 1}
+    settings = {"lora": {"rank": 3, "alpha": 6.0, "target_modules": ("v_proj", "o_proj")}, "threads": 1}
     harness = build_harness(**settings)
     learner, _ = build_from_settings(harness.config, harness.params)
     masters = learner.get_masters()
@@ -231,7 +265,9 @@ def test_build_learner__lora_settings__are_applied(build_harness: Callable[..., 
 def test_run__adapters_and_a_kill__ends_in_the_same_policies(
     n: int, build_harness: Callable[..., Any], kill_at: Callable[[int | None], Any]
 ) -> None:
-    settings = {"lora_rank": 4, "activation_checkpointing": True, "learning_rate": 5e-3}
+    settings = {
+        "lora": {"rank": 4}, "model": {"activation_checkpointing": True}, "optim": {"learning_rate": 5e-3},
+    }  # fmt: skip
     straight, killed = build_harness(**settings), build_harness(**settings)
     straight.run()
     assert len(set(straight.chain.hashes)) == 3

@@ -15,8 +15,8 @@ from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.algorithm.forward import PackingConfig
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.checkpoints.checkpoint import Checkpoints, State, StepFolders, export_policy, load_state
 from trainer.checkpoints.tensor_files import write_digests
 from trainer.data.packing import PackedBatch
@@ -31,7 +31,7 @@ def learner() -> Learner:
     return Learner(
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
-        objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
+        objective=LossSettings(),
         shape=PackingConfig(seq_len=64, micro_batch_size=8, compute_dtype="float32"),
     )
 
@@ -81,6 +81,12 @@ def test_save__more_than_kept__keeps_the_newest(learner: Learner, tmp_path: Path
     state = checkpoints.restore(learner)
     assert state is not None
     assert state.step == 11
+
+
+def test_is_due__every_fourth_and_the_last__by_hand(tmp_path: Path) -> None:
+    for last, expected in ((10, [0, 4, 8, 10]), (None, [0, 4, 8])):
+        checkpoints = Checkpoints(tmp_path, keep=1, every=4, last=last)
+        assert [step for step in range(11) if checkpoints.is_due(Step(step))] == expected
 
 
 def add_parameter(learner: Learner, reached: Sequence[bool]) -> Learner:

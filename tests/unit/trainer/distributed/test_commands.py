@@ -31,6 +31,7 @@ def draw_samples(draw: st.DrawFn) -> Sample:
         old=draw(column),
         proximal=draw(column),
         reference=draw(column),
+        audited=draw(st.booleans()),
     )
 
 

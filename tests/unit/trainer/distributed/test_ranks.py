@@ -1,5 +1,6 @@
 """Two ranks with shards of the model learn the same as one process, and write the same checkpoints and policies."""
 
+import hashlib
 import json
 import multiprocessing
 import shutil
@@ -22,18 +23,19 @@ from tests.fakes.ranks import (
     build_recomputer,
     draw_head,
     gather,
+    gather_start,
     look_back,
     main,
     resume,
     run,
+    write_base,
     write_policy,
 )
 from tests.fakes.samples import build_samples
 from trainer.algorithm.lm_head import compute_head
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
 from trainer.checkpoints.tensor_files import require_whole, write_digests
-from trainer.distributed.ranks import Ranks, open_ranks
-from trainer.distributed.sharding import require_shardable
+from trainer.distributed.ranks import open_ranks
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -54,6 +56,7 @@ def run_ranks(folder: Path) -> None:
     context.set_forkserver_preload(
         ["covey.local.preload"]
     )  # as in the tests of networks, because a process has one server
+    write_base(folder)
     children = [context.Process(target=main, args=(rank, folder)) for rank in range(RANKS)]
     try:
         for child in children:
@@ -82,7 +85,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
     def make(case: str) -> Alone:
         if case not in known:
             folder = tmp_path_factory.mktemp(case)
-            learner = build_case(case)
+            write_base(folder)
+            learner = build_case(case, folder)
             metrics = run(learner, Checkpoints(folder / "checkpoints", keep=1), StepFolders(folder / "exports"))
             known[case] = Alone(gather(learner), metrics, folder)
         return known[case]
@@ -109,11 +113,13 @@ def get_tolerance(case: str, name: str) -> float:
     """Return the absolute tolerance of a value of a master or a gradient.
 
     In bfloat16 other rows round differently. An update moves a master by 1e-3. The largest gradients, up to 2e-2, are
-    the embedding's, and those of a single process differ as much from float32.
+    the embedding's and those of adapters, and those of a single process differ as much from float32.
     """
-    if case == "rough":
-        return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
-    return 1e-6
+    if not case.startswith("rough"):
+        return 1e-6
+    if name.endswith("lora_B.default.weight.grad"):
+        return 1e-3
+    return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
 
 
 def assert_near(actual: Tensors, expected: Tensors, case: str) -> None:
@@ -132,6 +138,15 @@ def compute_gap(actual: Tensors, expected: Tensors) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_load_shards__two_ranks__weights_and_buffers_are_those_of_one(ranks: Path, case: str) -> None:
+    expected = gather_start(build_case(case, ranks))
+    for rank in range(RANKS):
+        tensors = read(ranks, rank, f"{case}/start/")
+        assert tensors.keys() == expected.keys()
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
     ranks: Path, alone: Callable[[str], Alone], case: str
 ) -> None:
@@ -139,18 +154,31 @@ def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
     assert max(float(each.abs().max()) for name, each in expected.tensors.items() if name.endswith(".grad")) > 1e-2
     tensors = read(ranks, 0, f"{case}/")
     assert_near(tensors, expected.tensors, case)
-    assert compute_gap(tensors, expected.tensors) < (0.03 if case == "rough" else 1e-5)
+    assert compute_gap(tensors, expected.tensors) < (0.03 if case.startswith("rough") else 1e-5)
     metrics = json.loads((ranks / "0.json").read_text())[case]
     assert len(metrics) == len(SIZES)
     for ours, theirs in zip(metrics, expected.metrics, strict=True):
-        assert ours == pytest.approx(theirs, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
+        relative = 0.03 if case.startswith("rough") else 1e-4
+        for name, value in theirs.items():
+            # One token may be on the edge of clipping, where rounding decides.
+            is_rough_share = case.startswith("rough") and name in ("clip_ratio", "outside_clip")
+            absolute = 1.01 / theirs["trained_tokens"] if is_rough_share else 1e-6
+            assert ours[name] == pytest.approx(value, rel=relative, abs=absolute), name
         assert ours["kl"] > 0
         assert ours["gradient_norm"] > SMOOTH.clip  # it was clipped
 
 
+def test_update__several_micro_batches__gradients_are_added_up_once_per_update_or_each_time(ranks: Path) -> None:
+    once, each = json.loads((ranks / "0.json").read_text())["reductions"]
+    units = 2 + 3  # layers, embedding, head and the last norm
+    assert once["micro_batches"] == each["micro_batches"] > 1
+    assert (once["calls"], each["calls"]) == (units, units * each["micro_batches"])
+    assert once["gradient_norm"] == pytest.approx(each["gradient_norm"], rel=1e-5)
+
+
 def test_learn__two_ranks_without_old__look_back_as_one_does(ranks: Path) -> None:
     metrics = json.loads((ranks / "0.json").read_text())["back"]
-    for ours, theirs in zip(metrics, look_back(build_case(CASES[0])), strict=True):
+    for ours, theirs in zip(metrics, look_back(build_case(CASES[0], ranks)), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     assert metrics[0]["ratio_mean"] == 1
     assert abs(metrics[1]["ratio_mean"] - 1) > 1e-3
@@ -168,6 +196,7 @@ def test_restore__checkpoint_of_two_ranks__continues_on_two_with_equal_bits(rank
     tensors = read(ranks, 0, f"{case}/")
     names = sorted(path.name for path in (ranks / case / "checkpoints" / "1").glob("*.safetensors"))
     assert names == [f"shard-0000{rank}-model-0000{file}-of-00002.safetensors" for rank in (1, 2) for file in (1, 2)]
+    tensors = {name: each for name, each in tensors.items() if not name.startswith("start/")}
     resumed = {name: each for name, each in tensors.items() if name.startswith("resumed/")}
     assert len(resumed) == len(tensors) / 2
     assert all(torch.equal(each, tensors[name.removeprefix("resumed/")]) for name, each in resumed.items())
@@ -177,7 +206,7 @@ def test_restore__checkpoint_of_two_ranks__continues_on_two_with_equal_bits(rank
 def test_restore__checkpoint_of_two_ranks__continues_on_one(
     ranks: Path, alone: Callable[[str], Alone], case: str
 ) -> None:
-    learner = build_case(case)
+    learner = build_case(case, ranks)
     resume(learner, Checkpoints(ranks / case / "checkpoints", keep=1))
     assert learner.updates == len(SIZES)
     assert_near(gather(learner), alone(case).tensors, case)
@@ -192,23 +221,37 @@ def test_restore__checkpoint_of_one__continues_on_two(resumed: Path, alone: Call
     assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, case)
 
 
+def test_save__two_ranks__each_hashes_what_it_writes(ranks: Path) -> None:
+    for rank, others in enumerate([["state.json"], []]):
+        hashed = json.loads((ranks / f"{rank}.json").read_text())["hashed"]
+        assert sorted(hashed) == [f"shard-0000{rank + 1}-model-0000{n}-of-00002.safetensors" for n in (1, 2)] + others
+    folder = ranks / "tied" / "checkpoints" / "1"
+    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    del hashes["digests.json"]
+    assert json.loads((folder / "digests.json").read_text()) == hashes
+
+
 def test_restore__part_of_a_rank_is_missing__is_refused(ranks: Path, tmp_path: Path) -> None:
     for rank in range(RANKS):
         folder = tmp_path / str(rank) / "1"
         missing = shutil.ignore_patterns(f"shard-0000{rank + 1}-model-00002*")
         shutil.copytree(ranks / "tied" / "checkpoints" / "1", folder, ignore=missing)
         with pytest.raises(OperatorError, match=r"bad_checkpoint.*files were changed after they were saved: shard-"):
-            Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+            Checkpoints(folder.parent, keep=1).restore(build_case("tied", ranks))
         write_digests(folder)
         with pytest.raises(
             OperatorError, match=r"bad_checkpoint.*(shards of .* are missing|the shape or data type of)"
         ):
-            Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+            Checkpoints(folder.parent, keep=1).restore(build_case("tied", ranks))
 
 
 def test_restore__byte_of_a_rank_has_changed__is_refused(ranks: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(ranks / "tied" / "checkpoints" / "1", tmp_path / "1")
-    checkpoints, learner, parts = Checkpoints(tmp_path, keep=1), build_case("tied"), sorted(folder.glob("shard-*"))
+    checkpoints, learner, parts = (
+        Checkpoints(tmp_path, keep=1),
+        build_case("tied", ranks),
+        sorted(folder.glob("shard-*")),
+    )
     assert len(parts) == 2 * RANKS
     for part in parts:
         whole = part.read_bytes()
@@ -235,7 +278,7 @@ def test_export_policy__two_ranks__loads_and_is_that_of_one(
 
 
 def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp_path: Path) -> None:
-    masters, moments = build_case("untied").build_tensors(2)
+    masters, moments = build_case("untied", ranks).build_tensors(2)
     require_whole(masters | moments, ranks / "untied" / "checkpoints" / "1")
     for path in (ranks / "untied" / "checkpoints" / "1").glob("shard-00001*"):
         (tmp_path / path.name).symlink_to(path)
@@ -268,12 +311,3 @@ def test_open_ranks__without_torchrun__is_this_process_alone(monkeypatch: pytest
     with open_ranks("cuda", seconds=1.0) as ranks:
         assert (ranks.rank, ranks.device, ranks.is_shared) == (0, "cuda", False)
     assert not torch.distributed.is_initialized()
-
-
-def test_require_shardable__adapters__are_refused_on_several_ranks_only() -> None:
-    several = Ranks()
-    require_shardable(several, lora_rank=4)
-    several.mesh = object()  # type: ignore[assignment]
-    require_shardable(several, lora_rank=None)
-    with pytest.raises(OperatorError, match="unsupported_ranks"):
-        require_shardable(several, lora_rank=4)

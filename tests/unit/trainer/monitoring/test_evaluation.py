@@ -17,14 +17,13 @@ from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
-from covey.network.entry import Network
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
 from tests.fakes.grading import grade_with
 from tests.fakes.tools import make_model_params
 from trainer.config import TrainerConfig
 from trainer.factories import build_evaluator
-from trainer.monitoring.evaluation import Background, Evaluator
+from trainer.monitoring.evaluation import Background, Evaluator, build_score
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +40,7 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
         temperature=1.0,
         format=RAW,
     )
-    reward = evaluator.evaluate(tiny_folder(), Step(2))
+    score = evaluator.evaluate(tiny_folder(), Step(2))
     assert evaluator.engine.policy_version == 2
     engine, rewards = HuggingFaceEngine(), []
     engine.load_policy(tiny_folder(), 0)
@@ -57,9 +56,17 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
                 prompt.text.rpartition(" ")[2],
             )
             rewards.append(float(done.finished and answer.lower() == word[::-1].lower()))
-    assert reward == sum(rewards) / 18
-    assert 0 < reward < 1
-    assert evaluator.evaluate(tiny_folder(), Step(9)) == reward  # the noise does not depend on the step
+    assert score == build_score(rewards, samples=3)
+    assert score.reward == sum(rewards) / 18
+    assert 0 < score.reward < 1
+    assert evaluator.evaluate(tiny_folder(), Step(9)) == score  # the noise does not depend on the step
+
+
+def test_build_score__two_samples_per_prompt__error_is_that_of_the_prompts() -> None:
+    score = build_score([1.0, 1.0, 0.0, 0.0, 1.0, 0.0], samples=2)
+    assert score.reward == 0.5
+    assert score.standard_error == pytest.approx(0.5 / 3**0.5)  # means 1, 0 and 0.5 have the standard deviation 0.5
+    assert build_score([1.0, 0.0], samples=2).standard_error == 0.0
 
 
 async def test_background__several_steps__run_in_order_once_each() -> None:
@@ -107,7 +114,7 @@ async def test_background__evaluation_raises__is_reported_and_finish_raises_it()
         await asyncio.wait_for(reported.wait(), 60)
     with pytest.raises(ValueError, match="no grader"):
         await background.finish()
-    assert [(line["step"], line["without"]) for line in logs] == [(0, "evaluation_every = 0")]
+    assert [(line["step"], line["without"]) for line in logs] == [(0, "eval.every = 0")]
 
 
 async def test_add__after_one_that_failed__neither_repeats_nor_hides_it() -> None:
@@ -162,7 +169,7 @@ def test_evaluate__no_memory__names_the_settings_that_help(environment: Environm
     engine.load_policy(tiny_folder(), 0)
     assert engine._model is not None
     engine._model.register_forward_pre_hook(lambda *_: torch.empty(1 << 55))
-    advice = r"engine_out_of_memory: the evaluation failed: .*memory.*\. Lower evaluation_batch .*evaluation_every = 0$"
+    advice = r"engine_out_of_memory: the evaluation failed: .*memory.*\. Lower eval.max_batch .*eval.every = 0$"
     with pytest.raises(OperatorError, match=advice) as raised:
         evaluator.evaluate(tiny_folder(), Step(0))
     assert "Lower batch" not in raised.value.message
@@ -193,18 +200,17 @@ def test_evaluate__folder_that_does_not_fit__is_refused(environment: Environment
 def test_build_evaluator__pool_of_another_temperature__samples_at_it(environment: Environment, tmp_path: Path) -> None:
     places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
     params = make_model_params(model={"temperature": 0.6, "max_completion_tokens": 5})
-    network = cast(Network, SimpleNamespace(params=params, load_environment=lambda: environment))
-    evaluator = build_evaluator(TrainerConfig.model_validate(places), network, grade=grade_with(environment))
-    assert (evaluator.temperature, evaluator.max_tokens, evaluator.size) == (0.6, 5, 512)
+    config = TrainerConfig.model_validate(places)
+    evaluator = build_evaluator(config, params, environment, grade=grade_with(environment))
+    assert (evaluator.temperature, evaluator.max_tokens, evaluator.size) == (0.6, 5, 256)
 
 
-@pytest.mark.parametrize(("every", "size"), [(1, 6), (0, 512)])
+@pytest.mark.parametrize(("every", "size"), [(1, 3), (0, 256)])
 def test_build_evaluator__few_held_out_prompts__uses_all_and_says_so(tmp_path: Path, every: int, size: int) -> None:
-    few = SimpleNamespace(held_out=lambda n: ["prompt"] * min(n, 3))
+    few = cast(Environment, SimpleNamespace(held_out=lambda n: ["prompt"] * min(n, 3)))
     places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
-    network = cast(Network, SimpleNamespace(params=make_model_params(), load_environment=lambda: few))
-    config = TrainerConfig.model_validate(places | {"evaluation_every": every})
+    config = TrainerConfig.model_validate(places | {"eval": {"every": every}})
     with capture_logs() as logs:
-        evaluator = build_evaluator(config, network, grade=grade_with(cast(Environment, few)))
+        evaluator = build_evaluator(config, make_model_params(), few, grade=grade_with(few))
     assert evaluator.size == size
     assert [(line["found"], line["set"]) for line in logs] == ([(3, 256)] if every else [])

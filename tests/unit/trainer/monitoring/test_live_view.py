@@ -1,6 +1,7 @@
 """The trainer's output, on a terminal and in a file."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -57,6 +58,27 @@ def test_show_training__a_terminal__has_one_line_per_step_and_a_bar_of_policies(
     assert "policy 3 published" in shown
     assert "3/4" in shown
     assert logs == []
+
+
+def test_show_training__run_without_published_policies__advances_at_updates_and_shows_the_time_left() -> None:
+    out = io.StringIO()
+    with show_training(Console(file=out, force_terminal=True, width=160), steps=9, advances_at="update") as sink:
+        sink("evaluation", 4, {"reward": 0.25, "n": 4})
+        sink("generation", 4, {"time/generate": 1.0})
+        sink("update", 4, UPDATE)  # the first step of a resumed run
+        assert "left" in out.getvalue()
+        sink("update", 5, UPDATE | {"reward/mean": 0.75})
+    last = out.getvalue().rpartition("reward 0.750, evaluation 0.250 at step 4")[2]
+    assert "6/9" in last
+    assert re.search(r"left\S* \S*0:00:0\d", last)  # estimated from the second update alone
+    assert "-:--:--" not in last
+
+
+def test_show_training__run_without_an_end__shows_no_time_left() -> None:
+    out = io.StringIO()
+    with show_training(Console(file=out, force_terminal=True, width=160), steps=None) as sink:
+        sink("policy", 3, {"time": 2.0})
+    assert "left" not in out.getvalue()
 
 
 def test_show_training__an_error__restores_the_streams() -> None:

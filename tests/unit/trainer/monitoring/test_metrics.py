@@ -1,7 +1,6 @@
 """Lines of metrics are complete, and each is written once."""
 
 import json
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from covey.errors import OperatorError
 from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append
 from trainer.config import AlarmSettings
-from trainer.monitoring.metrics import TrainingMetrics, log_line, open_tensorboard
+from trainer.monitoring.metrics import TrainingMetrics, log_line
 
 pytestmark = pytest.mark.unit
 
@@ -153,33 +151,6 @@ def test_log_line__update__is_its_main_numbers() -> None:
     assert logs == [
         {"event": "step trained", "log_level": "info", "step": 3, "reward/mean": 0.1235, "trainer/idle_ratio": 0.5}
     ]
-
-
-def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
-
-    write = open_tensorboard(tmp_path)
-    write("update", 3, {"reward/mean": 0.25, "staleness_mean": 1.5})
-    write("update", 4, {"reward/mean": 0.5})
-    write("evaluation", 4, {"reward": 0.75, "n": 512})
-    write("policy", 4, {"record_hash": "0x1", "time": 1.0})
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    scalars = {
-        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
-        for tag in events.Tags()["tensors"]
-    }
-    assert scalars == {
-        "reward/mean": [(3, 0.25), (4, 0.5)], "staleness_mean": [(3, 1.5)],
-        "evaluation/reward": [(4, 0.75)], "evaluation/n": [(4, 512.0)]
-    }  # fmt: skip
-
-
-def test_open_tensorboard__not_installed__names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    with pytest.raises(OperatorError, match=r"no_tensorboard: .*Install covey\[tensorboard\]"):
-        open_tensorboard(tmp_path)
 
 
 def build_step(live: float = 0.5, norm: float = 0.1, cut: float = 0.0) -> dict[str, float]:

@@ -39,17 +39,19 @@ SAMPLES = [
 
 def test_build_report__two_updates__means_and_the_largest_norm() -> None:
     first = UpdateMetrics(
-        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, outside_clip=0.5, mismatch_kl=0.25,
-        mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, masked=0.25, ratio_mean=1.0, outside_clip=0.5,
+        mismatch_kl=0.25, mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+        claims_replaced=0.5,
     )  # fmt: skip
     second = replace(
-        first, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, outside_clip=0.75, mismatch_kl=0.5, mismatch_kl_max=4.0,
-        learning_rate=0.2, tokens=6,
+        first, masked=0.75, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, outside_clip=0.75, mismatch_kl=0.5,
+        mismatch_kl_max=4.0, learning_rate=0.2, tokens=6,
     )  # fmt: skip
     works = [build_work(regraded=3, looked_up=3, unanswered=2), None, build_work(looked_up=1, unanswered=1)]
     report = build_report(SAMPLES, [first, second], step=Step(5), works=works)
     expected = {
         "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
+        "policy/masked": 0.5, "policy/claims_replaced": 0.5,
         "policy/ratio": 1.0, "policy/outside_clip": 0.625, "policy/mismatch_kl": 0.375, "policy/mismatch_kl_max": 7.0,
         "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness_mean": 0.75,
         "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
@@ -61,8 +63,9 @@ def test_build_report__two_updates__means_and_the_largest_norm() -> None:
 
 def test_build_report__update_without_samples__is_in_no_mean() -> None:
     live = UpdateMetrics(
-        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, outside_clip=0.5, mismatch_kl=0.25,
-        mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, masked=0.25, ratio_mean=1.0, outside_clip=0.5,
+        mismatch_kl=0.25, mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+        claims_replaced=0.5,
     )  # fmt: skip
     dead = replace(live, loss=0.0, gradient_norm=0.0, entropy=0.0, ratio_mean=0.0, trained_tokens=0, tokens=6)
     report = build_report(SAMPLES, [live, dead], step=Step(5), works=[])
