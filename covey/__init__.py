@@ -1,3 +1,16 @@
-"""Covey: reinforcement learning of language models on untrusted computers."""
+"""Covey: reinforcement learning of language models on untrusted computers.
+
+The documented names, such as `covey.train`, are in `covey.python`. They load at their first use, because
+every part of Covey imports this module. `__init__.pyi` declares them for type checkers.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") or name not in (api := import_module("covey.python")).__all__:
+        raise AttributeError(f"module 'covey' has no attribute {name!r}")
+    return getattr(api, name)

@@ -18,6 +18,7 @@ from covey.cli import (
     demo_command,
     devnet,
     disputes,
+    eval_command,
     filter_command,
     governance,
     init_commands,
@@ -30,9 +31,12 @@ from covey.cli import (
     pool_open,
     pool_pause,
     registry_commands,
+    report_command,
     rewards,
+    rollouts_command,
     stake,
     submission_commands,
+    train_command,
     up_down,
     wallet_commands,
 )
@@ -87,6 +91,7 @@ filter_command.tasks.command("example")(dataset_commands.tasks_example)
 app.add_typer(stake.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(submission_commands.submissions, name="submissions")
+app.add_typer(rollouts_command.rollouts, name="rollouts")
 app.add_typer(policy_commands.policy, name="policy")
 app.add_typer(governance.epoch, name="epoch")
 app.add_typer(governance.case, name="case")
@@ -112,8 +117,11 @@ app.command("up")(up_down.up)
 app.command("down")(up_down.down)
 app.command("join")(join.join)
 app.command("deploy")(init_commands.deploy)
+app.command("train")(train_command.train)
+app.command("report")(report_command.report)
 app.command("demo")(demo_command.demo)
 app.command("doctor")(doctor.doctor)
+app.command("eval")(eval_command.evaluate_models)
 
 
 def main() -> None:

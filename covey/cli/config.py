@@ -1,9 +1,9 @@
-"""`covey config show`: every setting of a role with its value, its origin and its description."""
+"""`covey config show`: every setting of a role or of covey train with its value, its origin and its description."""
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     from covey.runtime.settings import Settings
 
-config = typer.Typer(help="Show the settings of coordinator, worker, validator and trainer.", no_args_is_help=True)
+config = typer.Typer(
+    help="Show the settings of coordinator, worker, validator, trainer and train.", no_args_is_help=True
+)
 
-Role = Literal["coordinator", "worker", "validator", "trainer"]
+Role = Literal["coordinator", "worker", "validator", "trainer", "train"]
 ABSENT = "required, not set"
 _PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):.*@")
 """Matches up to the last @, because a password that is not percent-encoded can contain any character."""
@@ -43,7 +45,10 @@ class Setting:
 @config.command("show")
 def config_show(
     role: Annotated[
-        Role, typer.Argument(help="Role whose settings are shown: coordinator, worker, validator or trainer.")
+        Role,
+        typer.Argument(
+            help="Role whose settings are shown: coordinator, worker, validator or trainer; or train, for covey train."
+        ),
     ],
     file: ConfigFile = None,
     sets: Sets = None,
@@ -67,6 +72,7 @@ def config_show(
 
 def get_settings_class(role: Role) -> "type[Settings]":
     from coordinator.config import CoordinatorConfig
+    from covey.standalone.config import TrainConfig
     from trainer.config import TrainerConfig
     from validator.config import ValidatorConfig
     from worker.config import WorkerConfig
@@ -76,6 +82,7 @@ def get_settings_class(role: Role) -> "type[Settings]":
         "worker": WorkerConfig,
         "validator": ValidatorConfig,
         "trainer": TrainerConfig,
+        "train": TrainConfig,
     }
     return classes[role]
 
@@ -89,15 +96,15 @@ def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Settin
     loaded = load_settings(_let_absent(kind), file, sets)
     on_command_line = {item.partition("=")[0] for item in sets}
 
-    def find_origin(name: str) -> str:
-        if name not in loaded.model_fields_set:
-            return ABSENT if kind.model_fields[name].is_required() else "default"
+    def find_origin(name: str, is_set: bool, is_required: bool) -> str:
+        variable = f"COVEY_{name.replace('.', '__').upper()}"
         if name in on_command_line:
             return "--set"
-        variable = f"COVEY_{name.upper()}"
+        if not is_set:
+            return ABSENT if is_required else "default"
         return f"environment {variable}" if variable in os.environ else f"file {file}"
 
-    return list(_describe(loaded, {name: find_origin(name) for name in kind.model_fields}))
+    return list(_describe(loaded, kind, find_origin))
 
 
 def _let_absent(kind: "type[Settings]") -> "type[Settings]":
@@ -112,19 +119,21 @@ def _let_absent(kind: "type[Settings]") -> "type[Settings]":
     return create_model(kind.__name__, __base__=kind, **fields)
 
 
-def _describe(values: "BaseModel", origins: Mapping[str, str], prefix: str = "") -> Iterator[Setting]:
+def _describe(
+    values: "BaseModel", kind: "type[BaseModel]", find_origin: Callable[[str, bool, bool], str], prefix: str = ""
+) -> Iterator[Setting]:
     from pydantic import BaseModel
     from pydantic_core import to_jsonable_python
 
     from covey.console.docstrings import read_attribute_docstrings
 
     sentences = read_attribute_docstrings(type(values))
-    for name, origin in origins.items():
+    for name, field in kind.model_fields.items():
         value = getattr(values, name)
         if isinstance(value, BaseModel):
-            inner = {n: origin if n in value.model_fields_set else "default" for n in type(value).model_fields}
-            yield from _describe(value, inner, f"{prefix}{name}.")
+            yield from _describe(value, type(value), find_origin, f"{prefix}{name}.")
         else:
+            origin = find_origin(prefix + name, name in values.model_fields_set, field.is_required())
             shown = _mask(to_jsonable_python(value))
             yield Setting(name=prefix + name, value=shown, origin=origin, sentence=sentences.get(name, ""))
 

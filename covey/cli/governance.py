@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.protocol.ids import Address, Hash
 
-case = typer.Typer(help="Show, open and veto slashing cases.", no_args_is_help=True)
+case = typer.Typer(help="Show, open, veto and execute slashing cases.", no_args_is_help=True)
 epoch = typer.Typer(help="Disable epochs that the operator has posted.", no_args_is_help=True)
 
 ReceiptHash = Annotated[
@@ -174,6 +174,45 @@ def case_veto(
     accusation = find_accusation(account, receipt_hash)
     entry = account.send(account.contracts.court.veto(accusation))
     values = {"receipt_hash": accusation.receipt_hash, "node": accusation.node}
+    options.show(values | {"transaction": entry.transaction_hash}, as_json)
+
+
+@case.command("execute")
+def case_execute(
+    receipt_hash: ReceiptHash,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
+    """Execute a case after its veto window, so that the stake is slashed. Any account can.
+
+    Validators do this by themselves. A case that nobody has executed a day after its veto window lapses, and the stake
+    is free.
+
+    Example: `covey case execute RECEIPT_HASH mypool`
+    """
+    from covey.chain.structs import OnChainCaseState
+
+    account = options.open_account(deployment, key_file, pool, folder=folder)
+    accusation = find_accusation(account, receipt_hash)
+    before, now = account.contracts.court.get_case(accusation), account.get_time()
+    if before.state is not OnChainCaseState.LOCKED:
+        raise OperatorError(
+            "case_closed",
+            f"the case about receipt {accusation.receipt_hash} is {before.state.name.lower()}, so nothing is executed",
+            fix="Run covey case show for the cases that are locked",
+        )
+    if now < before.veto_until:
+        raise OperatorError(
+            "too_early",
+            f"the arbiter can veto the case about receipt {accusation.receipt_hash} for {before.veto_until - now} s",
+            fix=f"Run the command again after {before.veto_until - now} s",
+        )
+    entry = account.send(account.contracts.court.execute(accusation))
+    state = account.contracts.court.get_case(accusation).state
+    values = {"receipt_hash": accusation.receipt_hash, "state": state.name.lower()}
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
 

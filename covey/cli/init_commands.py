@@ -2,8 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,6 +141,14 @@ def init_pool(
             "task types of --dataset. By default the demo's, or the only task type of --dataset."
         ),
     ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="TOML file of covey train, or the folder or manifest.json of a run. The pool gets its model, "
+            "questions, lengths, loss and seed. --model names another model, for example my-run/exports/40.",
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -173,6 +182,8 @@ def init_pool(
     On an existing chain, --public-url is required, because contributors must reach the coordinator. The command lists
     where each public URL must lead.
 
+    With --from, a run on one machine becomes a pool.
+
     Example: `covey init pool mypool --model ./my-model --dataset rows.jsonl --environment math`
     """
     from covey.engines.installation import describe_hardware
@@ -180,34 +191,32 @@ def init_pool(
     from covey.local.new_environment import choose_environment, import_data_set
     from covey.local.plan import FIRST_PORT, PoolPlan
     from covey.local.ports import find_free_block
+    from covey.model.model_names import find_model
 
-    model = _find_model(model)
+    model = model and find_model(model)  # an absolute path, because the trainer runs in the pool's folder
     describe_hardware(device)  # refuses a device that torch does not find, which would end trainer and validators
     # As an option, the URL would show a provider's key in the list of processes.
     if chain is None and deployment is not None:
         chain = os.environ.get("COVEY_RPC_URL")
     named_chain = _read_chain(chain or "devnet", deployment, public_url, relay or [])
+    chosen_port = port or (FIRST_PORT if named_chain else find_free_block())
+    plan = PoolPlan(validators=validators, model=model, chain=named_chain, port=chosen_port, device=device)
     with open_scratch(require_new(folder)) as scratch:
-        data_set = None
-        if dataset is not None:
-            data_set = scratch / "tasks"
-            import_data_set(dataset, data_set, environment)
-        spec = choose_environment(environment, data_set)
-        sizes = None if model is None and spec is None else _choose_sizes(model, spec, data_set)
-        plan = PoolPlan(
-            validators=validators,
-            environment=spec,
-            sizes=sizes,
-            data_set=data_set,
-            model=model,
-            chain=named_chain,
-            port=port or (FIRST_PORT if named_chain else find_free_block()),
-            device=device,
-        )
+        if from_file is not None:
+            _require_alone(from_file, {"--environment": environment, "--dataset": dataset})
+            plan = _plan_from_run(plan, from_file, scratch)
+        else:
+            data_set = None
+            if dataset is not None:
+                data_set = scratch / "tasks"
+                import_data_set(dataset, data_set, environment)
+            spec = choose_environment(environment, data_set)
+            sizes = None if model is None and spec is None else _choose_sizes(model, spec, data_set)
+            plan = replace(plan, environment=spec, sizes=sizes, data_set=data_set)
         addresses = create_pool_folder(folder, plan)
     places = plan.describe_public_urls() if plan.chain else {}
     steps = _list_next_steps(folder, plan)
-    choices = {} if sizes is None else sizes.list_choices()
+    choices = {} if plan.sizes is None else plan.sizes.list_choices()
     if as_json:
         shown = {name: {"value": choice.value, "reason": choice.reason} for name, choice in choices.items()}
         values = {"folder": str(folder), "addresses": addresses, "sizes": shown, "reachable": places, "next": steps}
@@ -231,21 +240,34 @@ def init_pool(
         typer.echo(f"  {step}")
 
 
-def _find_model(model: str | None) -> str | None:
-    """Return a model's folder as an absolute path, because the trainer runs in the pool's folder, or its name on a hub.
+def _require_alone(file: Path, others: Mapping[str, str | None]) -> None:
+    """Raise OperatorError("bad_settings") if --from is combined with an option whose value the file has."""
+    if named := [name for name, value in others.items() if value is not None]:
+        raise OperatorError(
+            "bad_settings",
+            f"--from cannot be combined with {' and '.join(named)}, because {file} has their values",
+            fix="Write them into the file, or leave --from out",
+        )
 
-    Raises OperatorError("model_unavailable") if the folder has no model.
-    """
-    if model is None:
-        return None
-    fix = "Set --model to a folder with a model, or to its name on the Hugging Face Hub"
-    if Path(model).is_dir():
-        if not (Path(model) / "config.json").is_file():
-            raise OperatorError("model_unavailable", f"the model folder {model} has no config.json", fix=fix)
-        return str(Path(model).resolve())
-    if model.startswith((".", "/", "~")):
-        raise OperatorError("model_unavailable", f"the model folder {model} does not exist", fix=fix)
-    return model
+
+def _plan_from_run(plan: "PoolPlan", file: Path, scratch: Path) -> "PoolPlan":
+    from covey.model.model_names import find_model
+    from covey.standalone.pool_exchange import draft_pool, load_run
+
+    config = load_run(file)
+    if plan.model is not None:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": plan.model})})
+    draft = draft_pool(config, scratch / "run")
+    return replace(
+        plan,
+        environment=draft.environment,
+        model=draft.model and find_model(draft.model),
+        data_set=draft.data_set,
+        sizes=draft.sizes,
+        training=draft.training,
+        learning=draft.learning,
+        device=draft.device,
+    )
 
 
 def _choose_sizes(model: str | None, spec: "EnvironmentSpec | None", data_set: Path | None) -> "Sizes":

@@ -240,7 +240,7 @@ def _describe(
         "chain": f"{pool.deployment.chain_id}; the coordinator's terms and parameters match the chain",
         "work": f"{quote(params.environment.kind)}, up to {params.model.longest} tokens, {params.model.compute_dtype}",
         "engine": params.verification.worker_engine,
-        "hardware": params.verification.hardware,
+        "hardware": params.verification.hardware if params.verification.mode == "calibrated" else "as in the contracts",
         "reward": f"{format_amount(pool.terms.reward_per_unit, unit)} per token of accepted work",
         "stake": f"{format_amount(pool.terms.min_stake, unit)} per worker; a cheat loses "
         f"{format_amount(pool.terms.slash_amount, unit)}",
@@ -248,6 +248,8 @@ def _describe(
         + (f", on {tensor_parallel_size} GPUs with tensor parallelism" if tensor_parallel_size > 1 else ""),
         "folder": folder,
     }
+    for digest, contract in params.verification.list_digests().items():
+        values[f"contract {digest[:10]}"] = contract.describe()
     if pool.terms.is_invite_only:
         values["invitation"] = (
             "required: the operator must run covey pool invite with the address of the key that stakes"

@@ -149,9 +149,12 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
 
 def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
     """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") if a hash or a signature in the response is
-    wrong.
+    wrong, and ProtocolError("no_consent") if the operator calls work a canary that its contributor does not.
     """
+    from covey.protocol.canaries import require_consent
     from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
+    from covey.protocol.ids import PoolId
+    from covey.protocol.messages import CanaryConsent
 
     contracts = account.contracts
     domain = Domain(chain_id=contracts.deployment.chain_id, contract=contracts.court.address)
@@ -165,6 +168,9 @@ def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) ->
         )
     if detail.receipt is not None and detail.receipt.pool != account.pool:
         raise ProtocolError("bad_answer", f"the coordinator serves pool {detail.receipt.pool}, not {account.pool}")
+    if detail.kind:
+        consent = CanaryConsent(pool=PoolId(account.pool), node=detail.node, kind=detail.kind)
+        require_consent(consent, detail.consent or "", domain=domain, contributor=detail.contributor)
     if len(detail.verdicts) != len(detail.signatures):
         raise ProtocolError("bad_answer", "the coordinator returned a different number of verdicts than signatures")
     for verdict, signature in zip(detail.verdicts, detail.signatures, strict=True):

@@ -192,6 +192,11 @@ Sets = Annotated[
 
 def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] | None) -> SettingsType:
     """Load settings from the file, the environment (COVEY_NAME) and --set. A later source overrides an earlier one."""
+    return kind.load(file, read_sets(sets))
+
+
+def read_sets(sets: list[str] | None) -> dict[str, str]:
+    """Return the values of --set by name. Raises OperatorError("bad_settings")."""
     values: dict[str, str] = {}
     for item in sets or []:
         name, equals, value = item.partition("=")
@@ -200,4 +205,4 @@ def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] |
                 "bad_settings", f"the option --set {item} has no value", fix="Write it in the form --set NAME=VALUE"
             )
         values[name] = value
-    return kind.load(file, values)
+    return values

@@ -185,4 +185,7 @@ def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool =
     factor = compute_deterrence(terms, params).factor
     if math.isinf(factor):
         return None if as_json else "cheating never pays: all work is replayed, or nothing is paid for work"
-    return factor if as_json else f"a cheat is expected to lose {factor:.1f} times its gain"
+    if as_json:
+        return factor
+    half = compute_deterrence(terms, params, detection=0.5).factor
+    return f"a cheat is expected to lose {factor:.1f} times its gain, or {half:.1f} times if a replay finds one in two"

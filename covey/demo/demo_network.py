@@ -21,7 +21,7 @@ from covey.protocol.ids import PoolId
 from covey.runtime.http import find_free_ports
 
 POOL = PoolId(1)
-LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0}
+LEARNING = {"optim": {"learning_rate": 5e-4, "warmup_steps": 0}}
 """Trainer settings that have been tried with the demo's tasks; see configs/trainer.toml."""
 
 Invoke = Callable[[list[str]], object]
@@ -89,9 +89,9 @@ class DemoNetwork:
         learning: dict[str, object] = {"origin_root": origin_root, "seed": participants.options.seed}
         if not participants.options.keep:
             learning["steps"] = participants.options.steps
-        learning["evaluation_prompts"] = participants.preset.evaluation_prompts
+        learning["eval"] = {"every": 1, "prompts": participants.preset.evaluation_prompts, "samples": 2}
         if participants.policy is not None:
-            learning["initial_policy"] = str(participants.policy)
+            learning["model"] = {"path": str(participants.policy)}
         if participants.datasets:
             learning["datasets"] = [str(folder) for folder in participants.datasets]
         trainer = str(participants.write_role("trainer", member | learning | LEARNING))

@@ -18,7 +18,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
 from covey.environments.base import EnvironmentSpec
 from covey.protocol.ids import Address
-from covey.protocol.params import PoolParams
+from covey.protocol.params import PoolParams, TrainingParams
 
 if TYPE_CHECKING:
     from covey.local.sizing import Sizes  # whose imports are slow
@@ -75,6 +75,12 @@ class PoolPlan:
     """Folder or hub name of the model that step 0 publishes. None means the shipped tiny model."""
     chain: NamedChain | None = None
     """Chain of the pool. None means a devnet in the folder."""
+    training: TrainingParams | None = None
+    """Parameters of a run on one machine that becomes a pool. None means those of the shipped pool.toml."""
+    learning: Mapping[str, Any] | None = None
+    """Settings of that run's learner, with their sections. None means those of the shipped trainer.toml if the model is
+    the tiny one.
+    """
     port: int = FIRST_PORT
     """First of four consecutive ports; see PORTS."""
     device: str = "cpu"
@@ -159,6 +165,8 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
         options = tomlkit.inline_table()
         options.update(plan.environment.options)
         params["environment"]["options"] = options
+    if plan.training is not None:
+        _put_training(params, plan.training)
     if plan.sizes is not None:
         for table, choices in ((params["model"], plan.sizes.model), (params, plan.sizes.params)):
             table.update({name: choice.value for name, choice in choices.items()})
@@ -166,6 +174,17 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
             params["model"]["prompt_format"] = plan.sizes.prompt_format.value
     head = "# The contract enforces [terms], and the chain keeps [params] as text. Both are fixed at creation.\n\n"
     return head + tomlkit.dumps(document)
+
+
+def _put_training(params: Any, training: TrainingParams) -> None:
+    """Set the parameters that a run on one machine has, too. The environment is set elsewhere."""
+    values = training.model_dump(mode="json", exclude={"environment"}, exclude_none=True)
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            params[name] = value
+            continue
+        table = params.setdefault(name, tomlkit.table())
+        table.update({key: each for key, each in value.items() if each not in ({}, [])})
 
 
 def read_shipped_params() -> PoolParams:
@@ -198,10 +217,14 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
             "authority": urlsplit(plan.chain.public_url).netloc,
         }
     member = shared | {"coordinator_url": plan.coordinator_url, "datasets": [DATASETS_FOLDER]} | sending
-    learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
+    learning: dict[str, Any] = {} if plan.learning is None else dict(plan.learning)
+    if plan.learning is None and plan.model is None:
+        learning = tomllib.loads(find_shipped("trainer.toml").read_text())
     if plan.sizes is not None:
-        learning |= {name: choice.value for name, choice in plan.sizes.trainer.items()}
-    model = {} if plan.model is None else {"initial_policy": plan.model}
+        chosen = {name: choice.value for name, choice in plan.sizes.evaluation.items()}
+        learning["eval"] = learning.get("eval", {}) | chosen
+    if plan.model is not None:
+        learning["model"] = learning.get("model", {}) | {"path": plan.model}
     return {
         "coordinator": shared
         | {
@@ -213,7 +236,6 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
         | public,
         "trainer": member
         | {"home": "trainer", "key_file": "keys/trainer.key", "origin_root": "origin", "device": plan.device}
-        | model
         | learning,
         **{
             f"validator-{i + 1}": member

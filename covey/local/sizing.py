@@ -1,7 +1,7 @@
 """Prompt format, lengths and sizes of a new pool, chosen by its model and its questions, each with the reason.
 
 Prompts are drawn from the environment and encoded with the model's tokenizer. The other values follow from the two
-lengths, so that they fit together: rows of the trainer, sizes of submissions, and times of leases and judgements.
+lengths, so that they fit together: sizes of submissions, and times of leases and judgements.
 """
 
 import math
@@ -16,11 +16,11 @@ from covey.model.policy_files import load_end_tokens, load_tokenizer, read_conte
 from covey.model.prompts import PromptFormat, encode_prompt, find_turn_end
 from covey.model.text import Tokenizer
 from covey.protocol.params import MAX_DECODED_BYTES, PoolParams
-from trainer.config import TrainerConfig
+from trainer.config import EvalSection
 
 SAMPLES = 1024
 """Number of training prompts to draw and encode."""
-HELD_OUT: int = TrainerConfig.model_fields["evaluation_prompts"].default
+HELD_OUT: int = EvalSection.model_fields["prompts"].default
 """Maximum number of held-out prompts of an evaluation."""
 COMPLETION_TOKENS = 2048
 """Maximum length of a completion if the model's context is long enough."""
@@ -28,10 +28,6 @@ OUTLIER = 2
 """The longest prompt counts unless it exceeds the 99th percentile by this factor. Longer prompts are not asked."""
 ROUND = 16
 """Lengths are rounded up to a multiple of this number of tokens."""
-SEQ_LEN: int = TrainerConfig.model_fields["seq_len"].default
-"""Minimum length of the trainer's rows in tokens."""
-PASS_TOKENS: int = SEQ_LEN * TrainerConfig.model_fields["micro_batch_size"].default
-"""Number of tokens in one forward pass of the trainer with its default settings."""
 DECODED_PER_SECOND, REPLAYED_PER_SECOND = 100, 500
 """Tokens per second that a worker at least generates and a validator at least replays."""
 
@@ -57,13 +53,14 @@ class Sizes:
     """Other values of [params.model] in pool.toml."""
     params: Mapping[str, Choice[int]]
     """Values of [params] in pool.toml."""
-    trainer: Mapping[str, Choice[int]]
-    """Values of trainer.toml."""
+    evaluation: Mapping[str, Choice[int]]
+    """Values of [eval] in trainer.toml."""
 
     def list_choices(self) -> dict[str, Choice[int] | Choice[str]]:
         """Return all values by name, in the order in which they depend on each other."""
         first = {} if self.prompt_format is None else {"prompt_format": self.prompt_format}
-        return {**first, **self.model, **self.params, **self.trainer}
+        evaluation = {f"eval.{name}": choice for name, choice in self.evaluation.items()}
+        return {**first, **self.model, **self.params, **evaluation}
 
 
 def choose_sizes(source: str | Path, environment: Environment, base: PoolParams) -> Sizes:
@@ -81,19 +78,11 @@ def choose_sizes(source: str | Path, environment: Environment, base: PoolParams)
     )
     prompt = _choose_prompt(lengths, _measure_template(tokenizer), context)
     completion = _choose_completion(prompt.value, context)
-    longest = prompt.value + completion.value
-    seq_len = max(SEQ_LEN, 128 * math.ceil(longest / 128))
     return Sizes(
         prompt_format=_choose_format(tokenizer, load_end_tokens(source, tokenizer)),
         model={"max_prompt_tokens": prompt, "max_completion_tokens": completion},
-        params=_choose_params(base, prompt.value, completion.value),
-        trainer={
-            "seq_len": Choice(value=seq_len, reason="a prompt and its completion fit into one row"),
-            "micro_batch_size": Choice(
-                value=max(1, PASS_TOKENS // seq_len), reason=f"about {PASS_TOKENS} tokens in one forward pass"
-            ),
-            **_choose_evaluation(len(held_out)),
-        },
+        params=choose_pool_sizes(base, prompt.value, completion.value),
+        evaluation=_choose_evaluation(len(held_out)),
     )
 
 
@@ -149,8 +138,8 @@ def _choose_completion(prompt: int, context: int | None) -> Choice[int]:
     return Choice(value=COMPLETION_TOKENS, reason=reason)
 
 
-def _choose_params(base: PoolParams, prompt: int, completion: int) -> dict[str, Choice[int]]:
-    """Choose the values of [params] that have to change because of the two lengths."""
+def choose_pool_sizes(base: PoolParams, prompt: int, completion: int) -> dict[str, Choice[int]]:
+    """Choose the values of [params] that have to change because of the maximum lengths of prompts and completions."""
     groups = base.groups_per_task
     while groups > 1 and 2 * _measure_bytes(base, groups, prompt, completion) > MAX_DECODED_BYTES:
         groups = max(each for each in range(1, groups) if base.groups_per_step % each == 0)
@@ -184,6 +173,6 @@ def _measure_bytes(base: PoolParams, groups: int, prompt: int, completion: int) 
 
 def _choose_evaluation(count: int) -> dict[str, Choice[int]]:
     if count == 0:
-        return {"evaluation_every": Choice(value=0, reason="there is no held-out question, so nothing is evaluated")}
+        return {"every": Choice(value=0, reason="there is no held-out question, so nothing is evaluated")}
     reason = f"at most {HELD_OUT}" if count == HELD_OUT else "all held-out questions that there are"
-    return {"evaluation_prompts": Choice(value=count, reason=reason)}
+    return {"prompts": Choice(value=count, reason=reason)}

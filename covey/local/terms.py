@@ -53,5 +53,5 @@ def find_model(folder: Path) -> str | Path | None:
     file = folder / "trainer.toml"
     if not file.exists():
         return None
-    named = TrainerConfig.load(file, environment=get_environment()).initial_policy
+    named = TrainerConfig.load(file, environment=get_environment()).model.path
     return folder / named if named is not None and (folder / named).is_dir() else named

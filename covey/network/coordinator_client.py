@@ -33,6 +33,7 @@ from covey.protocol.api.validator import (
 from covey.protocol.api.worker import (
     ClaimRequest,
     Heartbeat,
+    RegistrationRequest,
     RegistrationResponse,
     ReturnRequest,
     SubmissionRequest,
@@ -150,9 +151,14 @@ class CoordinatorClient:
 
     # -- workers
 
-    async def register(self) -> RegistrationResponse:
-        """Register the node with the coordinator."""
-        return _parse(RegistrationResponse, await self._post("/v1/nodes", b""))
+    async def register(self, contract: str = "") -> RegistrationResponse:
+        """Register the node with the coordinator, with the digest of its execution contract.
+
+        Raises TransientError("no_validators") while too few validators have the contract.
+        """
+        return _parse(
+            RegistrationResponse, await self._post("/v1/nodes", _dump(RegistrationRequest(contract=contract)))
+        )
 
     async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
         """Report the worker's state.
@@ -201,13 +207,16 @@ class CoordinatorClient:
     # -- validators
 
     async def claim_validation(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
+        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
     ) -> JudgeOrder | RevealOrder | None:
         """Wait for an order to reveal a verdict or, if `free_turns` is not 0, for an order to judge a submission.
 
-        Returns None if there is none.
+        `contract` is the digest of this validator's execution contract. Returns None if there is no order.
         """
-        body = _dump(TurnRequest(wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns))
+        request = TurnRequest(
+            wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns, contract=contract
+        )
+        body = _dump(request)
         answer = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
         return answer.order if answer else None
 

@@ -22,7 +22,7 @@ from covey.network.policies import Policies
 from covey.network.pool_view import require_same_contracts
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
-from covey.protocol.params import PoolParams
+from covey.protocol.params import PoolParams, TrainingParams
 from covey.runtime.settings import RoleSettings
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.policy_client import PolicyClient
@@ -94,13 +94,13 @@ def open_policies(contracts: Contracts, relays: Sequence[str], *, pool: PoolId, 
     return PolicyClient(PolicySource(Downloader(relays), pool=pool, domain=domain, trainer=trainer), store)
 
 
-def get_spec(params: PoolParams) -> EnvironmentSpec:
+def get_spec(params: TrainingParams) -> EnvironmentSpec:
     """Return the kind and options of a pool's environment."""
     return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
 
 
 def load_environment(
-    params: PoolParams, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
+    params: TrainingParams, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
 ) -> Environment:
     """Load the pool's environment. Raises OperatorError if its prompts on this machine differ from the pool's."""
     from covey.environments import registry

@@ -6,6 +6,7 @@ other error ends the process.
 
 import asyncio
 import signal
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -155,17 +156,29 @@ async def keep_trying(
 
 
 @contextmanager
-def stop_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Make SIGINT and SIGTERM set `stop` in this context. A second SIGINT ends the process at once."""
+def stop_signals(stop: asyncio.Event, *, on_stop: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Make SIGINT and SIGTERM set `stop` in this context. A second SIGINT ends the process at once.
+
+    `on_stop` is called at the first signal. In a thread other than the main one signals have their usual effect,
+    because they cannot be handled there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
-    def interrupt() -> None:
+    def end() -> None:
+        if not stop.is_set():
+            on_stop()
         stop.set()
+
+    def interrupt() -> None:
+        end()
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, end)
     try:
         yield
     finally:

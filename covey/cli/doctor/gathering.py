@@ -235,7 +235,12 @@ async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable
         except ProtocolError as error:
             params = Trouble.of(error)
     return CoordinatorFacts(
-        pool=view.pool, params=params, offset=now - status.time - 0.5, nodes=status.nodes, relays=view.relays
+        pool=view.pool,
+        params=params,
+        offset=now - status.time - 0.5,
+        nodes=status.nodes,
+        relays=view.relays,
+        execution_contracts=status.execution_contracts,
     )
 
 

@@ -17,7 +17,9 @@ from covey.cli.doctor.snapshot import (
     tell,
     warn,
 )
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS
+from trainer.config import TrainerConfig
 
 MASTER_BYTES = 16
 """Bytes per weight of a trainer: float32 weights, gradients and AdamW's two moments."""
@@ -56,7 +58,24 @@ def check_engine(seen: Snapshot) -> Check:
         return skip("engine", "coordinator")
     if isinstance(seen.engine, Trouble):
         return tell("engine", seen.engine)
-    return ok("engine", f"the pool accepts {seen.engine.name} with {seen.engine.build} on this device")
+    if seen.engine.contract is not None:
+        return _check_contract(seen, seen.engine.contract)
+    lane = " in the calibrated lane" if seen.params is not None and seen.params.verification.contracts else ""
+    return ok("engine", f"the pool accepts {seen.engine.name} with {seen.engine.build} on this device{lane}")
+
+
+def _check_contract(seen: Snapshot, contract: ExecutionContract) -> Check:
+    """Check that a quorum of validators can judge work under the contract."""
+    named = f"the execution contract {contract.digest} ({contract.describe()})"
+    counts = seen.coordinator.execution_contracts if isinstance(seen.coordinator, CoordinatorFacts) else {}
+    count, quorum = counts.get(contract.digest, 0), 0 if seen.params is None else seen.params.quorum
+    if seen.role == "validator" or count >= quorum:
+        return ok("engine", f"{count} validators have {named}, which the pool accepts")
+    return fail(
+        "engine",
+        f"{count} validators have {named}, but {quorum} must judge each submission, so the pool does not accept it now",
+        "Ask the operator for validators with this contract, or use a machine with another contract of the pool",
+    )
 
 
 def check_memory(seen: Snapshot) -> Check:
@@ -106,13 +125,10 @@ def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
     size, weights = _measure_policy(seen)
     if size is None or weights is None:
         return
-    if seen.role == "trainer":
-        checkpoints = getattr(seen.settings, "keep_checkpoints", 2) + 1
+    if isinstance(seen.settings, TrainerConfig):
+        checkpoints = seen.settings.ckpt.keep + 1
         yield seen.settings.home, checkpoints * CHECKPOINT_BYTES * weights + 3 * size
-        yield (
-            getattr(seen.settings, "origin_root", seen.settings.home),
-            getattr(seen.settings, "keep_policies", 5) * size,
-        )
+        yield seen.settings.origin_root, seen.settings.keep_policies * size
     elif seen.role != "coordinator" and seen.params is not None:
         yield seen.settings.home, (seen.params.max_staleness + 3) * size  # includes one that is being downloaded
 

@@ -50,9 +50,12 @@ def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings,
     """
     rules, vllm = params.verification, getattr(settings, "vllm", VllmOptions())
     name = choose_engine(getattr(settings, "engine", "auto"), rules, role=role, interpreter=vllm.interpreter)
-    build = describe_build(name, vllm.interpreter)
-    require_engine(name, rules, role=role, device=settings.device, interpreter=vllm.interpreter, is_apart=True)
-    return EngineProbe(name=name, build=build)
+    dtype, device = params.model.compute_dtype, settings.device
+    threads: int = getattr(settings, "threads", 1)
+    contract = require_engine(
+        name, rules, role=role, dtype=dtype, device=device, vllm=vllm, threads=threads, is_apart=True
+    )
+    return EngineProbe(name=name, build=describe_build(name, vllm.interpreter), contract=contract)
 
 
 def look_at_folder(root: Path) -> FolderFacts:

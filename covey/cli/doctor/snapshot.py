@@ -14,6 +14,7 @@ from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.config import Role
 from covey.errors import CoveyError, OperatorError
 from covey.protocol.api.public import NodeView
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.policy_record import PolicyRecord
@@ -64,6 +65,8 @@ class EngineProbe:
     name: str
     build: str
     """Installed libraries of the engine, with their versions."""
+    contract: ExecutionContract | None = None
+    """Execution contract under which it will work. None: it will work in the calibrated lane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +164,8 @@ class CoordinatorFacts:
     nodes: Mapping[Address, NodeView]
     """Nodes that have registered with the coordinator, by address."""
     relays: tuple[str, ...]
+    execution_contracts: Mapping[Hash, int]
+    """Number of present validators with each execution contract of the pool, by digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ The rows come from a data set. Graders are imported when the first answer is gra
 sympy, which is slow.
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
@@ -12,6 +13,8 @@ from covey.environments.kinds.dataset_rows import RowSource, read_strings
 
 MAX_CHARACTERS = 2048
 """Maximum length of a row's answer or choice in characters, for kinds that only compare strings."""
+_GSM8K = re.compile(r"####\s*\$?([^#\n]*[^#\s])\s*")
+"""End of an answer of GSM8K, which follows the solution. Example: "#### 1,024"."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Letters of choices, in order. A row has at most one choice per letter."""
 
@@ -27,6 +30,18 @@ class MathSource(RowSource):
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """Convert {"ground_truth": "5"} or {"ground_truth": ["5", "five"]} to {"ground_truth": ["5", ...]}."""
         return {"ground_truth": [*read_strings(raw, "ground_truth")]}
+
+    @classmethod
+    def read_columns(cls, values: Mapping[str, object]) -> tuple[str, JsonObject]:
+        """Read a row of GSM8K: a `question`, and an `answer` whose solution ends with "#### 42"."""
+        question, answer = values.get("question"), values.get("answer")
+        if not isinstance(question, str) or not isinstance(answer, str):
+            raise ValueError("verification_info is missing, and the columns question and answer are not both strings")
+        solution, mark, _ = answer.rpartition("####")
+        final = _GSM8K.fullmatch(answer, len(solution)) if mark else None
+        if final is None:
+            raise ValueError(f'answer ends in {answer[-60:]!r}, and not in "#### " and a number')
+        return question, {"ground_truth": final.group(1).replace(",", "")}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return 1 if the answer is the same as one of the ground truths, else 0."""

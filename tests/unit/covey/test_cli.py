@@ -54,12 +54,17 @@ def test_commands__are_those_of_the_roles_and_tools():
         "case equivocation",
         "case slash-signer",
         "worker rotate",
+        "worker consent",
         "worker pardon",
         "pool withdraw-invitation",
         "registry pause",
         "registry unpause",
         "demo",
         "doctor",
+        "eval",
+        "report",
+        "rollouts show",
+        "train",
         "init pool",
         "pool open",
         "pool pause",
@@ -103,6 +108,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "policy verify",
         "relay status",
         "epoch disable",
+        "case execute",
         "case show",
         "case veto",
         "coordinator serve",
@@ -203,17 +209,18 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_help__best_of_five__takes_less_than_half_a_second_of_a_core():
-    """It waits for nothing, so the time on a core is what a person waits for where nothing else runs."""
-    best = 9.0
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("--help").returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        if best < 0.5:
-            break
-    assert best < 0.5
+def measure_cpu(*command: str) -> float:
+    """Return the CPU seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, timeout=300, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help__best_of_five__takes_less_than_three_times_what_prints_it():
+    """A person waits for it. Typer and rich take almost half of it, and the speed of the machine divides out."""
+    best = min(measure_cpu("-m", "covey", "--help") for _ in range(5))
+    assert best < 3 * min(measure_cpu("-c", "import typer, typer.rich_utils") for _ in range(5))
 
 
 @pytest.fixture
@@ -226,7 +233,7 @@ def away(tmp_path):
 
 def test_chain_commands__import_nothing_that_only_roles_need(away):
     lines = [["pool", "show"], ["stake", "add", "1", "--key-file", "KEY"], ["rewards", "claim", "--key-file", "KEY"]]
-    heavy = (*set(HEAVY) - {"web3", "httpx", "asyncio"}, "numpy", "jinja2")
+    heavy = (*set(HEAVY) - {"web3", "httpx", "asyncio"}, "numpy", "jinja2", "py_ecc.bls", "py_ecc.bls12_381")
     save_key(away.parent / "key", b"\x11" * 32)
     code = f"""
 import sys

@@ -68,7 +68,7 @@ JOIN = "join http://127.0.0.1:{node} {folder}/new --gpus 0"
 
 def describe_pool(chain_id: int) -> str:
     """What a coordinator answers for its pool."""
-    needs = Requirements(engine="any", compute_dtype="float32", hardware="any", build="any", max_tokens=9)
+    needs = Requirements(engine="any", compute_dtype="float32", hardware="any", execution_contracts={}, max_tokens=9)
     return PoolView(
         pool=1, params="{}", params_hash=Hash("0x" + "ab" * 32), terms={}, requirements=needs, operator=OPERATOR,
         chain_id=chain_id, contracts=dict.fromkeys(CONTRACTS, A), token=A, start_block=0, relays=(),
@@ -152,9 +152,12 @@ ROWS = [
     Row("init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be created: File exists. Choose"),
     Row(
         f"{INIT} --model {{folder}}/half",
-        "model_unavailable: the model folder {folder}/half has no config.json. Set --model",
+        "model_unavailable: the model folder {folder}/half has no config.json. Name a folder",
     ),
-    Row(f"{INIT} --model ./none", "model_unavailable: the model folder ./none does not exist. Set --model to a folder"),
+    Row(
+        f"{INIT} --model ./none",
+        "model_unavailable: the model folder ./none does not exist. Name a folder",
+    ),
     Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment kind called 'sudoku'. Use one of "),
     Row(
         f"{INIT} --chain http://node.example --deployment {{folder}}/none.json --public-url https://a.example",

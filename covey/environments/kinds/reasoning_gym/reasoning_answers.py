@@ -58,7 +58,7 @@ FORMS = {
         "quantum_lock": r"[A-Ca-c](?:(?:\s*(?:\u2192|->|,)\s*|\s+)[A-Ca-c])*",
         "rubiks_cube": r"[A-Za-z]{1,2}'?[0-9]?(?:\s+[A-Za-z]{1,2}'?[0-9]?)*",
         "shortest_path": r"infeasible|(?:up|down|left|right)(?:\s+(?:up|down|left|right))*",
-        "sokoban": r"[UDLR]+(?: +[UDLR]+)*",
+        "sokoban": r"[UDLR]+|[UDLR](?: [UDLR])*",  # groups of moves could be two answers
         "tower_of_hanoi": r"(?:\s*Move disk [0-9]{1,3} from Peg [0-9]{1,3} to Peg [0-9]{1,3}[ \t]*(?:\n|$))+",
         "word_ladder": r"[A-Za-z]+(?:\s*,\s*[A-Za-z]+)+",
     }.items()

@@ -22,6 +22,7 @@ from covey.environments.kinds.reasoning_gym.reasoning_items import (
     find_generator,
     list_generators,
     open_items,
+    preserve_globals,
 )
 from covey.environments.task_draws import draw_below, is_held_out
 
@@ -58,6 +59,7 @@ class ReasoningGymSource(TaskSource):
         names = list_generators(self._options)
         self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
         self._dataset = open_items(self._options, self._items)
+        self._held_out: dict[int, list[Task]] = {}
 
     @property
     def is_plain(self) -> bool:
@@ -84,7 +86,15 @@ class ReasoningGymSource(TaskSource):
         raise build_refusal(f"the reasoning-gym generator {self._options.name} has no training tasks")
 
     def held_out(self, n: int) -> list[Task]:
-        """Return the tasks of the first `n` distinct held-out questions that are found, in order of their index."""
+        """Return the tasks of the first `n` distinct held-out questions that are found, in order of their index.
+
+        They are kept, because an evaluation asks them again and finding one creates eight items.
+        """
+        if n not in self._held_out:
+            self._held_out[n] = self._find_held_out(n)
+        return list(self._held_out[n])
+
+    def _find_held_out(self, n: int) -> list[Task]:
         tasks: dict[str, Task] = {}
         for item in range(min(self._items, n * MAX_SCAN)):
             if len(tasks) == n:
@@ -96,8 +106,6 @@ class ReasoningGymSource(TaskSource):
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """Return 1 if the answer is right (`reasoning_answers.is_right`), else 0."""
-        entry = self._dataset[cast(int, verification["item"])]
-        generator = find_generator(self._options.name, entry)
 
         def score(text: str) -> float:
             try:
@@ -105,7 +113,10 @@ class ReasoningGymSource(TaskSource):
             except UNGRADABLE:
                 return 0.0
 
-        return float(is_right(answer, entry, generator=generator, score=score))
+        with preserve_globals():
+            entry = self._dataset[cast(int, verification["item"])]
+            generator = find_generator(self._options.name, entry)
+            return float(is_right(answer, entry, generator=generator, score=score))
 
     def warm_up(self) -> None:
         """Create one item and score one answer, which loads what the generator needs.
@@ -114,7 +125,7 @@ class ReasoningGymSource(TaskSource):
         earlier item has changed.
         """
         if not HASHED.intersection(list_generators(self._options)):
-            with suppress(*UNGRADABLE):
+            with preserve_globals(), suppress(*UNGRADABLE):
                 self._dataset.score_answer("0", self._dataset[0])
 
     def list_versions(self) -> Mapping[str, str]:
@@ -123,7 +134,9 @@ class ReasoningGymSource(TaskSource):
 
     def find_answer(self, task: Task) -> str:
         """Return the generator's own answer to a task, for supervised examples."""
-        return str(self._dataset[cast(int, task.verification["item"])]["answer"])
+        with preserve_globals():
+            return str(self._dataset[cast(int, task.verification["item"])]["answer"])
 
     def _build_task(self, item: int) -> Task:
-        return Task(question=str(self._dataset[item]["question"]), verification={"item": item})
+        with preserve_globals():
+            return Task(question=str(self._dataset[item]["question"]), verification={"item": item})

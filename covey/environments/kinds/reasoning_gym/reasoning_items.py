@@ -9,8 +9,11 @@ cannot be reproduced, or whose answers cannot be graded.
 import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import localcontext
 from typing import Any, Protocol, cast
 
+import numpy
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from covey.environments.environment import build_refusal
@@ -78,6 +81,20 @@ def open_items(options: ReasoningGymOptions, count: int) -> Items:
     if is_inside() or not HASHED.intersection(list_generators(options)):
         return items
     return SandboxedItems(options, count)
+
+
+@contextmanager
+def preserve_globals() -> Iterator[None]:
+    """Restore what generators change for the whole process: the decimal context and numpy's global random state.
+
+    Without this, `decimal_arithmetic` would round every later Decimal of this thread to its own precision.
+    """
+    state = numpy.random.get_state()
+    try:
+        with localcontext():
+            yield
+    finally:
+        numpy.random.set_state(state)
 
 
 def list_generators(options: ReasoningGymOptions) -> set[str]:

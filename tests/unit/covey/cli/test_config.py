@@ -93,8 +93,18 @@ def test_command__text_and_json__say_the_same(command):
     shown = json.loads(command("config", "show", "trainer", "--set", "steps=3", "--json").out)
     assert "steps = 3  (--set)\n    Step of the last policy to train" in text
     assert "home  (required, not set)\n" in text
-    assert "initial_policy = none  (default)\n" in text
+    assert "model.path = none  (default)\n" in text
     assert {"name": "steps", "value": 3, "origin": "--set"}.items() <= shown["settings"][
         [setting["name"] for setting in shown["settings"]].index("steps")
     ].items()
     assert text.count("\n    ") == len(shown["settings"])
+
+
+def test_origin__setting_of_a_table__is_the_file_or_set(tmp_path):
+    file = tmp_path / "trainer.toml"
+    file.write_text("[loss]\nepsilon = 0.1\nbeta = 0.5\n")
+    settings = list_settings("trainer", file, ["loss.epsilon=0.3"])
+    assert find(settings, "loss.epsilon") == (0.3, "--set")
+    assert find(settings, "loss.beta") == (0.5, f"file {file}")
+    assert find(settings, "loss.delta") == (4.0, "default")
+    assert find(list_settings("trainer", None, ["loss.epsilon=0.3"]), "loss.epsilon") == (0.3, "--set")

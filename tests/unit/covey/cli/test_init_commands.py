@@ -89,8 +89,8 @@ def test_init_pool__rows__are_in_a_pool_that_its_trainer_accepts(command: Comman
     (data_set,) = map(open_folder, list_folders(trainer.datasets))
     assert params.environment.options == {"dataset": data_set.digest}
     assert (params.model.max_prompt_tokens, params.model.max_completion_tokens) == (32, 224)
-    assert (trainer.seq_len, trainer.evaluation_prompts) == (1024, HELD_OUT)
-    assert trainer.initial_policy == (None if model is None else str(tmp_path / "model"))
+    assert trainer.eval.prompts == HELD_OUT
+    assert trainer.model.path == (None if model is None else str(tmp_path / "model"))
     sizes = json.loads(answer.out)["sizes"]
     assert sizes["max_completion_tokens"]["reason"] == "what the model's context of 256 tokens leaves"
     require_trainable_pool(tmp_path / "new")

@@ -128,7 +128,7 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
     assert opened.sent == []
     forced = runner.invoke(cli.app, [*plain, "--force"])
     assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
-    assert "deterrence  a cheat is expected to lose 0.8 times its gain" in forced.stdout
+    assert "deterrence  a cheat is expected to lose 0.8 times its gain, or" in forced.stdout
     name, value = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message).groups()
     assert name == "audit_rate"
     file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")

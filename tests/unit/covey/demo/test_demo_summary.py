@@ -31,6 +31,7 @@ def make_status(**changes):
         "reasons": {},
         "nodes": {},
         "validators": {},
+        "execution_contracts": {},
         "epochs": (),
     }
     return StatusView(**(values | changes))

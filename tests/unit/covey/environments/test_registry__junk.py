@@ -60,7 +60,7 @@ def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
     """This test shows that the junk suite can fail: graders do pay for the right answer, but only if it is alone."""
     environment = load_generator(name)
     for prompt in map(environment.prompt, DRAWS):
-        answer = str(environment.source._dataset[prompt.verification["item"]]["answer"])
+        answer = environment.source.find_answer(prompt)
         assert grade(environment, prompt, answer) == 1.0
         for text in (f"{answer} or {answer}0", f"x{answer}x", f"0 {answer} 1 2 3", answer * 2):
             assert grade(environment, prompt, text) == 0, text
@@ -70,7 +70,7 @@ def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
 def test_reward__500_strings__are_zero_for_a_generator(name: str):
     environment = load_generator(name)
     prompt = environment.prompt(3)
-    answer = str(environment.source._dataset[prompt.verification["item"]]["answer"])
+    answer = environment.source.find_answer(prompt)
     paid = [text for text in JUNK if text != answer and grade(environment, prompt, text) != 0]
     assert len(JUNK) >= 500
     assert paid == []

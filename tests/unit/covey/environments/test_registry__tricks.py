@@ -60,7 +60,7 @@ def open_source(name: str) -> ReasoningGymSource:
 def list_answered(source: ReasoningGymSource, name: str) -> list[tuple[Task, str]]:
     """List tasks with a right answer: the item's own, or a labelled one for a generator that has none."""
     drawn = [source.draw(number) for number in range(ITEMS)]
-    if source._dataset[drawn[0].verification["item"]]["answer"] is not None:
+    if source.find_answer(drawn[0]) != "None":
         return [(task, source.find_answer(task)) for task in drawn]
     right = {case["item"]: case["answer"] for case in LABELS if case["options"] == {"name": name} and case["right"]}
     return [(source._build_task(item), answer) for item, answer in right.items()][:ITEMS]

@@ -75,8 +75,8 @@ def test_create_pool_folder__tiny_model__learns_as_the_demo_does_and_another_as_
     create_pool_folder(tmp_path / "tiny", PoolPlan())
     create_pool_folder(tmp_path / "big", PoolPlan(model="Qwen/Qwen3-4B", device="cuda"))
     tiny, big = (TrainerConfig.load(tmp_path / name / "trainer.toml", {}, {}) for name in ("tiny", "big"))
-    assert (tiny.initial_policy, tiny.learning_rate, tiny.device) == (None, 5e-4, "cpu")
-    assert (big.initial_policy, big.learning_rate, big.device) == ("Qwen/Qwen3-4B", 3e-7, "cuda")
+    assert (tiny.model.path, tiny.optim.learning_rate, tiny.device) == (None, 5e-4, "cpu")
+    assert (big.model.path, big.optim.learning_rate, big.device) == ("Qwen/Qwen3-4B", 1e-6, "cuda")
 
 
 def test_create_pool_folder__chain_that_exists__has_its_contracts_and_no_devnet(tmp_path: Path):

@@ -51,7 +51,8 @@ def make_view(**changes) -> PoolView:
         "params_hash": PARAMS.compute_hash(),
         "terms": {},
         "requirements": {
-            "engine": "any", "compute_dtype": "float32", "hardware": "any", "build": "any", "max_tokens": 520,
+            "engine": "any", "compute_dtype": "float32", "hardware": "any", "execution_contracts": {},
+            "max_tokens": 520,
         },
         "operator": make_address("operator"),
         "chain_id": 31337,

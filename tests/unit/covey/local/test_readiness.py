@@ -109,7 +109,7 @@ def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMEN
             "engine": "any",
             "compute_dtype": "float32",
             "hardware": "any",
-            "build": "any",
+            "execution_contracts": {},
             "max_tokens": 72,
         },
         "operator": operator,

@@ -69,6 +69,7 @@ def build_status(*signs: LearningSign, reason: str = "") -> StatusView:
         reasons={},
         nodes={},
         validators={},
+        execution_contracts={},
         epochs=(),
         signs=signs,
         pause=PauseView(since=1, reason=reason) if reason else None,

@@ -60,9 +60,7 @@ def test_choose_sizes__tiny_model__fills_its_context(monkeypatch: pytest.MonkeyP
     assert sizes.model["max_completion_tokens"] == Choice(
         value=144, reason="what the model's context of 256 tokens leaves"
     )
-    assert {name: choice.value for name, choice in sizes.trainer.items()} == {
-        "seq_len": 1024, "micro_batch_size": 8, "evaluation_prompts": 256,
-    }  # fmt: skip
+    assert {name: choice.value for name, choice in sizes.evaluation.items()} == {"prompts": 256}
     assert sizes.params == {}
     assert build_params(sizes).model.longest == 256
 
@@ -74,9 +72,7 @@ def test_choose_sizes__long_context__leaves_room_for_thought_and_what_depends_on
         "max_completion_tokens": COMPLETION_TOKENS,
         "lease_seconds": 656,  # 32 x 2048 / 100, rounded up
         "judgement_seconds": 164,  # 32 x 2560 / 500, rounded up
-        "seq_len": 2560,
-        "micro_batch_size": 3,
-        "evaluation_prompts": 256,
+        "eval.prompts": 256,
     }
     assert build_params(sizes).max_task_units == 32 * 2048
 
@@ -88,8 +84,6 @@ def test_choose_sizes__very_long_questions__fit_into_files_that_can_be_decoded(m
     assert BASE.groups_per_step % params.groups_per_task == 0
     assert params.needed_submission_bytes <= params.max_submission_bytes
     assert 2 * params.needed_submission_bytes <= MAX_DECODED_BYTES
-    assert read_values(sizes)["seq_len"] >= params.model.longest
-    assert read_values(sizes)["micro_batch_size"] == 1
 
 
 def test_choose_sizes__one_long_question__is_not_asked(monkeypatch: pytest.MonkeyPatch):
@@ -142,11 +136,10 @@ def test_choose_sizes__model_that_ends_answers_as_its_template_does__gets_the_ch
 
 @pytest.mark.parametrize(
     ("count", "name", "value"),
-    [(5, "evaluation_prompts", 5), (0, "evaluation_every", 0), (256, "evaluation_prompts", 256)],
+    [(5, "prompts", 5), (0, "every", 0), (256, "prompts", 256)],
 )
 def test_choose_sizes__few_held_out_questions__are_all_used(
     monkeypatch: pytest.MonkeyPatch, count: int, name: str, value: int
 ):
     sizes = choose(FakeEnvironment(60, count=count), monkeypatch)
-    assert sizes.trainer[name].value == value
-    assert len(sizes.trainer) == 3
+    assert {name: choice.value for name, choice in sizes.evaluation.items()} == {name: value}

@@ -1,9 +1,11 @@
 """The first model of a pool's folder, and the checks of its trainer before the pool is opened."""
 
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomlkit
 
 from covey.environments.base import EnvironmentSpec
 from covey.environments.task_draws import is_held_out
@@ -12,6 +14,7 @@ from covey.local import terms
 from covey.local.folder import create_pool_folder, read_processes, write_processes
 from covey.local.plan import PoolPlan
 from tests.fakes.tasks import make_data_set, make_row
+from trainer.config import ModelSection
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +25,7 @@ def test_find_model__folder_of_a_pool__names_the_trainer_s(
 ) -> None:
     (tmp_path / "mine").mkdir()
     named = "mine" if is_relative else "a/model"
-    settings = {"initial_policy": named}
+    settings = {"model": ModelSection(path=named)}
     monkeypatch.setattr(
         terms.TrainerConfig, "load", lambda file, environment: terms.TrainerConfig.model_construct(**settings)
     )
@@ -31,13 +34,15 @@ def test_find_model__folder_of_a_pool__names_the_trainer_s(
     assert terms.find_model(tmp_path) == (tmp_path / "mine" if is_relative else "a/model")
 
 
-def write_pool(folder: Path, rows: list[int], *, trainer: str = "") -> Path:
-    """Create a folder with a pool of mathematics on the tiny model, and add lines to its trainer's settings."""
+def write_pool(folder: Path, rows: list[int], **trainer: dict[str, object]) -> Path:
+    """Create a folder with a pool of mathematics on the tiny model, and change sections of its trainer's settings."""
     data_set = make_data_set(folder.parent / "tasks", [make_row(number) for number in rows])
     spec = EnvironmentSpec(kind="math", options={"dataset": data_set.digest})
     create_pool_folder(folder, PoolPlan(validators=1, environment=spec, data_set=folder.parent / "tasks"))
     settings = folder / "trainer.toml"
-    settings.write_text(settings.read_text() + trainer)
+    values = tomllib.loads(settings.read_text())
+    changed = {name: values.get(name, {}) | section for name, section in trainer.items()}
+    settings.write_text(tomlkit.dumps(values | changed))
     return folder
 
 
@@ -52,16 +57,16 @@ def test_require_trainable_pool__few_rows__are_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "trainer", "code"),
     [
-        (TRAIN, "", "no_held_out"),
-        (HELD_OUT, "", "bad_environment"),
-        ([*TRAIN, *HELD_OUT], 'initial_policy = "./nothing"\n', "model_unavailable"),
-        ([*TRAIN, *HELD_OUT], "evaluation_batch = 0\n", "bad_settings"),
+        (TRAIN, {}, "no_held_out"),
+        (HELD_OUT, {}, "bad_environment"),
+        ([*TRAIN, *HELD_OUT], {"model": {"path": "./nothing"}}, "model_unavailable"),
+        ([*TRAIN, *HELD_OUT], {"eval": {"max_batch": 0}}, "bad_settings"),
     ],
 )
 def test_require_trainable_pool__trainer_would_end__is_refused(
-    tmp_path: Path, rows: list[int], trainer: str, code: str
+    tmp_path: Path, rows: list[int], trainer: dict[str, dict[str, object]], code: str
 ) -> None:
-    folder = write_pool(tmp_path / "mine", rows, trainer=trainer)
+    folder = write_pool(tmp_path / "mine", rows, **trainer)
     with pytest.raises(OperatorError) as caught:
         terms.require_trainable_pool(folder)
     assert caught.value.code == code

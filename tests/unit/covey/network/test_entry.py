@@ -38,7 +38,7 @@ class Outside:
                 "engine": "any",
                 "compute_dtype": "float32",
                 "hardware": "any",
-                "build": "any",
+                "execution_contracts": {},
                 "max_tokens": 520,
             },
             "token": ALICE,

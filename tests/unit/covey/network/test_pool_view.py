@@ -20,7 +20,8 @@ def make_view(**changes) -> PoolView:
         "params_hash": HASH,
         "terms": {},
         "requirements": {
-            "engine": "any", "compute_dtype": "float32", "hardware": "any", "build": "any", "max_tokens": 520,
+            "engine": "any", "compute_dtype": "float32", "hardware": "any", "execution_contracts": {},
+            "max_tokens": 520,
         },
         "operator": make_address("operator"),
         "chain_id": 31337,

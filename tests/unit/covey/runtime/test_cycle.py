@@ -203,11 +203,13 @@ async def test_keep_trying__stop_is_set__returns_none():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_restored(number):
-    stop, before = asyncio.Event(), signal.getsignal(number)
-    with stop_signals(stop):
+    stop, before, said = asyncio.Event(), signal.getsignal(number), []
+    with stop_signals(stop, on_stop=lambda: said.append(stop.is_set())):
+        assert said == []
         os.kill(os.getpid(), number)
         async with asyncio.timeout(HANG_S):
             await stop.wait()
+    assert said == [False]
     assert signal.getsignal(number) == before
 
 

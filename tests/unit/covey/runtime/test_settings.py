@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from covey.errors import OperatorError
 from covey.runtime.settings import RoleSettings, Settings
@@ -36,6 +36,24 @@ def test_load__precedence__file_then_environment_then_values(write):
     environment = {"COVEY_NAME": "environment", "COVEY_COUNT": "3", "PATH": "/bin", "COVEY_ANVIL": "/x"}
     loaded = Example.load(file, {"name": "value", "count": None}, environment)
     assert (loaded.name, loaded.count, loaded.rate) == ("value", 3, 0.25)
+
+
+class Inner(BaseModel):
+    depth: int = 1
+    width: int = 1
+
+
+class Nested(Settings):
+    name: str = "default"
+    inner: Inner = Inner()
+
+
+def test_load__dotted_name__overrides_one_setting_of_a_table(write):
+    file = write("[inner]\ndepth = 2\nwidth = 3")
+    assert Nested.load(file, {"inner.depth": "4"}, {}).inner == Inner(depth=4, width=3)
+    assert Nested.load(None, {"inner.width": 5, "name": "x"}, {}) == Nested(name="x", inner=Inner(width=5))
+    with pytest.raises(OperatorError, match="name"):
+        Nested.load(None, {"name.x": 1}, {})
 
 
 def test_load__environment__is_read_at_the_call(monkeypatch):

@@ -17,6 +17,7 @@ class Part(BaseModel):
 
 class Whole(BaseModel):
     model_config = ConfigDict(extra="forbid")
+    renamed: ClassVar[dict[str, str]] = {"place": "home", "part.size": "part.max_length", "part.folder": "home"}
     home: str
     part: Part = Part()
     options: dict[str, int] = Field(default_factory=dict)
@@ -44,7 +45,10 @@ class Whole(BaseModel):
             "home: missing; part.max_length: Input should be a valid integer, unable to parse string as an integer",
         ),
         ({"home": "x"}, "home must not be x"),
-        ({"home": "a", "part": {"largest": 2}}, "part.largest: old name; use max_length instead"),
+        ({"home": "a", "part": {"largest": 2}}, "part.largest: old name; use part.max_length instead"),
+        ({"home": "a", "place": "b"}, "place: old name; use home instead"),
+        ({"home": "a", "part": {"size": 2}}, "part.size: old name; use part.max_length instead"),
+        ({"home": "a", "part": {"folder": {"name": 2}}}, "part.folder: old name; use home instead"),
     ],
 )
 def test_explain__invalid_values__gives_the_path_and_the_nearest_name(values, expected):

@@ -6,8 +6,15 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from covey.cli.doctor import doctor
+from covey.engines import factory
+from covey.errors import OperatorError
+from covey.model.tiny import tiny_folder
+from tests.fakes.pool import make_contract
 
 pytestmark = pytest.mark.unit
 
@@ -88,3 +95,30 @@ def test_doctor__no_torch__is_said_and_the_rest_is_looked_at(tmp_path: Path) -> 
     assert "('torch', False)" in ended.stdout
     assert "('accelerator', False)" in ended.stdout
     assert "('web3', True)" in ended.stdout
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_look_at_contract__with_a_model__the_engine_proves_it(monkeypatch: pytest.MonkeyPatch, is_exact: bool) -> None:
+    contract, closed = make_contract(), []
+
+    def load(folder: Path, version: int) -> None:
+        assert (folder / "model.safetensors").is_file()
+        if not is_exact:
+            raise OperatorError("not_exact", "layer 3 differs", fix="Use another device")
+
+    engine = SimpleNamespace(load_policy=load, close=lambda: closed.append(True))
+    monkeypatch.setattr(factory, "describe_contract", lambda *_, **__: contract)
+    monkeypatch.setattr(factory, "build_engine", lambda *_, **__: engine)
+    found = {each.name: each for each in doctor._look_at_contract(None, str(tiny_folder()))}
+    shown = contract.model_copy(update={"head_dtype": "float32" if is_exact else "model"})  # tried in this order
+    assert (found["contract"].is_well, found["contract"].detail) == (True, f"{shown.digest}: {shown.describe()}")
+    assert (found["proof"].is_well, "layer 3 differs" in found["proof"].detail) == (is_exact, not is_exact)
+    assert closed == [True] * (1 if is_exact else 2)
+    (preferred,) = doctor._look_at_contract(None, None)
+    assert "float32 logits" in preferred.detail
+
+
+def test_doctor__proof_without_vllm__is_refused() -> None:
+    command = [sys.executable, "-m", "covey", "doctor", "--prove", "model"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, "bad_engine" in ended.stderr) == (1, True)

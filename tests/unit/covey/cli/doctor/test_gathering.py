@@ -83,6 +83,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
     [
         ("worker-2.toml", "", "worker"), ("My-Validator.toml", "", "validator"),
         ("coordinator.toml", "", "coordinator"),
+        ("trainer.toml", "[optim]", "trainer"), ("my-train.toml", "seq_len = 1", "train"),
         ("gpu.toml", 'origin_root = "o"', "trainer"), ("a.toml", "heartbeat_seconds = 1", "worker"),
         ("worker-and-trainer.toml", 'origin_root = "o"', "trainer"), ("a.toml", "verdict_seconds = 1", "validator"),
         ("net.toml", "port = 1", "coordinator"),

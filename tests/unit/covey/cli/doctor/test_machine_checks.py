@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from covey.cli.doctor.machine_checks import spell_bytes
-from covey.cli.doctor.snapshot import DeviceFacts, FolderFacts, Trouble
+from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
+from tests.fakes.pool import make_contract, make_exact, make_params
 from tests.unit.covey.cli.doctor.test_role_checks import CHAIN, COORDINATOR, GIB, HOME, ORIGIN, find
 
 pytestmark = pytest.mark.unit
@@ -34,6 +35,32 @@ def test_memory__bfloat16__has_twice_the_weights_in_a_policy():
         device=DeviceFacts(name="gpu", memory=64 * GIB),
     )
     assert (row.status, row.detail) == ("ok", "the weights need 8 GiB, everything about 64 GiB; the device has 64 GiB")
+
+
+@pytest.mark.parametrize(
+    ("role", "count", "status"),
+    [("worker", 2, "ok"), ("worker", 1, "fail"), ("worker", 0, "fail"), ("validator", 0, "ok")],
+)
+def test_engine__exact_lane__needs_a_quorum_of_validators_before_a_stake(role, count, status):
+    contract = make_contract()
+    params = make_params(verification=make_exact(contract))
+    row = find(
+        "engine",
+        role,
+        engine=EngineProbe(name="vllm", build="vllm 1", contract=contract),
+        coordinator=replace(COORDINATOR, params=params, execution_contracts={contract.digest: count}),
+    )
+    assert (row.status, contract.digest in row.detail, contract.describe() in row.detail) == (status, True, True)
+    assert f"{count} validators have" in row.detail
+
+
+def test_engine__pool_with_both_lanes__says_that_it_is_calibrated():
+    params = make_params(verification=make_exact(mode="calibrated"))
+    row = find("engine", "worker", coordinator=replace(COORDINATOR, params=params))
+    assert (row.status, row.detail) == (
+        "ok",
+        "the pool accepts hf with torch 2 on this device in the calibrated lane",
+    )
 
 
 def test_device__cpu_on_a_machine_with_a_gpu__is_a_warning():

@@ -33,7 +33,7 @@ def test_port__free_or_taken():
 @pytest.mark.parametrize(("role", "settings"), [("worker", WORKER), ("validator", VALIDATOR)])
 def test_look_at_engine__pool_takes_it__is_named_with_its_build(role, settings):
     build = describe_build("hf")
-    rules = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": build}
+    rules = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"}
     assert look_at_engine(role, settings, make_params(verification=rules)) == EngineProbe(name="hf", build=build)
 
 
@@ -43,7 +43,6 @@ def test_look_at_engine__pool_takes_it__is_named_with_its_build(role, settings):
         ("worker", WorkerConfig(**PLACES, engine="hf"), {"worker_engine": "vllm"}, "wrong_engine"),
         ("validator", ValidatorConfig(**PLACES, engine="hf"), {"validator_engine": "vllm"}, "wrong_engine"),
         ("worker", WORKER, {"worker_engine": "hf", "hardware": "NVIDIA H100 80GB HBM3"}, "wrong_hardware"),
-        ("worker", WORKER, {"worker_engine": "hf", "build": "torch 1.0"}, "wrong_build"),
     ],
 )
 def test_look_at_engine__pool_takes_another__is_refused_as_at_the_start(role, settings, rules, code):

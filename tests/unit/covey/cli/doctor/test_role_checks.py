@@ -78,7 +78,14 @@ BARE = IsolationFacts(
     ),
 )
 CHAIN = ChainFacts(url="http://node", chain_id=7, head_time=1000, gas_price=10**9, codeless=(), balance=10**18)
-COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offset=0.2, nodes={}, relays=("http://r",))
+COORDINATOR = CoordinatorFacts(
+    pool=1,
+    params=make_params(max_staleness=1),
+    offset=0.2,
+    nodes={},
+    relays=("http://r",),
+    execution_contracts={},
+)
 
 
 def make_record(size):

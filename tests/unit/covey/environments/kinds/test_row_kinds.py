@@ -33,6 +33,36 @@ def test_read_info__forms_of_published_data_sets__have_one_form_that_reads_again
 
 
 @pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("3 + 4 = <<3+4=7>>7\n#### 7", "7"),
+        ("Not the #### that counts.\n#### 1,024", "1024"),
+        ("#### $-2.5\n", "-2.5"),
+        ("####12", "12"),
+    ],
+)
+def test_read_columns__rows_of_gsm8k__end_with_the_truth(answer: str, truth: str) -> None:
+    question, raw = MathSource.read_columns({"question": "How many?", "answer": answer})
+    assert (question, MathSource.read_info(raw)) == ("How many?", {"ground_truth": [truth]})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"question": "How many?", "answer": "7"},
+        {"question": "How many?", "answer": "It is 7. #### "},
+        {"question": "How many?", "answer": "#### 7\nor 8"},
+        {"question": "How many?"},
+        {"answer": "#### 7"},
+        {"question": "How many?", "answer": 7},
+    ],
+)
+def test_read_columns__other_rows__are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        MathSource.read_columns(values)
+
+
+@pytest.mark.parametrize(
     ("source", "raw", "text"),
     [
         (MathSource, {}, "no field ground_truth"),

@@ -1,7 +1,9 @@
 """Tasks that follow from integers, two splits that share nothing, and grades that are exact."""
 
+import decimal
 import zlib
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +56,19 @@ def test_draw__neighbours__are_unrelated() -> None:
     assert 0.4 * ITEMS < sum(items) / 300 < 0.6 * ITEMS
 
 
+@pytest.mark.parametrize("name", ["decimal_arithmetic", "pool_matrix"])
+def test_source__generator_that_changes_global_state__leaves_none_behind(name: str) -> None:
+    precision, (_, state, place, *_) = decimal.getcontext().prec, numpy.random.get_state()
+    source = build({"name": name})
+    source.warm_up()
+    task = source.draw(5)
+    source.held_out(1)
+    assert source.grade(task.verification, source.find_answer(task)) == 1
+    assert decimal.getcontext().prec == precision
+    assert numpy.random.get_state()[2] == place
+    assert numpy.array_equal(numpy.random.get_state()[1], state)
+
+
 def test_draw__negative_number__is_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
         SPELLING.draw(-1)
@@ -66,6 +81,13 @@ def test_held_out__questions__are_different_and_never_training_ones() -> None:
     assert all(map(is_held_out, texts))
     assert SPELLING.held_out(10) == held_out[:10]
     assert not texts & {SPELLING.draw(number).question for number in range(2000)}
+
+
+def test_held_out__asked_again__creates_no_item_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ReasoningGymSource({"name": "spell_backward"}, refuse_data_sets)
+    first = source.held_out(3)
+    monkeypatch.setattr(source, "_build_task", None)
+    assert source.held_out(3) == first
 
 
 def test_held_out__more_questions_than_exist__are_all() -> None:

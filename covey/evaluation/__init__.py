@@ -1,0 +1,1 @@
+"""Evaluation of models on fixed questions: formats of benchmarks, sampling, statistics and reports."""
