@@ -9,6 +9,8 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.benchmark_list import MODULES, read_summary
+from benchmarks.gpu.result_files import GpuResult, list_cells, read_all
+from benchmarks.gpu.section_list import SECTIONS
 from benchmarks.measurement import Measurement, format_value
 from benchmarks.results import BenchmarkResult, Machine
 
@@ -22,16 +24,21 @@ Peers come with the extra `[bench]`, and `make peers` builds the package `toploc
 The tables show the newest result of each machine. `n` is the number of samples that a value summarises. A bar is the
 limit that a value must keep, and a value in bold misses it. The peer was measured in the same run."""
 
+GPU_INTRODUCTION = """\
+`make gpu ARGS=--save` measures a card and keeps its rows in the folder `gpu` of `benchmarks/results`
+([Measure a GPU](guides/measure-a-gpu.md)). The peer was measured in the same run."""
+
 File = tuple[Machine, Mapping[str, BenchmarkResult]]
 
 
-def build_page(files: Iterable[File]) -> str:
-    """Build the text of the page: a list of the machines, then a section for each benchmark."""
+def build_page(files: Iterable[File], gpu_results: Iterable[GpuResult] = ()) -> str:
+    """Build the text of the page: the machines, a section for each benchmark, and the rows of `make gpu` by card."""
     ordered = sorted(files, key=lambda file: file[0].slug)
     parts = [NOTE, "# Benchmarks", INTRODUCTION, "## Machines", build_machines(machine for machine, _ in ordered)]
     for name in MODULES:
         runs = [(machine, by_name[name]) for machine, by_name in ordered if name in by_name]
         parts += [f"## {name}", read_summary(name), *build_section(runs)]
+    parts += ["## GPUs", GPU_INTRODUCTION, build_gpu_table(gpu_results)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,6 +76,12 @@ def build_section(runs: list[tuple[Machine, BenchmarkResult]]) -> list[str]:
     if len(runs) > 1:
         return ["\n".join(list_items), build_table(heads, lines)]
     return ["\n".join(list_items), build_table((heads[0], *heads[2:]), ((name, *rest) for name, _, *rest in lines))]
+
+
+def build_gpu_table(gpu_results: Iterable[GpuResult]) -> str:
+    """Build the table of what `make gpu` measured on each card. What nobody has measured says how to."""
+    heads = ("section", "case", "card", "value", "n", "peer", "date, commit")
+    return build_table(heads, list_cells(gpu_results, (section.name for section in SECTIONS if section.module)))
 
 
 def join_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -117,7 +130,7 @@ def build_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def write_page() -> None:
     """Write the page from the committed files."""
-    PAGE.write_text(build_page(results.read(path) for path in results.FOLDER.glob("*.json")))
+    PAGE.write_text(build_page((results.read(path) for path in results.FOLDER.glob("*.json")), read_all()))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 
 LOG = Path("build/bench/engine-peer.log")
+EAGER = VllmOptions(enforce_eager=True)
 MODES: Mapping[str, Mapping[str, Any]] = {
     "plain": {"temperature": 1.0, "logprobs": 0},
     "plain_without_logprobs": {"temperature": 1.0},
@@ -30,14 +31,17 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 class VllmPeer:
     """The process as the benchmark sees it, used as a context."""
 
-    def __init__(self, folder: Path, dtype: str, batch: int) -> None:
-        options = VllmOptions()
-        values = {**options.model_dump(mode="json"), "folder": str(folder), "dtype": dtype, "batch": batch}
+    def __init__(
+        self, folder: Path, dtype: str, batch: int, *, device: str = "cpu", options: VllmOptions = EAGER
+    ) -> None:
+        """Start the process, and wait until it has loaded the policy in `folder`."""
+        chosen = options.resolve(device)
+        values = {**chosen.model_dump(mode="json"), "folder": str(folder), "dtype": dtype, "batch": batch}
         LOG.parent.mkdir(parents=True, exist_ok=True)
         with LOG.open("w") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.engines.vllm_peer"],
-                env=build_environment(1, enforce_eager=options.enforce_eager, device="cpu"),
+                env=build_environment(1, chosen, device=device, dtype=dtype),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -79,6 +83,7 @@ class VllmPeer:
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Start vLLM with the first request, then run each other request until there are no more."""
     from vllm import LLMEngine, SamplingParams
+    from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
 
     from covey.engines.vllm.serving import build_arguments
@@ -95,7 +100,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            engine.add_request(str(key), {"prompt_token_ids": prompt}, params)
+            engine.add_request(str(key), tokens_input(prompt), params)
         done = []
         while engine.has_unfinished_requests():
             done += [output.outputs[0] for output in engine.step() if output.finished]

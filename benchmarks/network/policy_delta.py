@@ -56,13 +56,11 @@ def take_steps(rate: float, folder: str) -> None:
     from benchmarks.training import copy_task
     from benchmarks.training.throughput import build_learner, prepare, roll_out
     from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
-    from trainer.algorithm.grpo import Objective
+    from trainer.algorithm.loss_settings import LossSettings
 
     prepare_process(threads=1)
     shape = {"name": "delta", "hidden": 384, "layers": 6, "groups": 8, "siblings": 8, "timed": 0}
-    objective = Objective(
-        kind="two_sided", epsilon=copy_task.EPSILON, delta=copy_task.DELTA, cap=1.0, kl=0.0, entropy=0.0
-    )
+    objective = LossSettings(importance_sampling_mode="none", epsilon=copy_task.EPSILON, delta=copy_task.DELTA)
     rng = random.Random(0)
     weights: Mapping[str, torch.Tensor] | None = None
     for learning_rate, steps in ((1e-3, 12), (rate, 13)):

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Literal
 
 from torch import Tensor
 
@@ -25,10 +24,9 @@ from benchmarks.training import copy_task
 from benchmarks.training.copy_task import SMALL, CopyTaskConfig
 from benchmarks.training.throughput import build_learner, prepare, roll_out
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
-from trainer.algorithm.grpo import Objective
+from trainer.algorithm.loss_settings import ImportanceMode, LossSettings
 
-Kind = Literal["two_sided", "decoupled"]
-KINDS: Mapping[str, Kind] = {"naive": "two_sided", "decoupled": "decoupled"}
+KINDS: Mapping[str, ImportanceMode] = {"naive": "none", "decoupled": "token_truncate"}
 """Objectives by the name that measurements have."""
 SYNCHRONOUS = "synchronous"
 """Name of staleness 0, at which both objectives are the same."""
@@ -61,9 +59,14 @@ class PastPolicies:
         return self._kept[0]
 
 
-def learn(config: CopyTaskConfig, kind: Kind, staleness: int, seed: int) -> float:
+def learn(config: CopyTaskConfig, mode: ImportanceMode, staleness: int, seed: int) -> float:
     """Train with stale rollouts; return the mean reward of the last policy on fresh prompts."""
-    objective = Objective(kind=kind, epsilon=copy_task.EPSILON, delta=copy_task.DELTA, cap=CAP, kl=0.0, entropy=0.0)
+    objective = LossSettings(
+        importance_sampling_mode=mode,
+        importance_sampling_clip_max=CAP,
+        epsilon=copy_task.EPSILON,
+        delta=copy_task.DELTA,
+    )
     learner, sampler = build_learner(config, seed, objective), copy_task.build_model(config, seed)
     engine = HuggingFaceEngine.from_model(sampler, copy_task.build_tokenizer(), max_batch=config.batch)
     prompts, rng = copy_task.draw_prompts(seed, config.groups * config.steps), random.Random(seed)
@@ -85,7 +88,7 @@ def measure(config: CopyTaskConfig, seeds: int) -> Rewards:
     plan = [(SYNCHRONOUS, 0), *((name, staleness) for staleness in STALENESS for name in KINDS)]
     for seed in range(seeds):
         for name, staleness in plan:
-            reward = learn(config, KINDS.get(name, "decoupled"), staleness, seed)
+            reward = learn(config, KINDS.get(name, "token_truncate"), staleness, seed)
             rewards.setdefault((name, staleness), []).append(reward)
             print(f"seed {seed}, staleness {staleness}, {name}: {reward:.3f}", flush=True)
     return rewards

@@ -34,8 +34,8 @@ from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, split_updates
 from trainer.algorithm.forward import PackingConfig
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import AcceptedWork, Batch
 
 OURS, TRL = "ours", "trl"
@@ -64,7 +64,7 @@ sides' mean rewards are more than three standard errors of five rounds.
 RunsBySide = dict[str, list[TrainingRun]]
 
 
-def build_learner(config: CopyTaskConfig, seed: int, objective: Objective) -> Learner:
+def build_learner(config: CopyTaskConfig, seed: int, objective: LossSettings) -> Learner:
     """Build the learner around fresh weights.  A row holds a whole group, even if its samples share nothing."""
     optimiser = Optimiser(
         learning_rate=config.learning_rate,
@@ -111,7 +111,7 @@ def prepare(rollouts: Sequence[Rollout], siblings: int, version: int, *, updates
     Advantages are not divided by their deviation, and the loss is one sum over tokens.
     """
     work = AcceptedWork(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
-    samples = build_samples([work], group_size=siblings, advantage="dr_grpo")
+    samples = build_samples([work], group_size=siblings, loss=LossSettings(scale_rewards="none"))
     parts = split_updates(samples, group_size=siblings, updates=updates)
     return [build_batch(part, normaliser="tokens", constant=LENGTH, keep_all=False) for part in parts]
 
@@ -120,9 +120,7 @@ def learn(fields: dict[str, Any], seed: int) -> TrainingRun:
     """Run all steps of Covey's side on a `CopyTaskConfig`, which is given by its fields."""
     prepare_process(threads=1)
     config = CopyTaskConfig(**fields)
-    objective = Objective(
-        kind="two_sided", epsilon=copy_task.EPSILON, delta=copy_task.DELTA, cap=1.0, kl=0.0, entropy=0.0
-    )
+    objective = LossSettings(importance_sampling_mode="none", epsilon=copy_task.EPSILON, delta=copy_task.DELTA)
     learner = build_learner(config, seed, objective)
     engine = HuggingFaceEngine.from_model(learner.model, copy_task.build_tokenizer(), max_batch=config.batch)
     prompts, rng = copy_task.draw_prompts(seed, config.groups * config.steps), random.Random(seed)

@@ -23,14 +23,14 @@ from covey.errors import OperatorError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.algorithm.batches import build_batch
 from trainer.algorithm.forward import PackingConfig, recompute_activations
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.loss_settings import LossSettings
 from trainer.data.samples import Batch, Sample
 from trainer.monitoring.performance import compute_flops, get_peak_memory, measure_model
 
 BARS = {"utilisation": Bar(least=0.4)}
 OPTIMISER = Optimiser(learning_rate=1e-6, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=0.1)
-OBJECTIVE = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=1.0, kl=0.0, entropy=0.0)
+OBJECTIVE = LossSettings(importance_sampling_mode="none")
 PEAK_FLOPS = {
     "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,
@@ -109,20 +109,31 @@ def build_update(workload: UpdateWorkload, tokens: int) -> Batch:
             f"{tokens} tokens do not fill rows of {workload.row}",
             fix=f"Set --tokens to a multiple of {workload.row}",
         )
-    rng, completion = random.Random(0), workload.sample - workload.prompt + 1
-    samples = [
-        Sample(
+    completion = workload.sample - workload.prompt + 1
+    lengths = [completion] * (tokens // workload.sample)
+    return draw_batch(lengths, prompt=workload.prompt, vocabulary=workload.vocabulary)
+
+
+def draw_batch(lengths: Sequence[int], *, prompt: int, vocabulary: int, siblings: int = 1) -> Batch:
+    """Draw a sample of random tokens for each length of a completion, with advantages of -0.5 and 0.5 in turn.
+
+    Each prompt has `prompt` random tokens and is that of `siblings` consecutive samples.
+    """
+    rng, prompts, samples = random.Random(0), list[tuple[int, ...]](), list[Sample]()
+    for i, length in enumerate(lengths):
+        if i % siblings == 0:
+            prompts.append(tuple(rng.choices(range(vocabulary), k=prompt)))
+        sample = Sample(
             id=RolloutId(task=TaskId(0), group=GroupId(i // 2), sibling=i % 2),
             policy_version=Step(0),
-            prompt=tuple(rng.choices(range(workload.vocabulary), k=workload.prompt)),
-            tokens=tuple(rng.choices(range(workload.vocabulary), k=completion)),
+            prompt=prompts[-1],
+            tokens=tuple(rng.choices(range(vocabulary), k=length)),
             reward=float(i % 2),
             advantage=i % 2 - 0.5,
             old=None,
         )
-        for i in range(tokens // workload.sample)
-    ]
-    return build_batch(samples, normaliser="tokens", constant=completion, keep_all=False)
+        samples.append(sample)
+    return build_batch(samples, normaliser="tokens", constant=max(lengths), keep_all=False)
 
 
 def find_peak_flops(device: str) -> float:

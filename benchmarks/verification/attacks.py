@@ -21,7 +21,8 @@ from covey.engines.hf import engine as hf
 from covey.model.tiny import BOS, build_tokenizer
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
 from covey.protocol.submission_file.rows import Rollout
-from covey.sampling.sampler import sample
+from covey.sampling.sampler import Sampled, sample
+from covey.sampling.torch_sampler import compute_logprobs
 from covey.toploc.proofs import Bits, find_tops
 from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
 from validator.calibration.calibrate import build_rollouts
@@ -330,11 +331,12 @@ def _choose_long(inputs: AttackInput, start: int) -> int:
 def _sampling_from_the_top(share: float) -> Iterator[None]:
     """Have the engine's sampler see only the likeliest tokens that hold `share` of the probability."""
 
-    def sample_top(logits: torch.Tensor, *rest: object) -> torch.Tensor:
+    def sample_top(logits: torch.Tensor, *rest: object) -> Sampled:
         ordered, places = logits.sort(dim=-1, descending=True)
         above = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
         dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(1, places, above > share)
-        return sample(logits.masked_fill(dropped, -1e30), *rest)  # type: ignore[arg-type]
+        tokens = sample(logits.masked_fill(dropped, -1e30), *rest).tokens  # type: ignore[arg-type]
+        return Sampled(tokens, compute_logprobs(logits, tokens))
 
     with mock.patch.object(hf, "sample", sample_top):
         yield

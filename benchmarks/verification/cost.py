@@ -17,6 +17,7 @@ from statistics import median
 from benchmarks import isolated_process
 from benchmarks.measurement import Measurement
 from benchmarks.verification.policy_variants import build_large, build_policies
+from covey import rollouts
 from covey.devnet import deploy
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.environments import registry
@@ -28,6 +29,7 @@ from covey.protocol.api.worker import TaskOrder
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.seeding import SlotDomain
 from covey.protocol.submission_file.codec import encode
 from covey.protocol.verdict import Decision
 from covey.runtime.settings import SandboxSettings
@@ -36,7 +38,7 @@ from covey.toploc.topk import build_capture
 from validator import verdicts
 from validator.checks import CheckTools
 from validator.checks import SubmissionClaim as Submitted
-from worker import generation, receipts
+from worker import receipts
 
 RUNS = 5
 """Runs of each measurement in a process, of which the fastest counts."""
@@ -101,11 +103,13 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     order = TaskOrder(
         task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), record_hash=MANIFEST, groups=8, deadline=2e9
     )
-    slots = generation.build_slots(
-        order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
+    slot_domain = SlotDomain(
+        beacon=MANIFEST, pool=PoolId(1), policy_version=Step(0), node=wallet.address, task=order.task
     )
-    drafts = generation.roll_out(slots, PARAMS, worker, version=order.policy_version)
-    rows = generation.build_rollouts(drafts, tools.grade)
+    slots = rollouts.build_slots(slot_domain, order.groups, PARAMS, environment=tools.environment, engine=worker)
+    capture = build_capture(PARAMS.verification)
+    drafts = rollouts.roll_out(slots, PARAMS, worker, version=order.policy_version, capture=capture)
+    rows = rollouts.build_rollouts(drafts, rollouts.grade_drafts(drafts, tools.grade))
     file = encode(rows)
     receipt = receipts.build_receipt(
         order,
@@ -120,7 +124,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     signature = eip712.sign(receipt, domain, wallet)
 
     def judge(full: bool) -> None:
-        claim = Submitted(receipt=receipt, signature=signature, record_hash=MANIFEST, file=file)
+        claim = Submitted(receipt=receipt, signature=signature, record_hash=MANIFEST, contract="", drawn=(), file=file)
         judgement = verdicts.judge(claim, tools, full=full)
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")

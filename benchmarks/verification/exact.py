@@ -40,8 +40,8 @@ from benchmarks.verification.runner import (
     scale_count,
 )
 from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.factory import describe_contract
 from covey.engines.hf.engine import HuggingFaceEngine
-from covey.engines.installation import describe_build, describe_hardware
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.protocol.params import PoolParams
@@ -105,13 +105,13 @@ BARS = VerificationBars(
 
 def build_exact_params(dtype: str) -> PoolParams:
     """Build the parameters of a pool whose worker and validator run this machine's vLLM."""
-    place = {"hardware": describe_hardware("cpu", "exact"), "build": describe_build("vllm")}
-    return build_params(dtype, mode="exact", worker_engine="vllm", validator_engine="vllm", **place)
+    contracts = [describe_contract(VllmOptions(), device="cpu", dtype=dtype)]
+    return build_params(dtype, mode="exact", worker_engine="vllm", validator_engine="vllm", contracts=contracts)
 
 
 def open_vllm(dtype: str, batch: int, params: PoolParams) -> VllmEngine:
     """Open an engine without a policy, which the caller closes."""
-    return VllmEngine(dtype=dtype, max_batch=batch, options=VllmOptions().fit(params.model.longest))
+    return VllmEngine(dtype=dtype, max_batch=batch, options=VllmOptions(exact=True).fit(params.model.longest))
 
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:

@@ -141,8 +141,8 @@ def build_policies(architecture: str) -> Path:
         later = Pretrainer(copy.deepcopy(pretrainer.model), 7)
         later.step(rate)
         save(later.model, f"stale_lr{rate:.0e}".replace("e-0", "e-"))
-    for name, change in {"int8": _to_int8, "int4": _to_int4, "perturbed_1pct": _perturb}.items():
-        save(_changed(pretrainer.model, change), name)
+    for name, change in {"int8": round_to_int8, "int4": round_to_int4, "perturbed_1pct": perturb}.items():
+        save(build_variant(pretrainer.model, change), name)
     save(train(build_model(architecture, 2), 2, STEPS // 2).model, "other_model")
     save(train(build_model(architecture, 3, hidden=64, layers=2), 3, STEPS).model, "small")
     made.rename(folder)
@@ -174,26 +174,39 @@ def build_wide(vocabulary: int) -> Path:
     return folder
 
 
-def _changed(model: PreTrainedModel, change: Callable[[torch.Tensor], torch.Tensor]) -> PreTrainedModel:
+def build_variant(
+    model: PreTrainedModel,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    is_changed: Callable[[str], bool] = lambda name: True,
+) -> PreTrainedModel:
+    """Return a copy of a model whose matrices are changed, or only those whose names `is_changed` selects.
+
+    `change` is given the values in bfloat16, as float32.
+    """
     other = copy.deepcopy(model)
     with torch.no_grad():
-        for weight in get_weights(other).values():
-            if weight.ndim == 2:
+        for name, weight in get_weights(other).items():
+            if weight.ndim == 2 and is_changed(name):
                 weight.copy_(change(weight.to(torch.bfloat16).float()))
     return other
 
 
-def _to_int8(weight: torch.Tensor) -> torch.Tensor:
+def round_to_int8(weight: torch.Tensor) -> torch.Tensor:
+    """Quantise the rows of a matrix symmetrically to 8 bits."""
     scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-9) / 127
     return (weight / scale).round() * scale
 
 
-def _to_int4(weight: torch.Tensor) -> torch.Tensor:
+def round_to_int4(weight: torch.Tensor) -> torch.Tensor:
+    """Quantise groups of 32 values of a matrix symmetrically to 4 bits."""
     groups = weight.reshape(-1, 32)
     scale = groups.abs().amax(dim=1, keepdim=True).clamp(min=1e-9) / 7
     return ((groups / scale).round() * scale).reshape(weight.shape)
 
 
-def _perturb(weight: torch.Tensor) -> torch.Tensor:
-    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+def perturb(weight: torch.Tensor) -> torch.Tensor:
+    """Change every value by about 1 %, equally for equal shapes."""
+    generator = torch.Generator(weight.device).manual_seed(weight.numel())
+    noise = torch.randn(weight.shape, generator=generator, device=weight.device)
     return weight * (1 + 0.01 * noise)

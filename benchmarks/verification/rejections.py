@@ -110,7 +110,10 @@ class RejectionCounter:
 
     def _ends_well(self, rollouts: tuple[Rollout, ...]) -> bool:
         """Run the validator's own check of lengths and end tokens."""
-        claim = Submitted(receipt=None, signature="", record_hash=None, file=b"", rollouts=list(rollouts))  # type: ignore[arg-type]
+        claim = Submitted(
+            receipt=None, signature="", record_hash=None, contract="",  # type: ignore[arg-type]
+            drawn=(), file=b"", rollouts=list(rollouts),
+        )  # fmt: skip
         tools = CheckTools(
             params=self.worker.params, engine=self.validator,
             domain=None, environment=None, decode=None, grade=None,  # type: ignore[arg-type]

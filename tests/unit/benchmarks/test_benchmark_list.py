@@ -32,5 +32,5 @@ def test_modules__with_a_main__are_all_in_the_list() -> None:
 
 
 def test_names__of_modules__are_unique_in_the_benchmarks() -> None:
-    names = [path.stem for path in ROOT.rglob("*.py") if path.stem != "__init__"]
+    names = [path.stem for path in ROOT.rglob("*.py") if path.stem not in {"__init__", "__main__"}]
     assert len(set(names)) == len(names)

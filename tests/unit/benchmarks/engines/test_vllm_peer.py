@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.engines import vllm_peer
 from benchmarks.engines.vllm_peer import MODES, VllmPeer
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.unit
@@ -49,6 +50,14 @@ def test_run__a_mode__sends_a_line_and_returns_the_answer(tmp_path: Path, monkey
     assert second == {"mode": "plain", "prompts": [[2, 5]], "limits": [3]}
     assert options[0]["command"][1:] == ["-m", "benchmarks.engines.vllm_peer"]
     assert process.was_killed
+
+
+def test_peer__on_a_gpu__compiles_and_keeps_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, options = start(monkeypatch, tmp_path, "{}\n")
+    with VllmPeer(tmp_path, "float32", 64, device="cuda", options=VllmOptions(kv_cache_memory_bytes=5)):
+        (values,) = [json.loads(line) for line in process.stdin.getvalue().splitlines()]
+    assert (values["enforce_eager"], values["kv_cache_memory_bytes"]) == (False, 5)
+    assert options[0]["env"]["TRITON_F32_DEFAULT"] == "ieee"
 
 
 def test_peer__process_that_ends__names_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

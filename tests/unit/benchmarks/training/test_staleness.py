@@ -65,6 +65,6 @@ def test_bars__loss_of_the_decoupled_objective_at_4__has_the_only_one(name: str,
 def test_learn__two_steps__gives_a_reward_of_chance_and_the_same_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, "EVALUATED", 16)
     config = replace(CONFIG, steps=2, groups=4, siblings=2)
-    rewards = [learn(config, "decoupled", 1, 0) for _ in range(2)]
+    rewards = [learn(config, "token_truncate", 1, 0) for _ in range(2)]
     assert rewards[0] == rewards[1]
     assert 0.05 < rewards[0] < 0.2  # chance gives 0.125

@@ -34,12 +34,12 @@ from benchmarks.training.throughput import (
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.protocol.ids import GroupId
 from covey.protocol.submission_file.rows import Rollout
-from trainer.algorithm.grpo import Objective
+from trainer.algorithm.loss_settings import LossSettings
 
 pytestmark = pytest.mark.unit
 
 CONFIG = replace(SMALL, steps=20, timed=15, groups=2, siblings=3)
-OBJECTIVE = Objective(kind="two_sided", epsilon=EPSILON, delta=4.0, cap=1.0, kl=0.0, entropy=0.0)
+OBJECTIVE = LossSettings(importance_sampling_mode="none", epsilon=EPSILON)
 
 
 def make_run(step: float, *, reached: int | None, peak: int = 100) -> TrainingRun:

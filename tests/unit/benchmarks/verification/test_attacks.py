@@ -1,5 +1,6 @@
 """What each attack changes, with an engine whose output shows how it was called."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from benchmarks.verification.attacks import (
     build_params,
 )
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.sampling.sampler import Sampled
 from covey.toploc.topk import Capture
 
 pytestmark = pytest.mark.unit
@@ -206,8 +208,14 @@ def test_draw_requests__two_submissions__are_groups_with_one_prompt_and_own_seed
 
 def test_top_p_09__sampler__sees_the_likeliest_tokens_that_hold_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(attacks, "sample", lambda logits, *_: seen.append(logits))
+
+    def sample(logits: torch.Tensor, *_: object) -> Sampled:
+        seen.append(logits)
+        return Sampled(tokens=torch.tensor([1]), logprobs=torch.tensor([0.0]))
+
+    monkeypatch.setattr(attacks, "sample", sample)
     logits = torch.tensor([[0.05, 0.6, 0.25, 0.1]]).log()
     with attacks._sampling_from_the_top(0.8):
-        attacks.hf.sample(logits)  # type: ignore[call-arg]
+        drawn = attacks.hf.sample(logits)  # type: ignore[call-arg]
     assert (seen[0] > -1e29).tolist() == [[False, True, True, False]]
+    assert drawn.logprobs.tolist() == pytest.approx([math.log(0.6)])  # that of the model, as an honest node claims

@@ -11,34 +11,37 @@ from benchmarks.verification.policy_variants import Pretrainer, build_model, bui
 pytestmark = pytest.mark.unit
 
 
-def test_to_int8__rows__have_127_steps_each_way_of_their_own_scale() -> None:
+def test_round_to_int8__rows__have_127_steps_each_way_of_their_own_scale() -> None:
     weight = torch.tensor([[1.27, 0.014, -0.5], [12.7, 0.1, -0.04]])
     torch.testing.assert_close(
-        policy_variants._to_int8(weight), torch.tensor([[1.27, 0.01, -0.5], [12.7, 0.1, 0.0]]), atol=1e-6, rtol=0
+        policy_variants.round_to_int8(weight), torch.tensor([[1.27, 0.01, -0.5], [12.7, 0.1, 0.0]]), atol=1e-6, rtol=0
     )
 
 
-def test_to_int4__groups_of_32__have_seven_steps_each_way_of_their_own_scale() -> None:
+def test_round_to_int4__groups_of_32__have_seven_steps_each_way_of_their_own_scale() -> None:
     weight = torch.zeros(1, 64)
     weight[0, :3] = torch.tensor([0.7, 0.34, -0.04])
     weight[0, 32:34] = torch.tensor([7.0, 0.7])
-    quantised = policy_variants._to_int4(weight)
+    quantised = policy_variants.round_to_int4(weight)
     torch.testing.assert_close(quantised[0, :3], torch.tensor([0.7, 0.3, 0.0]), atol=1e-6, rtol=0)
     torch.testing.assert_close(quantised[0, 32:34], torch.tensor([7.0, 1.0]), atol=1e-6, rtol=0)
 
 
 def test_perturb__weights__change_by_about_one_percent_and_equally_each_time() -> None:
     weight = torch.ones(100, 100)
-    changed = policy_variants._perturb(weight)
+    changed = policy_variants.perturb(weight)
     assert (changed - weight).std() == pytest.approx(0.01, rel=0.05)
-    assert torch.equal(changed, policy_variants._perturb(weight))
+    assert torch.equal(changed, policy_variants.perturb(weight))
 
 
-def test_changed__a_model__changes_matrices_of_a_copy_alone() -> None:
+def test_build_variant__a_model__changes_matrices_of_a_copy_alone() -> None:
     model = build_model("llama", 1, hidden=16, layers=1)
-    other = policy_variants._changed(model, torch.zeros_like)
+    other = policy_variants.build_variant(model, torch.zeros_like)
     assert other.lm_head.weight.abs().max() == 0 < model.lm_head.weight.abs().max()
     assert torch.equal(other.model.norm.weight, model.model.norm.weight)
+    layers = policy_variants.build_variant(model, torch.zeros_like, is_changed=lambda name: ".layers." in name)
+    assert torch.equal(layers.lm_head.weight, model.lm_head.weight)
+    assert layers.model.layers[0].mlp.up_proj.weight.abs().max() == 0
 
 
 @pytest.mark.parametrize(("architecture", "is_tied"), [("qwen2", True), ("llama", False)])
