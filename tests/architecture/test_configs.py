@@ -30,21 +30,20 @@ def test_intellect2__trainer_and_pool__are_the_papers() -> None:
     trainer = TrainerConfig.load(CONFIGS / "intellect2.toml", PLACES, {})
     _, pool = read_settings(CONFIGS / "intellect2-pool.toml")
     rollouts = pool.groups_per_step * pool.group_size
-    assert (pool.group_size, pool.groups_per_step, rollouts, rollouts // trainer.updates_per_step) == (
+    assert (pool.group_size, pool.groups_per_step, rollouts, rollouts // trainer.optim.updates_per_step) == (
         16,
         256,
         4096,
         512,
     )
-    assert (trainer.learning_rate, trainer.betas, trainer.weight_decay) == (3e-7, (0.9, 0.99), 0.01)
-    assert (trainer.warmup_steps, trainer.max_grad_norm) == (25, 0.1)
-    assert (trainer.clip_epsilon, trainer.clip_delta, trainer.old_policy) == (0.2, 4.0, "recompute")
-    assert (trainer.kl_coef, trainer.kl_estimator, trainer.entropy_coef) == (0.001, "k3", 1e-4)
-    assert pool.model.longest == trainer.seq_len == 32768
-    assert (trainer.activation_checkpointing, trainer.evaluation_every) == (
-        True,
-        0,
-    )  # or the device is too small
+    optim = trainer.optim
+    assert (optim.learning_rate, optim.betas, optim.weight_decay) == (3e-7, (0.9, 0.99), 0.01)
+    assert (optim.warmup_steps, optim.max_grad_norm) == (25, 0.1)
+    loss = trainer.loss
+    assert (loss.epsilon, loss.delta, loss.old_policy) == (0.2, 4.0, "recompute")
+    assert (loss.beta, loss.kl_estimator, loss.entropy_coef) == (0.001, "k3", 1e-4)
+    assert pool.model.longest == trainer.model.seq_len == 32768
+    assert (trainer.model.activation_checkpointing, trainer.eval.every) == (True, 0)  # or the device is too small
     assert pool.max_staleness == 2
     assert (pool.online_filter, pool.max_groups_per_step) == (True, 1024)
     assert (pool.environment.kind, pool.model.prompt_format) == ("mixture", "chat")

@@ -16,6 +16,7 @@ ADDRESSES = {
     "celery": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],
     "kombu": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],
     "sqlalchemy": [
+        "coordinator/db/column_types.py",
         "coordinator/db/database.py",
         "coordinator/db/models.py",
         "coordinator/db/repository.py",
@@ -33,7 +34,9 @@ ADDRESSES = {
     "httpx": ["covey/network/coordinator_client.py", "covey/shardcast/*"],
     "obstore": ["covey/object_store.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*", "covey/shardcast/delta/*"],
+    "triton": ["covey/sampling/triton_sampler.py"],
     "verifiers": ["covey/environments/kinds/verifiers/verifiers_server.py"],
+    **{name: ["trainer/monitoring/sinks.py"] for name in ("tensorboard", "wandb", "mlflow", "trackio")},
     "sympy": ["covey/environments/kinds/*"],
     "math_verify": ["covey/environments/kinds/mathematics/scalars.py"],
     "latex2sympy2_extended": ["covey/environments/kinds/mathematics/scalars.py"],
@@ -58,7 +61,7 @@ def test_find_circles__two_of_five_modules__are_found():
     assert find_circles(arrows) == [{"b", "c"}]
 
 
-@pytest.mark.parametrize(("package", "most"), [("coordinator", 35), ("trainer", 50)])
+@pytest.mark.parametrize(("package", "most"), [("coordinator", 35), ("trainer", 51)])
 def test_role__arrows_between_its_parts__are_few(package, most):
     assert count_arrows(package) <= most
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 SHARED = {"__init__", "__main__", "app", "base", "cli", "config", "context", "engine", "env", "loop"}
 """File names that may occur several times, because they mean the same thing everywhere."""
-SHARED_CLASSES = {"Context"}
+SHARED_CLASSES = {"Context", "Environment"}
 
 
 def test_names__no_utils():

@@ -15,11 +15,11 @@ from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
+from covey.rollouts import Draft
 from tests.cheats.base import Cheat
 from tests.e2e.walk import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
-from worker.generation import Draft
 from worker.leases import GeneratedTask
 from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission

@@ -110,14 +110,15 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         assert (done.returncode, done.stderr) == (1, "")
         assert "THE VERDICT DIFFERS" in done.stdout
 
-        lie.write_bytes(  # the cheap checks accept it: what a validator would say of the cheat if it were not drawn
+        lie.write_bytes(  # a validator that accepted the drawn rows, as if the cheat were not drawn whole
             rewrite(kept.read_bytes(), full=False, decision=Decision.ACCEPT, reason=0, units=row.receipt_units)
         )
-        for extra, verdict in (((), "accept none"), (("--full",), "reject proof")):
+        for extra, replayed in (((), 3), (("--full",), 4 * 8)):
             done = await audit(walk, str(lie), store, *reached, "--json", *extra)
             report = json.loads(done.stdout)
             assert report["full"] is False
-            assert f"{report['found']['decision']} {report['found']['reason']}" == verdict
+            assert f"{report['found']['decision']} {report['found']['reason']}" == "reject proof"
+            assert len(report["rollouts"]) == replayed
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
             "bad_evidence: the data is not": kept.read_bytes()[:-1],
@@ -128,6 +129,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
                 kept.read_bytes(), record_hash="0x" + "12" * 32
             ),
             "bad_evidence: the bundle contains a false value: its chain": rewrite(kept.read_bytes(), chain_id=1),
+            "bad_evidence: the bundle contains a false value: its list of rows": rewrite(kept.read_bytes(), rows=[0]),
             "bad_signature": rewrite(kept.read_bytes(), receipt=receipt | {"units": 1}),
         }.items():
             lie.write_bytes(data)

@@ -12,12 +12,16 @@ import validator.loop
 from coordinator.api import views
 from coordinator.db.models import SubmissionRow
 from coordinator.domain.nodes import count_strikes
+from covey.chain.deployment import Deployment
+from covey.chain.wallet import load_key
 from covey.demo.cheats import QuantizedWeights
 from covey.demo.demo_network import POOL, DemoNetwork
 from covey.demo.participants import DemoOptions
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol.api.public import SubmissionView
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
+from covey.protocol.eip712 import Domain, sign
+from covey.protocol.messages import CanaryConsent
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
 from tests.e2e.submitting import ShortParticipants, hand_in, list_submissions
@@ -36,8 +40,16 @@ class WatchedParticipants(ShortParticipants):
         if name == "pool":
             changed["params"] = {**changed["params"], "quorum": 1}
         if name == "coordinator":
-            changed["canaries"] = {self.get_address(each): "reject" for each in CANARIES}
+            changed["canaries"] = {self.get_address(each): self._consent(each) for each in CANARIES}
         return super()._write(name, changed)
+
+    def _consent(self, worker: str) -> dict[str, str]:
+        """Return the settings of a canary that should be rejected, with its contributor's signature."""
+        deployment = Deployment.load(self.deployment)
+        consent = CanaryConsent(pool=POOL, node=self.get_address(worker), kind=CanaryKind.REJECT)
+        domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
+        contributor = load_key(self.get_key_file(f"{worker}-contributor"))
+        return {"verdict": "reject", "consent": sign(consent, domain, contributor)}
 
 
 def accept_unseen(claim: SubmissionClaim, *_: object, **__: object) -> Judgement:

@@ -141,19 +141,6 @@ def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder
         network.close()
 
 
-@pytest.mark.full
-def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
-    network = SharedNetwork(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
-    try:
-        network.open()
-        network._commands["trainer"] += ["--set", "lora_rank=4"]
-        running = network.start("trainer")
-        assert running.wait(ENDS) != 0
-        assert "unsupported_ranks" in running.log.read_text()
-    finally:
-        network.close()
-
-
 def wait_for(is_done, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not is_done():

@@ -219,7 +219,7 @@ async def open_walk(
                 )
             )
         config = TrainerConfig.load(
-            folder / "trainer.toml", {"wait_seconds": 0.2, "evaluation_prompts": 8, "evaluation_samples": 1}, {}
+            folder / "trainer.toml", {"wait_seconds": 0.2, "eval.prompts": 8, "eval.samples": 1}, {}
         )
         networks.append(await enter(config))
         executor = stack.enter_context(trainer.app.ThreadPoolExecutor(max_workers=1))

@@ -115,15 +115,18 @@ class FakeJudging:
     reveals: list[RevealRequest] = field(default_factory=list)
     polls: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     """Arguments (holding, free_turns) of each poll."""
+    contracts: list[str] = field(default_factory=list)
+    """Execution contract of each poll."""
     pause: asyncio.Event | None = None
     """Event that polls wait for; None if they do not wait."""
     pause_begun: asyncio.Event = field(default_factory=asyncio.Event)
     fail: Callable[[str], None] = lambda _: None
 
     async def claim_validation(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
+        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
     ) -> JudgeOrder | RevealOrder | None:
         self.polls.append((tuple(holding), free_turns))
+        self.contracts.append(contract)
         if self.pause is not None:
             self.pause_begun.set()
             await self.pause.wait()

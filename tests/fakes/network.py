@@ -136,8 +136,11 @@ class CoordinatorHarness:
             return await http.post(self.url + path, content=body, headers=headers)
 
 
-def create_pool(chain: Any, params: PoolParams) -> PoolId:
-    """Create a pool that is funded and started. Its contributor stakes and registers "node"; policy 0 is published."""
+def create_pool(chain: Any, params: PoolParams, **changes: int) -> PoolId:
+    """Create a pool that is funded and started. Its contributor stakes and registers "node"; policy 0 is published.
+
+    `changes` are additional terms.
+    """
     terms = PoolTerms(
         trainer=chain.address("trainer"),
         arbiter=chain.address("arbiter"),
@@ -150,6 +153,7 @@ def create_pool(chain: Any, params: PoolParams) -> PoolId:
         challenge_window=10,
         veto_window=10,
         unbond_window=20,
+        **changes,
     )
     pools, stakes, token = chain.contracts.pools, chain.contracts.stakes, chain.contracts.token
     ledger = chain.contracts.ledger

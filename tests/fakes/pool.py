@@ -13,21 +13,24 @@ from eth_utils.crypto import keccak
 
 from coordinator import chain_events
 from coordinator.db.database import Database
-from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
-from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
+from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow, ValidatorRow
+from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, tasks
+from coordinator.domain.audit_draws import DrawingBlock, FindBlock
 from coordinator.domain.judging import TurnQuery
-from coordinator.domain.panel import Ruling, compute_ruling, list_current
+from coordinator.domain.panel import Ruling, compute_ruling
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
 from coordinator.domain.submissions import Countersigned
 from coordinator.domain.tasks import Ask
+from coordinator.domain.turn_order import list_current
 from covey.chain.amounts import TokenUnit
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolTerms
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
+from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
@@ -73,6 +76,33 @@ def make_params(**changes: Any) -> PoolParams:
     return PoolParams.model_validate(values | changes)
 
 
+def make_contract(**changes: Any) -> ExecutionContract:
+    """Return an execution contract of an invented card."""
+    values: dict[str, Any] = {
+        "engine_version": "0.32.0",
+        "torch": "2.13.0+cu130",
+        "attention_backend": "TRITON_ATTN",
+        "attention_version": "triton 3.6.0",
+        "dtype": "float32",
+        "tensor_parallel_size": 1,
+        "architecture": "NVIDIA H200, sm_90",
+        "batch_invariant": True,
+        "compilation": "eager",
+        "block_size": 0,
+        "enable_prefix_caching": True,
+        "threads": 0,
+        "sampler": 1,
+    }
+    return ExecutionContract.model_validate(values | changes)
+
+
+def make_exact(*contracts: ExecutionContract, **changes: Any) -> dict[str, Any]:
+    """Return rules of a pool that has only the exact lane, by default with the contract of `make_contract`."""
+    listed = [each.model_dump() for each in contracts or (make_contract(),)]
+    engines = {"worker_engine": "vllm", "validator_engine": "vllm"}
+    return {"mode": "exact", "contracts": listed, **engines, **changes}
+
+
 STAKE_RULE = StakeRule(pool=PoolId(POOL), min_stake=100, unit=TokenUnit(2, "CVT"))
 
 
@@ -114,23 +144,32 @@ class FakePool:
     def __init__(self, database: Database, params: PoolParams | None = None, *, validators: int = 3) -> None:
         self.database, self.params, self.now = database, params or make_params(), 1000.0
         self.validators = [make_address(f"validator-{i}") for i in range(validators)]
+        self.bondless: set[int] = set()
+        """Indexes of validators that have withdrawn their bonds."""
         self.price, self.undrawn_limit = 0, 0
         """Pay per unit, and the maximum undrawn pay of a contributor. With price 0 there is no limit."""
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
+        self.contracts: dict[int, str] = {}
+        """Digests of validators' execution contracts, by number. Others work in the calibrated lane."""
         self.canaries: dict[str, CanaryKind] = {}
         """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
         """Number of live groups in the evidence of each validator. The evidence of others names none."""
-        self.find_hash: Callable[[int], Hash | None] = lambda signed_at: make_hash(f"block after {signed_at}")
+        self.find_block: FindBlock = lambda signed_at: DrawingBlock(signed_at, make_hash(f"block after {signed_at}"))
 
     # -- nodes, steps, tasks
 
-    def register(self, *names: str, owner: str = "") -> list[Address]:
-        """Register nodes of one contributor, or by default each node of its own contributor."""
+    def register(self, *names: str, owner: str = "", block: int = 0, contract: str = "") -> list[Address]:
+        """Register nodes of one contributor, or by default each node of its own contributor.
+
+        `block` is the number of the newest block, and `contract` the digest of their execution contract.
+        """
         with self.database.write() as rows:
             for name in names:
                 contributor = make_address(owner or f"{name}'s owner")
-                nodes.register_node(rows, self.params, node=make_address(name), contributor=contributor)
+                nodes.register_node(
+                    rows, node=make_address(name), contributor=contributor, block=block, contract=contract
+                )
         return [make_address(name) for name in names]
 
     def remove(self, name: str) -> None:
@@ -138,12 +177,14 @@ class FakePool:
         node = self.node(name)
         event = SimpleNamespace(node=node.address, contributor=node.contributor)
         with self.database.write() as rows:
-            chain_events.on_node_removed(None, rows, event)  # type: ignore[arg-type]
+            ctx = SimpleNamespace(params=self.params, clock=lambda: self.now)
+            chain_events.on_node_removed(ctx, rows, event)  # type: ignore[arg-type]
 
-    def publish(self, step: int) -> StepRow:
+    def publish(self, step: int, *, block: int | None = None) -> StepRow:
+        block = 10 + step if block is None else block
         with self.database.write() as rows:
             return steps.open_step(
-                rows, self.params, number=step, record_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
+                rows, self.params, number=step, record_hash=make_hash(f"policy {step}"), block=block, now=self.now
             )
 
     def open_ahead(self, step: int) -> None:
@@ -259,6 +300,16 @@ class FakePool:
 
     # -- validators
 
+    def list_active(self) -> list[Address]:
+        """Return the validators that have their bond."""
+        return [each for index, each in enumerate(self.validators) if index not in self.bondless]
+
+    def seek_signatures(self) -> int:
+        with self.database.write() as rows:
+            return signing.seek_signatures(
+                rows, self.params, validators=self.list_active(), seconds=86_400.0, now=self.now
+            )
+
     def dispatch(self) -> None:
         with self.database.write() as rows:
             judging.dispatch(
@@ -266,7 +317,8 @@ class FakePool:
                 self.params,
                 rows.list_submissions(SubmissionState.SUBMITTED),
                 validators=self.validators,
-                find_hash=self.find_hash,
+                active=self.list_active(),
+                find_block=self.find_block,
                 secret=SECRET,
                 now=self.now,
             )
@@ -275,12 +327,20 @@ class FakePool:
         """Open a poll for these validators."""
         with self.database.write() as rows:
             for validator in validators:
-                rows.require_validator(self.validators[validator]).seen_at = self.now
+                exact_lane.note_asking(
+                    rows, self.validators[validator], self.contracts.get(validator, ""), now=self.now
+                )
+
+    def find_validator(self, validator: int) -> ValidatorRow:
+        """Return what the coordinator knows of a validator."""
+        with self.database.read() as rows:
+            return rows.list_validators()[self.validators[validator]]
 
     def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
         self.ask(validator)
         with self.database.write() as rows:
-            query = TurnQuery(self.validators[validator], self.validators, holding, free_turns)
+            contract = self.contracts.get(validator, "")
+            query = TurnQuery(self.validators[validator], self.list_active(), holding, free_turns, contract)
             order = judging.find_order(rows, self.params, query, now=self.now)
             if order is not None and order.place is not None:
                 order = judging.take_turn(rows, self.params, query, order.turn.id, now=self.now)
@@ -360,7 +420,8 @@ class FakePool:
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            for validator, judgement in enumerate(j for j in list_current(row) if not j.lapsed):
+            for index, judgement in enumerate(j for j in list_current(row) if not j.lapsed):
+                validator = index % len(self.validators)  # some may be asked once more
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = verdict, SIGNATURE

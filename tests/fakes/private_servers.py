@@ -8,7 +8,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 from redis import Redis
@@ -96,31 +98,31 @@ def open_private_postgres(folder: Path) -> Iterator[PrivateServer | None]:
     if programs is None:
         yield None
         return
-    data = folder / "postgres"
-    data.mkdir()
-    as_user: list[str] = []
-    if os.geteuid() == 0:
-        as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-        shutil.chown(data, USER, USER)
-        _let_through(data)
-    create = [*as_user, str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "covey", "--no-sync"]
-    subprocess.run(create, check=True, capture_output=True, timeout=300, cwd="/")
-    (port,) = find_free_ports(1)
-    url = f"postgresql+psycopg://covey@127.0.0.1:{port}/postgres"
+    # Not below `folder`: another user has to pass the folders above, and every start of pytest closes its own.
+    with TemporaryDirectory(prefix="covey-postgres-") as data:
+        as_user: list[str] = []
+        if os.geteuid() == 0:
+            as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
+            shutil.chown(data, USER, USER)
+        create = [*as_user, str(programs / "initdb"), "-D", data, "-A", "trust", "-U", "covey", "--no-sync"]
+        subprocess.run(create, check=True, capture_output=True, timeout=300, cwd="/")
+        (port,) = find_free_ports(1)
+        url = f"postgresql+psycopg://covey@127.0.0.1:{port}/postgres"
+        command = [*as_user, str(programs / "postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", ""]
+        is_up = partial(_is_postgres_up, url)
+        with _run(PrivateServer(command, folder / "postgres.log", url=url, is_up=is_up)) as server:
+            yield server
 
-    def is_up() -> bool:
-        engine = create_engine(url, connect_args={"connect_timeout": 10})
-        try:
-            with engine.connect() as connection:
-                return connection.scalar(text("SELECT 1")) == 1
-        except OperationalError:
-            return False
-        finally:
-            engine.dispose()
 
-    command = [*as_user, str(programs / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
-    with _run(PrivateServer(command, folder / "postgres.log", url=url, is_up=is_up)) as server:
-        yield server
+def _is_postgres_up(url: str) -> bool:
+    engine = create_engine(url, connect_args={"connect_timeout": 10})
+    try:
+        with engine.connect() as connection:
+            return connection.scalar(text("SELECT 1")) == 1
+    except OperationalError:
+        return False
+    finally:
+        engine.dispose()
 
 
 @contextmanager
@@ -144,10 +146,3 @@ def _find_postgres() -> Path | None:
     on_path = shutil.which("initdb")
     folders = [Path(on_path).parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return folders[-1] if folders else None
-
-
-def _let_through(folder: Path) -> None:
-    """Let another user pass the folders above one of this user's temporary folders."""
-    for parent in folder.parents:
-        if parent.owner() == "root" and parent != Path("/") and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)

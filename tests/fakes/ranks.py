@@ -3,56 +3,74 @@
 Rank 0 leads as the trainer does, through `Ranks.together`; rank 1 follows its commands.
 """
 
-import errno
 import json
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.policy_files import load_model, load_tokenizer, save_policy
+from covey.model.policy_files import DTYPES, load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
-from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, forget_old
-from trainer.algorithm.forward import recompute_activations
+from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, change, forget_old
+from trainer.algorithm.forward import recompute_activations, share_samples
 from trainer.algorithm.learner import Learner
 from trainer.algorithm.lm_head import compute_head
 from trainer.algorithm.logprobs import Recomputer
+from trainer.algorithm.lora import add_adapters, fill_adapters
+from trainer.checkpoints import tensor_files
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy
+from trainer.checkpoints.saver import Saver
 from trainer.distributed.commands import RankCommand, Verb
+from trainer.distributed.loading import build_empty_model, load_shards
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.sharding import make_whole
-from trainer.worker_rank import do_share
+from trainer.worker_rank import carry_out, do_share
 
 RANKS, ROWS = 2, 6
 SIZES = (7, 5, 1)
 """Number of samples of each batch of a run. With one sample, one of the ranks has none."""
-OBJECTIVE = replace(DECOUPLED, kl=2e-5)
+OBJECTIVE = change(DECOUPLED, beta=2e-5)
 """Objective whose references are far enough away that the divergence weighs as much as the other terms."""
-CASES = ("tied", "untied", "lean", "rough")
+MASKED = change(OBJECTIVE, loss_type="grpo", mask="kpop", mask_threshold=2e-2)
+"""Objective that averages over completions, and some of whose tokens are masked and leave the denominator."""
+CASES = ("tied", "untied", "lean", "rough", "adapted", "rough-adapted", "offloaded")
 """Models of the tests.
 
-A Qwen2 whose head is its embedding, a Llama whose head is separate, and the first with recomputed activations and with
-bfloat16 arithmetic.
+A Qwen2 whose head is its embedding, a Llama whose head is separate, the first with recomputed activations and a masked
+objective, and with bfloat16 arithmetic, the second with adapters, the first with bfloat16 arithmetic and adapters, and
+the second with masters, moments and activations in main memory.
 """
 SMOOTH = replace(OPTIMISER, clip=0.2, epsilon=1e-3)
 """Optimiser settings that clip, and under which tiny gradients cause only tiny updates."""
 
 
-def build_base(case: str) -> PreTrainedModel:
-    if case != "untied":
-        return load_model(tiny_folder(), "float32")
+def write_base(folder: Path) -> None:
+    """Write the model of the case "untied"."""
+    save_policy(build_untied(), load_tokenizer(tiny_folder()), folder / "untied-base", "float32")
+
+
+def find_base(case: str, folder: Path) -> Path:
+    """Return the folder of the model of a case. `write_base` has written to `folder`."""
+    return folder / "untied-base" if case in ("untied", "adapted", "offloaded") else tiny_folder()
+
+
+def build_untied() -> PreTrainedModel:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=259, hidden_size=33, intermediate_size=50, num_hidden_layers=2, num_attention_heads=3, head_dim=16,
@@ -61,25 +79,39 @@ def build_base(case: str) -> PreTrainedModel:
     return LlamaForCausalLM(config).train(False)  # no dimension is even: parts differ in size
 
 
-def build_case(case: str, ranks: Ranks = ALONE) -> Learner:
-    model = build_base(case)
-    if ranks.rank > 0:
-        spoil(model)
+def build_case(case: str, folder: Path, ranks: Ranks = ALONE, **changes: Any) -> Learner:
+    source = find_base(case, folder)
+    model = build_empty_model(source, "float32") if ranks.is_shared else load_model(source, "float32")
     if case == "lean":
         recompute_activations(model)
-    shape = replace(SHAPE, compute_dtype="bfloat16" if case == "rough" else "float32")
-    return Learner(model, optimiser=SMOOTH, objective=OBJECTIVE, shape=shape, ranks=ranks)
+    is_offloaded = case == "offloaded"
+    optimiser, changes = replace(SMOOTH, offload=is_offloaded), {"activation_offload": is_offloaded} | changes
+    shape = replace(SHAPE, compute_dtype="bfloat16" if case.startswith("rough") else "float32", **changes)
+    if case.endswith("adapted"):
+        add_adapters(model, rank=4, alpha=64.0, targets=(), dtype=DTYPES[shape.compute_dtype])
+
+    def fill(model: PreTrainedModel) -> None:
+        if ranks.is_shared:
+            load_shards(model, source)
+        if case.endswith("adapted"):
+            fill_adapters(model, seed=3)
+
+    if not ranks.is_shared:
+        fill(model)
+    objective = MASKED if case == "lean" else OBJECTIVE
+    return Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks, fill=fill)
 
 
 @torch.no_grad()
 def spoil(model: PreTrainedModel) -> None:
-    """Change the weights, so that only those that rank 0 starts with can count."""
+    """Change all weights."""
     for parameter in model.parameters():
         parameter.mul_(1.5)
 
 
 def build_recomputer(ranks: Ranks = ALONE) -> Recomputer:
-    return Recomputer(load_model(tiny_folder(), "float32"), SHAPE, ranks)
+    model = build_empty_model(tiny_folder(), "float32") if ranks.is_shared else load_model(tiny_folder(), "float32")
+    return Recomputer(model, SHAPE, ranks)
 
 
 def run(learner: Learner, checkpoints: Checkpoints, exports: StepFolders) -> list[dict[str, float]]:
@@ -108,9 +140,17 @@ def gather(learner: Learner) -> dict[str, torch.Tensor]:
     moments = learner.get_optimizer_tensors()
     tensors = {}
     for name, parameter in learner.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         gradient = make_whole(moments[f"{name}.exp_avg"]) / (1 - SMOOTH.betas[0])
         tensors |= {name: make_whole(parameter.detach()), f"{name}.grad": gradient}
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def gather_start(learner: Learner) -> dict[str, torch.Tensor]:
+    """Gather the weights and buffers of a learner that has not learned yet. All ranks must call this."""
+    named = dict(learner.model.named_parameters()) | dict(learner.model.named_buffers())
+    return {name: make_whole(tensor.detach()).clone() for name, tensor in named.items()}
 
 
 def draw_head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -131,6 +171,21 @@ def compute_sharded_head(rank: int) -> torch.Tensor:
     return gradient.full_tensor()
 
 
+def count_reductions(folder: Path, ranks: Ranks, *, sync_each_batch: bool) -> dict[str, Any]:
+    """Return how often units add up their gradients in an update of several micro-batches, and what it changes."""
+    learner = build_case("untied", folder, ranks, micro_batch_size=1, sync_each_batch=sync_each_batch)
+    samples, calls, reduce = build_samples(SIZES[0]), list[int](), _fsdp_param_group.foreach_reduce
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return reduce(*arguments, **options)
+
+    with patch.object(_fsdp_param_group, "foreach_reduce", count):
+        metrics = learner.update(build_batch(samples))
+    micro_batches = len(share_samples(learner.model, samples, replace(SHAPE, micro_batch_size=1)))
+    return {"calls": len(calls), "micro_batches": micro_batches, "gradient_norm": metrics.gradient_norm}
+
+
 @contextmanager
 def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool]:
     """Yield True on rank 0, whose commands rank 1 follows meanwhile."""
@@ -138,8 +193,20 @@ def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool
     if ranks.rank == 0:
         with ranks.together(RankCommand(verb=Verb.STOP)):
             return
-    while (order := ranks.receive()).verb is not Verb.STOP:
-        do_share(order, learner, recomputer)
+    carry_out(ranks, learner, recomputer)
+
+
+@contextmanager
+def watch_hashing() -> Iterator[list[str]]:
+    """Yield the names of the checkpoint's files that this process hashes meanwhile."""
+    hashed, compute = list[str](), tensor_files._compute_digest
+
+    def note(path: Path) -> str:
+        hashed.append(path.name)
+        return compute(path)
+
+    with patch.object(tensor_files, "_compute_digest", note):
+        yield hashed
 
 
 def main(rank: int, folder: Path) -> None:
@@ -152,18 +219,20 @@ def main(rank: int, folder: Path) -> None:
         world_size=RANKS,
         timeout=timedelta(seconds=600),
     )
-    ranks = Ranks(rank=rank, mesh=init_device_mesh("cpu", (RANKS,)))
+    ranks = Ranks(rank=rank, mesh=init_device_mesh("cpu", (RANKS,)), writers=dist.new_group(backend="gloo"))
     tensors: dict[str, torch.Tensor] = {"head": compute_sharded_head(rank)}
     said: dict[str, object] = {}
     recomputer = build_recomputer(ranks)
     for case in CASES:
-        learner = build_case(case, ranks)
-        with led(ranks, learner, recomputer) as is_leader:
+        learner = build_case(case, folder, ranks)
+        tensors |= {f"{case}/start/{name}": tensor for name, tensor in gather_start(learner).items()}
+        with watch_hashing() as hashed, led(ranks, learner, recomputer) as is_leader:
+            said["hashed"] = hashed
             if is_leader:
                 checkpoints = Checkpoints(folder / case / "checkpoints", keep=1)
                 said[case] = run(learner, checkpoints, StepFolders(folder / case / "exports"))
         tensors |= {f"{case}/{name}": tensor for name, tensor in gather(learner).items()}
-        resumed = build_case(case, ranks)
+        resumed = build_case(case, folder, ranks)
         with led(ranks, resumed, recomputer) as is_leader:
             if is_leader:
                 resume(resumed, checkpoints)
@@ -172,10 +241,11 @@ def main(rank: int, folder: Path) -> None:
         if is_leader:
             found = recomputer.compute(write_policy(folder / "policy"), build_samples(3))
             tensors["recomputed"] = torch.tensor([value for each in found for value in each])
-    looking = build_case(CASES[0], ranks)
+    looking = build_case(CASES[0], folder, ranks)
     with led(ranks, looking, recomputer) as is_leader:
         if is_leader:
             said["back"] = look_back(looking)
+    said["reductions"] = [count_reductions(folder, ranks, sync_each_batch=each) for each in (False, True)]
     said["full"] = fill_disk(rank, resumed, folder / CASES[0])
     save_file(tensors, folder / f"{rank}.safetensors")
     (folder / f"{rank}.json").write_text(json.dumps(said))
@@ -190,11 +260,12 @@ def fill_disk(rank: int, learner: Learner, folder: Path) -> str:
             Checkpoints(folder / "checkpoints", keep=1).save(learner, Step(2), {})
             return "saved"
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-        do_share(learner.ranks.receive(), learner, build_recomputer())
+        with closing(Saver()) as saver:
+            do_share(learner.ranks.receive(), learner, build_recomputer(), saver)
     except OperatorError as error:
         return error.code
-    except OSError as error:
-        return errno.errorcode[error.errno]
+    except SafetensorError as error:
+        return str(error)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     return "saved"

@@ -39,7 +39,10 @@ PARAMS = PoolParams(
     model=ModelParams(max_prompt_tokens=128, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
     groups_per_task=1, max_staleness=1,
 )  # fmt: skip
-SETTINGS = {"warmup_steps": 20, "max_grad_norm": 0.5, "seq_len": 192, "evaluation_every": 0}
+SETTINGS: dict[str, Any] = {
+    "optim": {"warmup_steps": 20, "max_grad_norm": 0.5}, "model": {"seq_len": 192}, "eval": {"every": 0},
+}  # fmt: skip
+"""Settings of an uninterrupted run, which has a checkpoint of each step."""
 PUMPS_A_BLOCK = 4
 TIMED = ("time/", "perf/", "trainer/idle_ratio")
 
@@ -122,11 +125,11 @@ def build_rollouts(domain: SlotDomain, prompt: tuple[int, ...]) -> list[Rollout]
     ]  # fmt: skip
 
 
-def live(folder: Path) -> None:
-    """Run one process of the trainer."""
+def live(folder: Path, every: int = 1) -> None:
+    """Run one process of the trainer, with `every` steps from one checkpoint to the next."""
     torch.set_num_threads(1)
     steps = len(list((folder / "stream").glob("*.json")))
-    harness = TrainerHarness(folder, steps=steps, **SETTINGS)
+    harness = TrainerHarness(folder, steps=steps, ckpt={"every": every}, **SETTINGS)
     harness.params, harness.chain = PARAMS, FileChain(folder / "chain")
     harness.coordinator = Recording(folder=folder / "stream", chain=harness.chain)
     harness.run()

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,15 +10,22 @@ from transformers import PreTrainedModel
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.algorithm.forward import PackingConfig
-from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.loss_settings import LossSettings
+from trainer.data.packing import MicroBatch
 from trainer.data.samples import Batch, Sample
 
 OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.1, warm_up=0, clip=1e9)
-TWO_SIDED = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
-REGULARISED = replace(TWO_SIDED, kl=0.05, entropy=0.02)
-DECOUPLED = replace(REGULARISED, kind="decoupled")
+TWO_SIDED = LossSettings(importance_sampling_mode="none")
+REGULARISED = LossSettings(importance_sampling_mode="none", beta=0.05, entropy_coef=0.02)
+DECOUPLED = LossSettings(beta=0.05, entropy_coef=0.02)
+PLAIN_DECOUPLED = LossSettings()
 SHAPE = PackingConfig(seq_len=64, micro_batch_size=2, compute_dtype="float32")
+
+
+def change(settings: LossSettings, **values: Any) -> LossSettings:
+    """Return settings with other values."""
+    return LossSettings.model_validate(settings.model_dump() | values)
 
 
 def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
@@ -74,3 +82,15 @@ def give_proximal(batch: Batch, values: list[tuple[float, ...]] | None) -> Batch
 def forget_old(batch: Batch) -> Batch:
     """Return the batch without log-probabilities under the policy that sampled."""
     return replace(batch, samples=tuple(replace(sample, old=None) for sample in batch.samples))
+
+
+def nest(samples: Sequence[Sample], rows: Sequence[Sequence[int]], *, is_shared: bool) -> MicroBatch:
+    """Return the families of rows of samples. With `is_shared`, neighbors in a row with equal prompts are a family."""
+    families: MicroBatch = []
+    for row in rows:
+        for place, i in enumerate(row):
+            if is_shared and place and samples[row[place - 1]].prompt == samples[i].prompt:
+                families[-1] += (i,)
+            else:
+                families.append((i,))
+    return families

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from covey import rollouts
 from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
@@ -21,13 +22,15 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
+from covey.protocol.seeding import SlotDomain
 from covey.protocol.submission_file.codec import encode
 from covey.protocol.submission_file.rows import Rollout, count_units
 from covey.sandbox import Sandbox
+from covey.toploc.topk import build_capture
 from tests.fakes.grading import grade_here, grade_with
 from tests.fakes.pool import make_address, make_hash, make_params
 from validator.checks import CheckTools, SubmissionClaim
-from worker import generation, receipts
+from worker import receipts
 
 DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
 MANIFEST = make_hash("manifest")
@@ -74,6 +77,12 @@ def make_task(**changes: Any) -> TaskOrder:
         "deadline": 2000.0,
     }
     return TaskOrder(**(values | changes))
+
+
+def build_domain(task: TaskOrder, node: Address) -> SlotDomain:
+    return SlotDomain(
+        beacon=task.record_hash, pool=PoolId(1), policy_version=task.policy_version, node=node, task=task.task
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +182,12 @@ class Worker:
         return self._made[task]
 
     def _work(self, task: TaskOrder, params: PoolParams, node: Address) -> Work:
-        slots = generation.build_slots(
-            task, self.params, pool=PoolId(1), node=node, environment=self.environment, engine=self.engine
+        slots = rollouts.build_slots(
+            build_domain(task, node), task.groups, self.params, environment=self.environment, engine=self.engine
         )
-        version = self.engine.policy_version or Step(0)
-        drafts = generation.roll_out(slots, params, self.engine, version=Step(version))
-        return self.hand_in(generation.build_rollouts(drafts, grade_here), task)
+        version, capture = self.engine.policy_version or Step(0), build_capture(params.verification)
+        drafts = rollouts.roll_out(slots, params, self.engine, version=Step(version), capture=capture)
+        return self.hand_in(rollouts.build_rollouts(drafts, rollouts.grade_drafts(drafts, grade_here)), task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
         """Return a submission of these rows with a matching receipt."""
@@ -211,5 +220,20 @@ def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> CheckTo
     )
 
 
-def build_claim(work: Work, signature: str, *, record_hash: Hash = MANIFEST) -> SubmissionClaim:
-    return SubmissionClaim(receipt=work.receipt, signature=signature, record_hash=record_hash, file=work.file)
+def build_claim(
+    work: Work,
+    signature: str,
+    *,
+    record_hash: Hash = MANIFEST,
+    contract: str | None = None,
+    drawn: tuple[int, ...] = (),
+) -> SubmissionClaim:
+    """Return the claim of a submission. Its order names `contract`, or that of the first row, and draws `drawn`."""
+    return SubmissionClaim(
+        receipt=work.receipt,
+        signature=signature,
+        record_hash=record_hash,
+        contract=next((row.contract for row in work.rollouts), "") if contract is None else contract,
+        drawn=drawn,
+        file=work.file,
+    )

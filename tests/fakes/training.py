@@ -6,7 +6,7 @@ builds a trainer on its disk and runs it to the end; a second `run` continues fr
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,6 +193,16 @@ class Coordinator:
         return read_policy(self.store, POOL, record_hash, self.folder / record_hash)
 
 
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes. A section that is a dict has only the changed values."""
+    sections = {
+        name: merge(values[name], section)
+        for name, section in changes.items()
+        if isinstance(section, dict) and isinstance(values.get(name), dict)
+    }
+    return {**values, **changes, **sections}
+
+
 class TrainerHarness:
     """A trainer's disk, chain and coordinator, which outlive its process."""
 
@@ -205,10 +215,10 @@ class TrainerHarness:
         )  # fmt: skip
         defaults: dict[str, Any] = {
             "home": root / "home", "pool": POOL, "deployment": root, "key_file": root, "origin_root": root / "origin",
-            "steps": 2, "learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0,
-            "seq_len": 128, "evaluation_prompts": 4, "evaluation_samples": 1,
+            "steps": 2, "model": {"seq_len": 128}, "optim": {"learning_rate": 5e-4, "warmup_steps": 0},
+            "eval": {"every": 1, "prompts": 4},
         }  # fmt: skip
-        self.config = TrainerConfig.model_validate(defaults | settings)
+        self.config = TrainerConfig.model_validate(merge(defaults, settings))
         self.config.home.mkdir(exist_ok=True)
         self.chain = Chain()
         self.coordinator: Any = Coordinator(
@@ -238,6 +248,10 @@ class TrainerHarness:
             self.config, cast(Network, network), decode=codec.decode_framed, grade=self.grade,
             publisher=publisher, chain_thread=chain_thread, stop=stop, sinks=self.sinks,
         )  # fmt: skip
+
+    def change(self, **settings: Any) -> None:
+        """Give the next process other settings. A section that is a dict has only the changed values."""
+        self.config = TrainerConfig.model_validate(merge(self.config.model_dump(), settings))
 
     def close(self) -> None:
         for outbox in self._outboxes:

@@ -75,6 +75,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "contributor": make_address("contributor"),
         "instance": load_instance(folder),
         "engine": engine,
+        "contract": "",
         "environment": registry.load(DEMO),
         "grade": grade_here,
         "engine_threads": ThreadPoolExecutor(2),

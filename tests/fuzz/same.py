@@ -14,7 +14,7 @@ def require_same(claim: SubmissionClaim, honest: Work, tools: CheckTools) -> Non
     for row, due in zip(found, honest.rollouts, strict=True):
         assert describe(row) == describe(due)
         assert max(abs(a - b) for a, b in zip(row.logprobs, due.logprobs, strict=True)) <= 2 * limits.logprob_max
-    for each in claim.distances:
+    for each in claim.distances.values():
         assert {(w.sign_exponent_mismatches, w.mantissa_mean) for w in each.windows} == {(0, 0.0)}
 
 

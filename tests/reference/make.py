@@ -76,8 +76,8 @@ def build_settings() -> str:
         "# Settings",
         "A role reads its TOML file, then `COVEY_NAME` in the environment, then `--set NAME=VALUE`; the last one\n"
         "wins. Unknown names are refused. In environment and `--set` a list is written `a,b`. A dotted name is a key\n"
-        "of a table, which only the file can hold. `covey config show ROLE` prints the values that count, and where\n"
-        "each comes from.",
+        "of a table: `--set optim.learning_rate=1e-5`, and `COVEY_OPTIM__LEARNING_RATE` in the environment.\n"
+        "`covey config show ROLE` prints the values that count, and where each comes from.",
         "`covey up`, `covey pool open` and `covey worker enroll` ignore the variables of chain commands, because each\n"
         "role of a folder has values of its own: `COVEY_KEY_FILE`, `COVEY_POOL`, `COVEY_DEPLOYMENT`, `COVEY_RPC_URL`\n"
         "and `COVEY_COORDINATOR_URL`.",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.chain.finality import REFUSED_BLOCKS
+from covey.chain.finality import REFUSED_SECONDS
 from covey.chain.json_rpc import ChainClient
 from covey.chain.outbox import IntentState
 from covey.chain.sender import Sender
@@ -220,7 +220,7 @@ def test_pump__node_forgot_the_transaction__sends_it_again(chain, store):
     assert balance(chain) == before + 5
 
 
-def test_pump__contract_refuses_at_many_heads__is_final_with_its_reason_and_costs_no_nonce(chain, store):
+def test_pump__contract_refuses_for_minutes__is_final_with_its_reason_and_costs_no_nonce(chain, store):
     nonce = chain.client.count_transactions(chain.address("deployer"))
     put(store, "no", chain.contracts.policies.publish(77, 0, f"0x{1:064x}"))
     put(store, "yes", mint(chain, 5))
@@ -228,9 +228,10 @@ def test_pump__contract_refuses_at_many_heads__is_final_with_its_reason_and_cost
     pump_until_mined(sender, store, "yes")
     assert (store.find("no").state, store.find("no").reason) == (IntentState.UNSENT, "PoolNotActive(77)")
     assert store.find("yes").nonce == nonce
-    for _ in range(REFUSED_BLOCKS - 1):
+    for seconds in (1, REFUSED_SECONDS - 2):
+        chain.advance(seconds)
         assert sender.pump() == 1
-        mine(chain)
+    chain.advance(2)
     assert sender.pump() == 0
     assert (store.find("no").state, store.find("no").reason) == (IntentState.REVERTED, "PoolNotActive(77)")
 

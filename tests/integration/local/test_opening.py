@@ -259,7 +259,10 @@ def test_pool_open__terms_that_pay_for_cheating__needs_force_on_a_chain_that_exi
         pool_open(folder, yes=True)
     assert contracts.pools.count_pools() == 0
     pool_open(folder, yes=True, force=True)
-    assert re.match(r"a cheat is expected to lose 0\.\d times its gain\n", capsys.readouterr().out)
+    assert re.match(
+        r"a cheat is expected to lose 0\.\d times its gain, or 0\.\d times if a replay finds one in two\n",
+        capsys.readouterr().out,
+    )
     assert contracts.pools.count_pools() == 1
 
 

@@ -31,6 +31,7 @@ def make_row(**changes):
         "proofs": pa.array([[b"x"]], parquet.SCHEMA.field("proofs").type),
         "finished": pa.array([True]),
         "reward": pa.array([1.0]),
+        "contract": pa.array([""], parquet.SCHEMA.field("contract").type),
     } | changes
     schema = pa.schema([pa.field(name, column.type, nullable=False) for name, column in plain.items()])
     sink = io.BytesIO()
