@@ -28,6 +28,7 @@ ADDRESSES = {
         "coordinator/db/writer.py",
         "coordinator/db/connection.py",
         "coordinator/db/change_counter.py",
+        "coordinator/db/leadership.py",
         MIGRATIONS,
     ],
     "alembic": ["coordinator/db/connection.py", MIGRATIONS],
