@@ -2,8 +2,7 @@
 pay, for the worst plan.
 
 A cheat falsifies the text of some rows, which every replay of such a row finds. Or it makes a small difference in all
-rows, which only a whole replay finds: sums over a few drawn rows have too few items. Its gain is the pay of the rows
-that it falsifies. The more it falsifies, the more it gains and the sooner a drawn row shows it.
+rows, which only a whole replay finds. It gains the pay of the rows that it falsifies.
 
 The model is a node with a good record that begins to cheat. It has either the minimum stake or the maximum that cases
 can take; the smaller factor counts. The draw is public, so it knows when one of its submissions will be caught. Until

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.measurement import find_misses, set_bars
-from benchmarks.verification import deterrence
-from benchmarks.verification.deterrence import BARS, LINE, PANELS, POOLS, compute_cost, compute_rate, read_pool
+from benchmarks.verification import campaign_search
+from benchmarks.verification.campaign_search import BARS, LINE, PANELS, POOLS, compute_cost, compute_rate, read_pool
 from benchmarks.verification.panel_outcomes import compute_fates
 from covey.chain.deterrence import compute_deterrence
 
@@ -18,7 +18,7 @@ def test_measure_worst__shipped_pools__keep_their_bars(name: str, pool: str):
     terms, params = read_pool(pool)
     fates = compute_fates(params, PANELS[name])
     worst = compute_deterrence(terms, params)
-    found, strategy = deterrence.measure_worst(
+    found, strategy = campaign_search.measure_worst(
         f"{name}.{pool}", worst, fates, params, count=2_000, rng=np.random.default_rng(1)
     )
     assert strategy is not None
@@ -32,7 +32,7 @@ def test_measure_worst__hostile_and_lazy_of_three__catch_nobody():
     terms, params = read_pool("intellect2-pool")
     fates = compute_fates(params, PANELS["hostile_and_lazy"])
     worst = compute_deterrence(terms, params)
-    found, strategy = deterrence.measure_worst("x", worst, fates, params, count=100, rng=np.random.default_rng(1))
+    found, strategy = campaign_search.measure_worst("x", worst, fates, params, count=100, rng=np.random.default_rng(1))
     assert (found.value, strategy) == (0, None)
 
 
@@ -55,7 +55,7 @@ def test_compute_cost__pair_of_the_large_pool__counts_the_rows_of_all_validators
     ],
 )
 def test_compute_sum_detection__values_by_hand__are_reproduced(ratio: float, rows: int, chance: float):
-    assert deterrence.compute_sum_detection(ratio, rows) == pytest.approx(chance, rel=0.05)
+    assert campaign_search.compute_sum_detection(ratio, rows) == pytest.approx(chance, rel=0.05)
 
 
 def test_measure_line__default_pair__is_the_one_with_the_most_rows_that_deters():
@@ -67,7 +67,7 @@ def test_measure_line__default_pair__is_the_one_with_the_most_rows_that_deters()
         changed = rules.model_copy(update={"audit_rate": rate, "audit_rows": drawn})
         factors[drawn] = compute_deterrence(terms, params.model_copy(update={"verification": changed})).factor
     assert max(drawn for drawn, factor in factors.items() if factor >= 3) == rules.audit_rows == 3
-    lines = list(deterrence.measure_line("pool", 200, np.random.default_rng(1)))
+    lines = list(campaign_search.measure_line("pool", 200, np.random.default_rng(1)))
     names = {each.name: each.value for each in lines}
     assert names["line.pool.rows_3.audit_rate"] == pytest.approx(0.1)
     assert names["line.pool.rows_3.submissions.all_fake"] == 1
