@@ -52,6 +52,8 @@ def test_compute_fates__hostile_and_lazy_of_three__are_the_quorum():
     [
         ((H, BAD, L), 3, {Fate.VOID: 1.0}),  # Nobody is a quorum, so that nobody loses stake.
         ((H, H, BAD, L), 3, {Fate.VOID: 1.0}),
+        ((H, BAD, Behavior.SILENT), 2, {Fate.VOID: 1.0}),
+        ((H, BAD, Behavior.BONDLESS), 2, {Fate.VOID: 1.0}),
         ((H, BAD), 2, {Fate.VOID: 1.0}),
         ((H, Behavior.BONDLESS), 2, {Fate.VOID: 1.0}),
         ((H, Behavior.LEAVING), 2, {Fate.UNSIGNED: 1.0}),  # It signs, and its signature has no power in court.
