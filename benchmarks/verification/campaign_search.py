@@ -3,7 +3,8 @@
 Terms and parameters are those of the shipped pools.  The panel is the coordinator's own code, which decides for each
 order of the validators.  A strategy falsifies some rows or makes small differences in all rows, submits in waves until
 the draw shows a catch, and then fills the limit of undrawn pay.  All combinations are searched.  Names give the
-validators and the pool.  `found_1_of_2` is a small difference that half of the whole replays find.
+validators and the pool.  `_text` is false text alone, and `found_1_of_2` a small difference that half of the whole
+replays find.
 
 These are the assumptions.  A cheat begins with a good record, which cost it honest work.  It gains the pay of the rows
 that it falsifies.  It knows at once what the draw has caught.  Epochs close when it suits the cheat.  Undrawn work
@@ -19,6 +20,7 @@ the chances of finding int8 in all MLPs and in all linear layers of the last hal
 import argparse
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +35,7 @@ from benchmarks.verification.campaigns import (
     list_strategies,
     run_campaigns,
 )
-from benchmarks.verification.panel_outcomes import Behavior, Fates, compute_fates
+from benchmarks.verification.panel_outcomes import Behavior, Fate, Fates, compute_fates
 from covey.chain.deterrence import Deterrence, SubmissionCheat, compute_deterrence
 from covey.chain.structs import PoolTerms
 from covey.console.pool_file import build_params, read_document, read_table
@@ -60,10 +62,15 @@ PANELS = {
     "hostile_and_lazy_of_five": (H, H, H, Behavior.HOSTILE, Behavior.LAZY),
 }
 """Validators by the name of a measurement."""
+TEXTS = ("every_replay", "hostile", "hostile_and_lazy_of_five")
+"""Panels against which the worst false text is measured, too."""
 DETECTIONS = {"found_1_of_2": 1 / 2, "found_1_of_4": 1 / 4, "found_1_of_12": 1 / 12}
 """Shares of whole replays that find a small difference in all rows, by the name of a measurement."""
-BARS = {"every_replay": Bar(least=3)} | {
-    name: Bar(least=2) for name in PANELS if name not in ("every_replay", "hostile_and_lazy")
+BARS = {"every_replay": Bar(least=3), "every_replay_text": Bar(least=3)} | {
+    name: Bar(least=2)
+    for panel in PANELS
+    for name in (panel, f"{panel}_text")
+    if panel not in ("every_replay", "hostile_and_lazy")
 }
 LINE = (0, 1, 2, 3, 4, 6, 8)
 """Numbers of drawn rows on the line of equal cost."""
@@ -84,35 +91,55 @@ def read_pool(name: str) -> tuple[PoolTerms, PoolParams]:
 
 
 def measure_worst(
-    name: str, terms: Deterrence, fates: Fates, params: PoolParams, *, count: int, rng: np.random.Generator
+    name: str,
+    terms: Deterrence,
+    fates: Fates,
+    params: PoolParams,
+    *,
+    count: int,
+    rng: np.random.Generator,
+    is_text: bool = False,
 ) -> tuple[Measurement, Strategy | None]:
-    """Measure the factor of the worst strategy. It is 0 if a cheat is never caught."""
+    """Measure the factor of the worst strategy, with false text alone if `is_text`.
+
+    It is 0 if a cheat is never caught.
+    """
     rules = params.verification
     chances = {
         cheat: compute_chances(fates, cheat, audit_rate=terms.audit_rate, confirm_rate=rules.confirm_rate)
         for cheat in terms.list_cheats()
     }
-    strategies = list_strategies(terms, sorted({1, min(10, terms.submissions), terms.submissions}))
+    strategies = list_strategies(terms, sorted({1, min(10, terms.submissions), terms.submissions}), is_text=is_text)
     if any(run_campaigns(each, terms, chances, count=1, rng=rng) is None for each in strategies if each.then is None):
         return Measurement(name=name, value=0.0, unit="ratio", n=count, peer="a cheat is never caught"), None
     worst, totals = find_worst(strategies, terms, chances, count=count, rng=rng)
-    peer = f"formula {terms.factor:.2f}; ahead in {100 * totals.ahead:.1f} %; {worst}"
+    formula = "" if is_text else f"formula {terms.factor:.2f}; "
+    peer = f"{formula}ahead in {100 * totals.ahead:.1f} %; {worst}"
     return Measurement(name=name, value=totals.factor, unit="ratio", n=count, peer=peer), worst
 
 
-def measure_panels(count: int, rng: np.random.Generator) -> Iterator[Measurement]:
-    """Measure every kind of validators and every detection rate in every shipped pool."""
-    for pool in POOLS:
-        terms, params = read_pool(pool)
-        whole = compute_deterrence(terms, params)
-        for name, behaviors in PANELS.items():
-            quorum = len(behaviors) // 2 + 1
-            fates = compute_fates(params.model_copy(update={"quorum": quorum}), behaviors)
-            yield measure_worst(f"{name}.{pool}", whole, fates, params, count=count, rng=rng)[0]
-        fates = compute_fates(params, PANELS["every_replay"])
-        for name, detection in DETECTIONS.items():
-            found = compute_deterrence(terms, params, detection=detection)
-            yield measure_worst(f"{name}.{pool}", found, fates, params, count=count, rng=rng)[0]
+def measure_pool(pool: str, panels: Sequence[str], count: int, rng: np.random.Generator) -> Iterator[Measurement]:
+    """Measure some kinds of validators and every detection rate in a shipped pool."""
+    terms, params = read_pool(pool)
+    whole = compute_deterrence(terms, params)
+    for name in panels:
+        behaviors = PANELS[name]
+        fates = compute_fates(params.model_copy(update={"quorum": len(behaviors) // 2 + 1}), behaviors)
+        yield measure_worst(f"{name}.{pool}", whole, fates, params, count=count, rng=rng)[0]
+        if name in TEXTS:
+            text, _ = measure_worst(f"{name}_text.{pool}", whole, fates, params, count=count, rng=rng, is_text=True)
+            yield replace(text, peer=f"{_describe_all_fake(whole, fates, params)}; {text.peer}")
+    fates = compute_fates(params, PANELS["every_replay"])
+    for name, detection in DETECTIONS.items():
+        found = compute_deterrence(terms, params, detection=detection)
+        yield measure_worst(f"{name}.{pool}", found, fates, params, count=count, rng=rng)[0]
+
+
+def _describe_all_fake(terms: Deterrence, fates: Fates, params: PoolParams) -> str:
+    """Describe how many submissions are caught whose text is false in all rows."""
+    rate = params.verification.confirm_rate
+    chances = compute_chances(fates, terms.list_false_texts()[-1], audit_rate=terms.audit_rate, confirm_rate=rate)
+    return f"{100 * chances[Fate.CASE]:.0f} % of all-fake submissions caught"
 
 
 def compute_cost(params: PoolParams, *, audit_rate: float, drawn_rows: int) -> float:
@@ -201,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(SEED)
-    measured = [*measure_panels(options.campaigns, rng)]
+    measured = [each for pool in POOLS for each in measure_pool(pool, list(PANELS), options.campaigns, rng)]
     for pool in POOLS:
         measured += measure_line(pool, options.campaigns, rng)
     measurements = set_bars(measured, BARS)

@@ -129,14 +129,16 @@ def _divide(part: float, whole: float) -> float:
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
 
 
-def list_strategies(terms: Deterrence, waves: Sequence[int]) -> list[Strategy]:
-    """List the strategies to search: false text in one, two, three, half, almost all or all rows, or small differences.
+def list_strategies(terms: Deterrence, waves: Sequence[int], *, is_text: bool = False) -> list[Strategy]:
+    """List the strategies to search: false text in one, two, three, half, almost all or all rows.
 
-    The first cheat and the second one are combined freely, and so are the sizes of the waves.
+    Small differences are among them unless `is_text`. The first cheat and the second one are combined freely, and so
+    are the sizes of the waves.
     """
     unseen = max(1, terms.rows - terms.drawn_rows)
     counts = {1, 2, 3, terms.rows // 2, unseen, terms.rows}
-    cheats = [each for each in terms.list_cheats() if each.false_rows is None or each.false_rows in counts]
+    cheats = [each for each in terms.list_false_texts() if each.false_rows in counts]
+    cheats += [] if is_text else [terms.build_difference()]
     return [
         Strategy(first=first, wave=wave, then=then) for first in cheats for wave in waves for then in (None, *cheats)
     ]

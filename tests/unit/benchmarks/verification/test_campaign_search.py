@@ -28,6 +28,18 @@ def test_measure_worst__shipped_pools__keep_their_bars(name: str, pool: str):
     assert found.value == pytest.approx(worst.factor, rel=0.05)
 
 
+def test_measure_pool__false_text_of_an_accomplice__costs_more_than_differences_and_says_what_is_caught():
+    """The accomplice judges three in ten undrawn submissions alone, so 1 - 0.8 x 0.3 of the large pool are caught."""
+    pool, rng = POOLS[1], np.random.default_rng(1)
+    measured = list(campaign_search.measure_pool(pool, ["every_replay", "hostile"], 400, rng))
+    found = {each.name.partition(".")[0]: each for each in measured}
+    assert found["every_replay_text"].peer.startswith("100 % of all-fake submissions caught")
+    assert found["hostile_text"].peer.startswith("76 % of all-fake submissions caught")
+    assert found["every_replay_text"].value > found["hostile_text"].value > found["hostile"].value
+    assert found["found_1_of_12"].value < found["found_1_of_4"].value < found["found_1_of_2"].value
+    assert not find_misses(set_bars(measured, BARS))
+
+
 def test_measure_worst__hostile_and_lazy_of_three__catch_nobody():
     terms, params = read_pool("intellect2-pool")
     fates = compute_fates(params, PANELS["hostile_and_lazy"])
