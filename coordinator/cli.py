@@ -10,8 +10,6 @@ import typer
 
 from coordinator.queue.routes import JobQueue, parse_queues
 from covey.console.options import ConfigFile, Json, Sets, load_settings, show
-from covey.runtime.child_processes import ChildProcesses, call_when_orphaned
-from covey.runtime.log import configure
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -78,6 +76,9 @@ def coordinator_jobs(
     chosen = parse_queues(queues)
     settings = load_settings(CoordinatorConfig, config, sets)
     if separate and len(chosen) > 1:
+        from covey.runtime.child_processes import ChildProcesses
+        from covey.runtime.log import configure
+
         configure("jobs", level=settings.log_level)
         ChildProcesses([partial(_serve_queue, settings, queue) for queue in chosen], name="jobs").run_until_signal()
         return
@@ -89,6 +90,7 @@ def coordinator_jobs(
 def _serve_queue(config: "CoordinatorConfig", queue: JobQueue) -> None:
     """Run the jobs of one queue until SIGTERM, or until the process that started this one is gone."""
     from coordinator import app  # The process that starts others does without these imports.
+    from covey.runtime.child_processes import call_when_orphaned
 
     stop = partial(os.kill, os.getpid(), signal.SIGTERM)
     Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
