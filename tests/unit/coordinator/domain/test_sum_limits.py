@@ -172,7 +172,7 @@ def test_above__other_nodes_of_the_contributor__are_not_replayed_whole(rowing: F
 def test_window__below_after_1000_submissions__begins_at_zero_and_above_goes_on(
     summing: FakePool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("coordinator.domain.running_sums.WINDOW", 10)
+    monkeypatch.setattr("coordinator.domain.sum_limits.WINDOW", 10)
     for _ in range(10):
         work(summing, HONEST, HONEST)
     assert find(summing) == (0, {}, "")
