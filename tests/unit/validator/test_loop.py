@@ -23,7 +23,7 @@ from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
 from covey.protocol.seeding import draw_rows
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Judgement, Reason
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeJudging
 from tests.fakes.pool import make_contract, make_hash
@@ -85,7 +85,7 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             ),
         )
         values = {
-            "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60),
+            "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60, batch=32),
             "network": network,
             "tools": tools,
             "venue": VENUE,
@@ -123,6 +123,13 @@ async def take_turn(ctx: Context) -> CycleResult:
     """Poll for one order and carry it out."""
     outcome = await loop.poll(ctx)
     return await loop.judge_next(ctx) if ctx.turns.held else outcome
+
+
+async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
+    """Judge one turn without committing to the verdict."""
+    ctx.turns.add(order)
+    ((_, judgement),) = (await loop.judge(ctx, [order])).judged
+    return judgement
 
 
 def fail(moment: str, error: Exception) -> Callable[[str], None]:
@@ -271,13 +278,13 @@ async def test_judge_next__commitment_that_fails__releases_the_turn_to_be_offere
 
 async def test_judge__file_that_is_missing__is_unknown(start, judging, order):
     judging.files.clear()
-    judgement = await loop.judge(start(), order)
+    judgement = await judge(start(), order)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "missing"})
 
 
 async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
     forged = order.model_copy(update={"record_hash": make_hash("forged")})
-    judgement = await loop.judge(start(), forged)
+    judgement = await judge(start(), forged)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_record"})
 
 
@@ -308,7 +315,7 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
     ctx = start(tools=dataclasses.replace(tools, engine=Failing()))
     ctx.loader.folder = Path("an earlier one")
     for _ in range(2):
-        judgement = await loop.judge(ctx, order)
+        judgement = await judge(ctx, order)
         assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "MemoryError"})
     assert (loads, ctx.loader.folder) == ([order.receipt.policy_version] * 2, None)
 
@@ -318,7 +325,7 @@ async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(s
     ctx = start()
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
     ctx.loader._params = model
-    judgement = await loop.judge(ctx, order)
+    judgement = await judge(ctx, order)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "policy_mismatch"})
     assert ctx.loader.folder is None
 
