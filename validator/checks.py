@@ -288,7 +288,7 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
     if claim.contract:
         rules = rules.model_copy(update={"mode": "exact"})
     missing = sorted(set(rows) - set(claim.distances))  # siblings follow each other, which shares their prompts
-    measured = measure([claim.rollouts[row] for row in missing], tools.engine, tools.params) if missing else ()
+    measured = measure([claim.rollouts[row] for row in missing], tools.engine, tools.params)
     by_row = claim.distances | dict(zip(missing, measured, strict=True))
     claim.distances = {row: by_row[row] for row in rows}
     breach = find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))

@@ -13,7 +13,7 @@ from covey.protocol.api.validator import JudgeOrder
 MOST_WHOLE = 2
 """Number of whole replays after which no turn is added. They are judged one by one, so each waits for those before."""
 SHARE = 0.5
-"""Share of the time that is left to the earliest deadline which the turns judged together are expected to take."""
+"""Share of the time to the first deadline that turns which are judged together are expected to take."""
 
 
 class HeldTurns:
@@ -62,25 +62,26 @@ class HeldTurns:
         self._is_waiting.set()
 
     async def take_next(self, most: int) -> list[JudgeOrder]:
-        """Wait for turns that are not judged yet. Return the oldest, and up to `most` that can be judged with it.
+        """Wait for turns that are not judged yet. Return the one that is due first, and up to `most` that suit it.
 
         Whole replays come last, and each of them alone. Turns are judged together if policy and execution contract are
-        the same, and if the turns judged last were fast enough for all to end before the earliest deadline.
+        the same, and if the turns judged last were fast enough for all to end well before the first one is due.
         """
         await self._is_waiting.wait()
-        waiting = sorted((self._orders[each] for each in self._waiting), key=lambda one: (one.full, one.judgement))
-        first, taken, now = waiting[0], waiting[:1], self._clock()
-        for order in waiting[1:]:
-            if first.full or self._turn_seconds is None or len(taken) == most:
-                break
-            earliest = min(self._deadlines[each.judgement] for each in [*taken, order])
-            is_fast = self._turn_seconds * (len(taken) + 1) <= SHARE * (earliest - now)
-            if _get_kind(order) == _get_kind(first) and is_fast:
-                taken.append(order)
+        waiting = sorted((self._orders[each] for each in self._waiting), key=self._rank)
+        first = waiting[0]
+        if first.full or self._turn_seconds is None:
+            most = 1
+        elif self._turn_seconds > 0:
+            most = min(most, int(SHARE * self.get_seconds_left(first) / self._turn_seconds))
+        taken = [order for order in waiting if _get_kind(order) == _get_kind(first)][: max(1, most)]
         self._waiting.difference_update(order.judgement for order in taken)
         if not self._waiting:
             self._is_waiting.clear()
         return taken
+
+    def _rank(self, order: JudgeOrder) -> tuple[bool, float, int]:
+        return order.full, self._deadlines[order.judgement], order.judgement
 
     def note_seconds(self, seconds: float, turns: int) -> None:
         """Note how long a number of turns of drawn rows took together."""
