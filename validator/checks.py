@@ -19,6 +19,7 @@ from covey.model.prompts import PromptFormat
 from covey.protocol import eip712
 from covey.protocol.canonical import sha256
 from covey.protocol.eip712 import Domain
+from covey.protocol.evidence import DRAWN
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
@@ -294,14 +295,14 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
     breach = find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))
     if breach is not None and rules.mode == "exact":
         is_confirmed = _replay_again(claim, tools)
-        breach = breach if is_confirmed else find_breach(list(claim.distances.values()), rules)
+        breach = breach if is_confirmed else find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))
         if breach is not None and not is_confirmed:
             return Judgement.unknown(what="unsteady replay", **breach.statistics)
     if breach is None:
         return None
     row = None if breach.row is None else claim.rollouts[list(claim.distances)[breach.row]]
     where = {} if row is None else {"group": row.group, "sibling": row.sibling}
-    return Judgement.reject(breach.reason, **breach.statistics, **where)
+    return Judgement.reject(breach.reason, **breach.statistics, **where, **{DRAWN: int(breach.is_drawn)})
 
 
 def _replay_again(claim: SubmissionClaim, tools: CheckTools) -> bool:

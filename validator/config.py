@@ -38,8 +38,8 @@ class ValidatorConfig(RoleSettings, CheckingSettings):
     """Maximum number of completions that are replayed in one batch."""
     turns: int = Field(default=8, ge=1, le=16)
     """Maximum number of turns that this validator holds at once, of which at most two are whole replays. All must fit
-    into the pool's `judgement_seconds`. Turns of drawn rows are replayed together, as far as their rows fit into `batch`
-    and their time allows.
+    into the pool's `judgement_seconds`. Turns of drawn rows are replayed together, as far as `batch` and their time
+    allow.
     """
     enforcement_seconds: float = Field(default=0.5, gt=0)
     """Seconds between two checks for hard rejections that can be reported to the slashing court."""

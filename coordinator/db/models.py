@@ -268,6 +268,9 @@ class JudgementRow(Base):
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
+    on_drawn_rows: Mapped[bool] = mapped_column(default=True, server_default=false())
+    """Whether the verdict is about rows that the drawing block of now has replayed: it accepts these rows, or its
+    evidence says that they show why it rejects."""
     lapsed: Mapped[bool] = mapped_column(default=False)
     """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
     __table_args__ = (

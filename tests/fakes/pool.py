@@ -154,6 +154,8 @@ class FakePool:
         self.canaries: dict[str, CanaryKind] = {}
         """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
+        self.naming_drawn: set[int] = set()
+        """Validators whose evidence says that the drawn rows show why they reject."""
         """Number of live groups in the evidence of each validator. The evidence of others names none."""
         self.find_block: FindBlock = lambda signed_at: DrawingBlock(signed_at, make_hash(f"block after {signed_at}"))
 
@@ -388,6 +390,7 @@ class FakePool:
             salt=salt,
             signature=SIGNATURE,
             live_groups=self.told.get(validator),
+            is_in_drawn_rows=validator in self.naming_drawn,
         )
         with self.database.write() as rows:
             judging.record_reveal(rows, self.params, reveal, now=self.now)

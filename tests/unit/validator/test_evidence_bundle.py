@@ -293,8 +293,9 @@ def test_find_worst__rows__by_the_largest_share_of_a_limit():
         (Judgement.accept(40, live_groups=1), Judgement.accept(40, live_groups=1), True),
         (Judgement.accept(40, live_groups=0), Judgement.accept(40, live_groups=1), False),
         (Judgement.accept(40), Judgement.accept(40, live_groups=1), False),
+        (Judgement.reject(Reason.PROOF, drawn=1), Judgement.reject(Reason.PROOF, drawn=0), False),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_report__verdicts__agree_if_all_compared_fields_do(worker, honest, capsys, judgement, found, agrees):
     row = dataclasses.replace(QUIET, margin=math.inf)
