@@ -14,6 +14,8 @@ MOST_WHOLE = 2
 """Number of whole replays after which no turn is added. They are judged one by one, so each waits for those before."""
 SHARE = 0.5
 """Share of the time to the first deadline that turns which are judged together are expected to take."""
+AT_FIRST = 2
+"""Number of turns that are held in any case. More are held once it is known that they can be judged in time."""
 
 
 class HeldTurns:
@@ -28,6 +30,8 @@ class HeldTurns:
         self._is_waiting = asyncio.Event()
         self._turn_seconds: float | None = None
         """Seconds that a turn of drawn rows took when such turns were judged last. None before."""
+        self._allowed = 0.0
+        """Maximum of the seconds that turns left for their judgement."""
         self.has_room = asyncio.Event()
         """Set while another turn can be added."""
         self.has_room.set()
@@ -42,16 +46,20 @@ class HeldTurns:
 
     @property
     def free(self) -> int:
-        """Number of turns that can still be added. 0 while MOST_WHOLE whole replays are held."""
+        """Number of turns that can still be added and judged in time. 0 while MOST_WHOLE whole replays are held."""
         if sum(order.full for order in self._orders.values()) >= MOST_WHOLE:
             return 0
-        return max(0, self._most - len(self._orders))
+        most = AT_FIRST
+        if self._turn_seconds is not None:
+            most = max(AT_FIRST, int(SHARE * self._allowed / self._turn_seconds))
+        return max(0, min(most, self._most) - len(self._orders))
 
     def add(self, order: JudgeOrder) -> None:
         """Add a turn. A turn that is already held is not added again."""
         if order.judgement not in self._orders:
             self._orders[order.judgement] = order
             self._deadlines[order.judgement] = self._clock() + order.seconds_left
+            self._allowed = max(self._allowed, order.seconds_left)
             self.wait_again(order)
         if not self.free:
             self.has_room.clear()
@@ -72,7 +80,7 @@ class HeldTurns:
         first = waiting[0]
         if first.full or self._turn_seconds is None:
             most = 1
-        elif self._turn_seconds > 0:
+        else:
             most = min(most, int(SHARE * self.get_seconds_left(first) / self._turn_seconds))
         taken = [order for order in waiting if _get_kind(order) == _get_kind(first)][: max(1, most)]
         self._waiting.difference_update(order.judgement for order in taken)
@@ -85,7 +93,7 @@ class HeldTurns:
 
     def note_seconds(self, seconds: float, turns: int) -> None:
         """Note how long a number of turns of drawn rows took together."""
-        self._turn_seconds = seconds / turns
+        self._turn_seconds = max(seconds / turns, 1e-9)  # a clock may be too coarse to see them
 
     def get_seconds_left(self, order: JudgeOrder) -> float:
         """Return the seconds until it is too late for a commitment to count. Not positive if it is."""

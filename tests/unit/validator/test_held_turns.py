@@ -117,6 +117,19 @@ async def test_take_next__turn_that_waits_again__is_taken_again(turns: HeldTurns
     assert await asyncio.wait_for(waiting, 10) == [order]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "free"), [(None, 1), (0.0, 7), (1.5, 7), (3.0, 4), (10.0, 1), (60.0, 1)]
+)  # all after one that is held
+async def test_free__turns_that_cannot_be_judged_in_half_of_the_time__are_left_to_others(
+    clock: Clock, honest: Work, seconds: float | None, free: int
+) -> None:
+    turns = HeldTurns(8, clock=clock)
+    turns.add(make_order(honest, 1))
+    if seconds is not None:
+        turns.note_seconds(seconds, 1)
+    assert turns.free == free
+
+
 def test_free__whole_replays__bound_what_is_held(turns: HeldTurns, honest: Work) -> None:
     orders = [make_order(honest, judgement, full=judgement < MOST_WHOLE) for judgement in range(MOST_WHOLE + 1)]
     for order in reversed(orders):
