@@ -89,7 +89,7 @@ def _is_due(ctx: Context, order: JudgeOrder) -> bool:
     return is_due
 
 
-class Judged(NamedTuple):
+class JudgedTurns(NamedTuple):
     """What became of turns that were judged together."""
 
     judged: list[tuple[JudgeOrder, Judgement]]
@@ -99,7 +99,7 @@ class Judged(NamedTuple):
     """Failures that belong to one turn each. Nothing is said about these submissions."""
 
 
-async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> Judged:
+async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> JudgedTurns:
     """Fetch files and policy, and run the checks of turns that can be judged together, or of one whole replay.
 
     The judgement is unknown if fetching or loading fails. An error is ProtocolError("wrong_pool") for work of a
@@ -118,15 +118,15 @@ async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> Judged:
         else:
             raise file
     if not claimed:
-        return Judged(judged, [], errors)
+        return JudgedTurns(judged, [], errors)
     unknown = await _or_unknown(claimed[0][0], load_policy(ctx, claimed[0][0]))
     if unknown is not None:
-        return Judged([*judged, *((order, unknown) for order, _ in claimed)], [], errors)
+        return JudgedTurns([*judged, *((order, unknown) for order, _ in claimed)], [], errors)
     claims = [build_claim(ctx, order, file) for order, file in claimed]
     judgements = await _run_checks(ctx, [order for order, _ in claimed], claims)
     begun, left = claimed[: len(judgements)], claimed[len(judgements) :]
     judged += [(order, judgement) for (order, _), judgement in zip(begun, judgements, strict=True)]
-    return Judged(judged, [order for order, _ in left], errors)
+    return JudgedTurns(judged, [order for order, _ in left], errors)
 
 
 async def fetch_file(ctx: Context, order: JudgeOrder) -> bytes | Judgement:
