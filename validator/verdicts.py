@@ -4,6 +4,7 @@ If a submission could not be checked, the verdict is unknown, which neither pays
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from covey.errors import ProtocolError, TransientError
@@ -103,11 +104,11 @@ def _run(checks: Sequence[Check], claim: SubmissionClaim, tools: CheckTools, *, 
 
 def _conclude(finding: _Finding, claim: SubmissionClaim, tools: CheckTools) -> Judgement:
     """Return the judgement after the last check."""
-    judgement = finding.decided or finding.unclear
-    if judgement is not None:
-        return judgement
+    if finding.decided is not None:
+        return finding.decided
     units = min(count_units(claim.rollouts), tools.params.max_task_units)
-    return Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+    passed = finding.unclear or Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+    return replace(passed, sums=claim.sums)
 
 
 def build_verdict(
