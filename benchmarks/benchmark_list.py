@@ -9,6 +9,7 @@ MODULES = {
     "gas": "benchmarks.contracts.gas",
     "verification": "benchmarks.verification.detection",
     "exact": "benchmarks.verification.exact",
+    "deterrence": "benchmarks.verification.campaign_search",
     "graders": "benchmarks.verification.graders",
     "toploc": "benchmarks.engines.activation_proofs",
     "engine": "benchmarks.engines.generation_speed",

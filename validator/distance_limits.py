@@ -8,12 +8,13 @@ Comparisons are written as `not value <= limit`, so that NaN exceeds every limit
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.protocol.params import VerificationParams
+from covey.protocol.running_sums import StatisticName
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.closeness import is_within
@@ -30,6 +31,8 @@ class Breach:
     """Numbers that show the breach. All are finite: -1 replaces NaN and Inf."""
     row: int | None = None
     """Index of the rollout. None if a sum over the rollouts exceeds its limit."""
+    is_drawn: bool = False
+    """Whether the drawn rollouts alone show it."""
 
 
 WINDOWS_PER_CHANGED = 32
@@ -45,9 +48,10 @@ def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams, *,
     are used, which name the first difference.
     """
     if rules.mode == "exact":
-        return _find_difference(found, rules)
+        breach = _find_difference(found, rules)
+        return breach and replace(breach, is_drawn=breach.row is not None and breach.row < drawn)
     breach = _find_beyond_limits(found[:drawn], rules.thresholds) if drawn else None
-    return breach or _find_beyond_limits(found, rules.thresholds)
+    return replace(breach, is_drawn=True) if breach else _find_beyond_limits(found, rules.thresholds)
 
 
 def _find_beyond_limits(found: Sequence[RolloutDistances], limits: Thresholds) -> Breach | None:
@@ -84,7 +88,7 @@ def _find_pooled(found: Sequence[RolloutDistances], limits: Thresholds) -> Breac
         pooled: Pooled | None = getattr(limits, name)
         if pooled is None:
             continue
-        total, allowed = float(values.sum()), pooled.compute_limit(len(values), limits.false_reject_rate)
+        total, allowed = math.fsum(values), pooled.compute_limit(len(values), limits.false_reject_rate)
         if not total <= allowed:
             statistics = {f"{name}_sum": _show(total), "limit": _show(allowed), "items": len(values)}
             return Breach(reason=reason, statistics=statistics)
@@ -145,8 +149,8 @@ def _is_equal(distances: Distances) -> bool:
     return distances.sign_exponent_mismatches == 0 and distances.mantissa_mean == 0
 
 
-def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, NDArray[np.float64]]]:
-    """Return the statistics that are summed over a submission.
+def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[StatisticName, Reason, NDArray[np.float64]]]:
+    """Return the statistics that are summed over a submission, and over the submissions of a node.
 
     Each item is (name in `Thresholds`, reason of a rejection, values), with one float64 value per window or token.
     """

@@ -24,12 +24,15 @@ from covey.protocol.api.common import (
     UInt64,
 )
 from covey.protocol.ids import Hash, PoolId
+from covey.protocol.running_sums import ItemSum, StatisticName
 from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 
 MAX_DETAILS, MAX_TEXT = 32, 200
 LIVE_GROUPS = "live_groups"
 """Key in `Bundle.details` of an accepted submission: its number of live groups, for the online filter."""
+DRAWN = "drawn"
+"""Key in `Bundle.details` of a rejection by replay: 1 if the drawn rows alone show it, else 0."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, Field(allow_inf_nan=False)] | Text
@@ -56,7 +59,7 @@ class EngineFacts(Body, strict=True):
 class Bundle(Body, strict=True):
     """Evidence for a validator's judgement of one submission. Example: `Bundle.from_bytes(data).compute_hash()`."""
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     chain_id: UInt64
     court: AddressText
     """Address of the SlashingCourt contract, which verifies the receipt and the verdict."""
@@ -80,7 +83,11 @@ class Bundle(Body, strict=True):
     reason: Reason
     units: UInt64
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
-    """Row, window and statistics of the failure. For an accepted submission, LIVE_GROUPS."""
+    """Row, window and statistics of the failure, with DRAWN after a replay. For an accepted submission, LIVE_GROUPS."""
+    sums: dict[StatisticName, ItemSum]
+    """Sums of the distances of the replayed rows, which are added up for the node. Empty if nothing was replayed, if
+    the replay differed too much, or in the exact lane.
+    """
     engine: EngineFacts
     isolation: Text
     """Isolation level of the sandbox that decoded the file and graded the replies, for example "bwrap"."""
@@ -134,3 +141,10 @@ def get_live_groups(bundle: Mapping[str, Any], *, groups: int) -> int | None:
     details = bundle.get("details")
     count = details.get(LIVE_GROUPS) if isinstance(details, dict) else None
     return count if type(count) is int and 0 <= count <= groups else None
+
+
+def is_in_drawn_rows(bundle: Mapping[str, Any]) -> bool:
+    """Return whether a bundle reports a failure that the drawn rows alone show."""
+    details = bundle.get("details")
+    found = details.get(DRAWN) if isinstance(details, dict) else None
+    return type(found) is int and found == 1

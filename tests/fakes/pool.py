@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow, ValidatorRow
-from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, tasks
+from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, sum_limits, tasks
 from coordinator.domain.audit_draws import DrawingBlock, FindBlock
 from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling
@@ -34,6 +34,7 @@ from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.running_sums import Sums
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 
@@ -154,7 +155,11 @@ class FakePool:
         self.canaries: dict[str, CanaryKind] = {}
         """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
+        self.naming_drawn: set[int] = set()
+        """Validators whose evidence says that the drawn rows show why they reject."""
         """Number of live groups in the evidence of each validator. The evidence of others names none."""
+        self.stated: dict[int, Sums] = {}
+        """Sums in the evidence of each validator. The evidence of others has none."""
         self.find_block: FindBlock = lambda signed_at: DrawingBlock(signed_at, make_hash(f"block after {signed_at}"))
 
     # -- nodes, steps, tasks
@@ -388,6 +393,8 @@ class FakePool:
             salt=salt,
             signature=SIGNATURE,
             live_groups=self.told.get(validator),
+            is_in_drawn_rows=validator in self.naming_drawn,
+            sums=self.stated.get(validator),
         )
         with self.database.write() as rows:
             judging.record_reveal(rows, self.params, reveal, now=self.now)
@@ -426,6 +433,7 @@ class FakePool:
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = verdict, SIGNATURE
                 judgement.live_groups = self.told.get(validator)
+                judgement.sums = sum_limits.find_countable(self.params, row, judgement, self.stated.get(validator))
         self.dispatch()
 
     def states(self) -> dict[str, SubmissionState]:

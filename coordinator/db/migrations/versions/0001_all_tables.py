@@ -160,6 +160,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("epoch", "contributor", name=op.f("pk_rewards")),
     )
     op.create_table(
+        "running_sums",
+        sa.Column("node", sa.String(length=42), nullable=False),
+        sa.Column("submissions", sa.Integer(), nullable=False),
+        sa.Column("by_validator", sa.JSON(), nullable=False),
+        sa.Column("above", sa.String(length=16), nullable=False),
+        sa.ForeignKeyConstraint(["node"], ["nodes.address"], name=op.f("fk_running_sums_node_nodes")),
+        sa.PrimaryKeyConstraint("node", name=op.f("pk_running_sums")),
+    )
+    op.create_table(
         "tasks",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("policy_version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -290,6 +299,8 @@ def upgrade() -> None:
         sa.Column("verdict", sa.JSON(), nullable=True),
         sa.Column("signature", sa.String(length=132), nullable=True),
         sa.Column("live_groups", sa.Integer(), nullable=True),
+        sa.Column("on_drawn_rows", sa.Boolean(), nullable=False),
+        sa.Column("sums", sa.JSON(), nullable=True),
         sa.Column("lapsed", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["receipt_hash"], ["submissions.receipt_hash"], name=op.f("fk_judgements_receipt_hash_submissions")
@@ -345,6 +356,7 @@ def downgrade() -> None:
         batch_op.drop_index("ix_tasks_state_collected_at")
 
     op.drop_table("tasks")
+    op.drop_table("running_sums")
     op.drop_table("rewards")
     op.drop_table("validators")
     op.drop_table("steps")

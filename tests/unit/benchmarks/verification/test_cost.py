@@ -13,7 +13,8 @@ pytestmark = pytest.mark.unit
 
 
 def test_measure_cost__three_processes__are_medians_of_their_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [{"generate": 2.0, "full": full, "cheap": 0.2} for full in (0.5, 0.6, 0.8)]
+    shared = {"generate": 2.0, "cheap": 0.2, "turns_alone": 0.4, "turns_together": 0.3}
+    runs = [{**shared, "full": full} for full in (0.5, 0.6, 0.8)]
     calls: list[tuple[str, str]] = []
 
     def call(function: str, folder: str) -> dict[str, float]:
@@ -29,9 +30,11 @@ def test_measure_cost__three_processes__are_medians_of_their_ratios(monkeypatch:
             "cost_full": 0.3,
             "cost_audit_10": 0.1 * 0.3 + 0.9 * 0.1,
             "cost_cheap_checks": 0.1,
+            "turns_together_over_alone": 0.75,
             "cost_full.large": 0.3,
             "cost_audit_10.large": 0.12,
             "cost_cheap_checks.large": 0.1,
+            "turns_together_over_alone.large": 0.75,
         }
     )
     function = "benchmarks.verification.cost:measure"

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
-from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, require_object
+from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, is_in_drawn_rows, require_object
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.running_sums import STATISTICS, ItemSum
 from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import make_address, make_hash
@@ -39,6 +40,7 @@ def make_bundle(**changes: object) -> Bundle:
         "reason": Reason.PROOF,
         "units": 0,
         "details": {"group": 1, "mantissa_mean": 0.5, "what": "é"},
+        "sums": {"logprob": ItemSum(total=0.1 + 0.2, items=40), "exponent": ItemSum(total=3.0, items=2)},
         "engine": EngineFacts(
             name="hf",
             dtype="float32",
@@ -89,7 +91,8 @@ def test_bundle__any_details__round_trip(details, reason, units):
 
 def test_bundle__largest_details__fit():
     details = {f"a{i:02}".ljust(48, "x"): "\x00" * 200 for i in range(32)}
-    bundle = make_bundle(details=details, rows=tuple(range(10**9, 10**9 + MAX_AUDIT_ROWS)))
+    sums = {name: ItemSum(total=1.7976931348623157e308, items=2**63 - 1) for name in STATISTICS}
+    bundle = make_bundle(details=details, rows=tuple(range(10**9, 10**9 + MAX_AUDIT_ROWS)), sums=sums)
     assert Bundle.from_bytes(bundle.to_bytes()) == bundle
     with pytest.raises(ValueError, match="32"):
         make_bundle(details=details | {"one": 1})
@@ -145,7 +148,19 @@ def change(**changes: object) -> bytes:
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"9" * 5000),
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"[" * 5000),
         DATA.replace("é".encode(), b"\xff"),
-        change(version=3),
+        change(version=4),
+        change(sums=None),
+        change(sums={"logprobs": {"items": 40, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40}}),
+        change(sums={"logprob": {"items": 40.0, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40, "total": 1}}),
+        change(sums={"logprob": {"items": 40, "total": "0.5"}}),
+        change(sums={"logprob": {"items": 40, "total": -0.5}}),
+        change(sums={"logprob": {"items": -1, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40, "total": 0.5, "mean": 1.0}}),
+        DATA.replace(b'"total":3.0', b'"total":NaN'),
+        DATA.replace(b'"total":3.0', b'"total":1e999'),
+        DATA.replace(b'"total":3.0', b'"total":3.00'),
         change(rows=[True]),
         change(draw=""),
         change(decision=4),
@@ -160,7 +175,7 @@ def change(**changes: object) -> bytes:
         b"[]",
         b"",
     ],
-    ids=range(28),
+    ids=range(40),
 )
 def test_from_bytes__another_spelling_or_content__is_refused(data):
     assert data != DATA
@@ -168,7 +183,7 @@ def test_from_bytes__another_spelling_or_content__is_refused(data):
 
 
 def test_require_object__object_of_a_later_version__passes():
-    require_object(change(version=5, more=[1, {"a": None}]))
+    require_object(change(version=6, more=[1, {"a": None}]))
     for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
         with pytest.raises(ProtocolError, match="bad_evidence"):
             require_object(data)
@@ -203,3 +218,25 @@ def test_get_live_groups__number_of_groups__is_read_from_the_bytes():
 )
 def test_get_live_groups__hostile_or_missing__is_none(text: str):
     assert get_live_groups(require_object(text.encode()), groups=2) is None
+
+
+def test_is_in_drawn_rows__one__is_read_from_the_bytes():
+    for word in (0, 1):
+        bundle = require_object(make_bundle(details={"drawn": word}).to_bytes())
+        assert is_in_drawn_rows(bundle) == bool(word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"drawn":1}',
+        '{"details":[1]}',
+        '{"details":{"drawn":true}}',
+        '{"details":{"drawn":1.0}}',
+        '{"details":{"drawn":"1"}}',
+        '{"details":{"drawn":2}}',
+    ],
+)
+def test_is_in_drawn_rows__hostile_or_missing__is_false(text: str):
+    assert not is_in_drawn_rows(require_object(text.encode()))
