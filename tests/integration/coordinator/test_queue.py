@@ -173,12 +173,12 @@ def test_jobs__two_processes_of_bulk__close_two_epochs_at_the_same_time(broker: 
         end(other)
 
 
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 def test_jobs__process_is_killed_during_a_run__another_one_runs_it(broker: Broker):
-    """A message is acknowledged after its run. The folder has no acknowledgements, so there beat replaces it."""
-    if not broker.url:
-        pytest.skip("a folder has no acknowledgements")
-    if broker.url.startswith("redis"):
-        pytest.skip("Redis gives an unacknowledged message out again after an hour; beat replaces it")
+    """A message is acknowledged after its run.
+
+    A folder has no acknowledgements, and Redis gives a message out again after an hour, so there beat replaces it.
+    """
     with broker.serve("bulk", name="one") as one:
         broker.kicker.kick("close_epoch", epoch=1)
         broker.wait_until(lambda: broker.list_done() == ["close_epoch 1"])
