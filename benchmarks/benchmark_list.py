@@ -8,6 +8,7 @@ MODULES = {
     "demo": "benchmarks.network.demo_run",
     "gas": "benchmarks.contracts.gas",
     "verification": "benchmarks.verification.detection",
+    "schemes": "benchmarks.verification.schemes",
     "exact": "benchmarks.verification.exact",
     "graders": "benchmarks.verification.graders",
     "toploc": "benchmarks.engines.activation_proofs",

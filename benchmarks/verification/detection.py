@@ -22,16 +22,11 @@ from benchmarks.verification.attacks import (
     OBSERVED_ATTACKS,
     SUBMISSION,
     SUBMISSION_ATTACKS,
-    VALIDATOR_BATCH,
     WINDOW_ATTACKS,
-    WORKER_BATCH,
     AttackInput,
-    SimulatedWorker,
-    build_params,
 )
 from benchmarks.verification.cost import measure_cost
-from benchmarks.verification.policy_variants import build_policies
-from benchmarks.verification.rejections import Counts, RejectionCounter, split
+from benchmarks.verification.rejections import Counts, RejectionCounter, build_counter, split
 from benchmarks.verification.runner import (
     SHORT,
     VerificationBars,
@@ -42,7 +37,7 @@ from benchmarks.verification.runner import (
     scale_count,
 )
 from covey.engines.base import GenerationRequest
-from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
+from covey.engines.hf.engine import prepare_process
 from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Bits, build_many, compare
 from validator.calibration.calibrate import count_passes
@@ -88,23 +83,6 @@ BARS = VerificationBars(
     sizes={"honest_windows": 30_000, **{f"forgery_passes.{name}": 3_000 for name in FORGERIES}},
     most={"cost_full": 0.3, "cost_audit_10": 0.04},
 )
-
-
-def build_counter(architecture: str, dtype: str) -> RejectionCounter:
-    """Build the counter of a validator that runs Hugging Face, as the worker does.
-
-    bfloat16 names both engines and the hardware, because its thresholds need calibration.
-    """
-    pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
-    params = build_params(dtype, **pair)
-    worker = SimulatedWorker(
-        folder=build_policies(architecture),
-        params=params,
-        build_worker=partial(HuggingFaceEngine, dtype=dtype, max_batch=WORKER_BATCH),
-    )
-    validator = HuggingFaceEngine(dtype=dtype, max_batch=VALIDATOR_BATCH)
-    validator.load_policy(worker.folder / "true", 0)
-    return RejectionCounter(f"{architecture} {SHORT[dtype]}", worker, validator, params.verification)
 
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:

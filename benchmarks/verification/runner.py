@@ -121,10 +121,13 @@ def conclude(
     bars: VerificationBars,
     arguments: Sequence[str],
     measure_more: Callable[[], Sequence[Measurement]] = tuple,
+    *,
+    build: Callable[[Counts], list[Measurement]] = build_measurements,
 ) -> int:
     """Add up what the processes counted, finish the benchmark, and return the exit code.
 
-    `measure_more` returns further measurements.  Counts that are absent or of another scale are an error.
+    `build` turns the counts into measurements, and `measure_more` returns further ones.  Counts that are absent or of
+    another scale are an error.
     """
     counts: Counts = defaultdict(lambda: [0, 0])
     for path in (get_path(name, architecture, dtype) for architecture in ARCHITECTURES for dtype in SHORT):
@@ -141,7 +144,7 @@ def conclude(
         for measurement, (hits, n) in counted["counts"].items():
             counts[measurement][0] += hits
             counts[measurement][1] += n
-    measurements = [*build_measurements(counts), *measure_more()]
+    measurements = [*build(counts), *measure_more()]
     failures = find_failures(measurements, bars, options.scale)
     measurements = [replace(each, bar=bars.get(each.name)[0]) for each in measurements]
     return finish(name, measurements, failures, arguments)
