@@ -11,7 +11,7 @@ import asyncio
 import re
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -35,6 +35,7 @@ from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Hash, PoolId, Step, is_hash
 from covey.protocol.object_keys import build_evidence_key, build_submission_key
 from covey.protocol.params import PoolParams
+from covey.protocol.running_sums import StatisticName, Sums, list_differing
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import ATTEMPTS
@@ -42,7 +43,7 @@ from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.reachability import KEPT_POLICIES
 from covey.tasks.catalog import DataSetCatalog
 from validator import verdicts
-from validator.checks import CheckTools, SubmissionClaim
+from validator.checks import CheckTools, SubmissionClaim, sum_distances
 from validator.config import AuditConfig
 from validator.draw_check import Draw, find_draw
 from validator.evidence_bundle import describe_engine
@@ -75,6 +76,8 @@ class Report:
     """Limits for single windows and tokens, from the pool's parameters."""
     rows: tuple[ComparisonRow, ...]
     """Distances of the replayed rollouts in file order. Empty if there was no replay."""
+    sums: Sums = field(default_factory=dict)
+    """Sums that this audit found for the rows that the bundle's validator replayed."""
     draw: Draw | None = None
     """The draw of the submission. None if no readable epoch file contains the submission."""
 
@@ -85,6 +88,15 @@ class Report:
         if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
             return False
         return (bundle.decision, bundle.reason, bundle.units) == (found.decision, found.reason, found.units)
+
+    @property
+    def differing_sums(self) -> list[StatisticName]:
+        """Statistics whose sums differ, by more than `list_differing` allows if the facts of the engines differ.
+
+        Empty if the verdicts differ, because a rejection states no sums.
+        """
+        is_same = self.bundle.engine == self.engine
+        return list_differing(self.bundle.sums, self.sums, self.limits, is_same_engine=is_same) if self.agrees else []
 
     @property
     def is_draw_ignored(self) -> bool:
@@ -328,6 +340,7 @@ def judge(
             file=file,
         )
         found = verdicts.judge(claim, tools, full=config.full or bundle.full)
+    sums = claim.sums if bundle.full or not claim.sums else sum_distances(claim.distances, bundle.rows)
     return Report(
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,
@@ -342,6 +355,7 @@ def judge(
         ),
         limits=params.verification.thresholds,
         rows=build_rows(claim),
+        sums=sums,
     )
 
 

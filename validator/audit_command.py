@@ -13,6 +13,7 @@ from covey.console.terminal import quote
 from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
+    from covey.protocol.running_sums import ItemSum
     from covey.protocol.thresholds import Thresholds
     from validator.audit import ComparisonRow, Report
 
@@ -86,8 +87,8 @@ def validator_audit(
     """Audit a verdict: judge its submission again, using only the chain and the stored files.
 
     Shows whether the work was drawn for a whole replay, and checks the draw once the submission's epoch is posted. The
-    exit code is 1 if decision, reason, work units or live groups differ, if the draw requires a whole replay that was
-    not done, or if another block drew the replayed rows.
+    exit code is 1 if decision, reason, work units, live groups or sums differ, if the draw requires a whole replay that
+    was not done, or if another block drew the replayed rows.
 
     Example: `covey validator audit EVIDENCE_HASH mypool`
     """
@@ -117,7 +118,7 @@ def validator_audit(
         typer.echo(json.dumps(describe(report), sort_keys=True, allow_nan=False))
     else:
         show(report, show_all=show_all)
-    if not report.agrees or report.is_draw_ignored or report.is_draw_false:
+    if not report.agrees or report.differing_sums or report.is_draw_ignored or report.is_draw_false:
         raise typer.Exit(1)
 
 
@@ -134,6 +135,11 @@ def describe(report: "Report") -> dict[str, Any]:
         "draw": None
         if report.draw is None
         else asdict(report.draw) | {"is_ignored": report.is_draw_ignored, "is_false": report.is_draw_false},
+        "sums": {
+            "bundle": {name: each.model_dump() for name, each in bundle.sums.items()},
+            "found": {name: each.model_dump() for name, each in report.sums.items()},
+            "differing": report.differing_sums,
+        },
         "rollouts": [
             {"group": row.group, "sibling": row.sibling, "tokens": row.tokens}
             | {name: value if math.isfinite(value := getattr(row, name)) else None for name in STATISTICS}
@@ -203,11 +209,26 @@ def show(report: "Report", *, show_all: bool) -> None:
         console.print(table)
         if len(shown) < len(report.rows):
             console.print(f"the worst {len(shown)} of {len(report.rows)} rollouts; --all shows all")
-    for line in describe_draw(report):
+    for line in [*describe_sums(report), *describe_draw(report)]:
         console.print(line, soft_wrap=True)
     console.print(
         "the verdict is the same as in the bundle" if report.agrees else "THE VERDICT DIFFERS from the bundle"
     )
+
+
+def describe_sums(report: "Report") -> list[str]:
+    """Return a line on each sum that the bundle's validator stated for the node, and how it differs here."""
+    lines = [
+        f"{name} is {each.total:.6g} over {each.items} items, and {_describe_sum(report.sums.get(name))} here"
+        + (": THE SUM DIFFERS" if name in report.differing_sums else "")
+        for name, each in report.bundle.sums.items()
+    ]
+    missing = [name for name in report.differing_sums if name not in report.bundle.sums]
+    return lines + [f"{name} has no sum in the bundle: THE SUM DIFFERS" for name in missing]
+
+
+def _describe_sum(each: "ItemSum | None") -> str:
+    return "nothing" if each is None else f"{each.total:.6g} over {each.items}"
 
 
 def describe_draw(report: "Report") -> list[str]:

@@ -7,7 +7,7 @@ peers' data are checked before any arithmetic. Decoding and grading run in subpr
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from covey import slots
@@ -22,6 +22,7 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
+from covey.protocol.running_sums import Sums, sum_up
 from covey.protocol.seeding import SlotDomain
 from covey.protocol.submission_file.rows import Rollout, count_units, is_whole
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
@@ -30,7 +31,7 @@ from covey.runtime.log import get_logger
 from covey.sandbox import SandboxError
 from covey.slots import DrawnPrompt
 from covey.toploc import proofs
-from validator.distance_limits import find_breach, list_differing
+from validator.distance_limits import collect_items, find_breach, list_differing
 from validator.replay import RolloutDistances, measure
 
 GRADED_TOGETHER = 16
@@ -74,6 +75,8 @@ class SubmissionClaim:
     """Number of groups whose recomputed rewards are not all equal."""
     distances: dict[int, RolloutDistances] = field(default_factory=dict)
     """Distances of the replayed rows by their numbers. The drawn rows come first."""
+    sums: Sums = field(default_factory=dict)
+    """Sums of `distances`. Empty if they were not compared with thresholds, or not within them."""
 
 
 Check = Callable[[SubmissionClaim, CheckTools], Judgement | None]
@@ -284,10 +287,16 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
         if breach is not None and not is_confirmed:
             return Judgement.unknown(what="unsteady replay", **breach.statistics)
     if breach is None:
+        claim.sums = sum_distances(claim.distances, rows) if rules.mode == "calibrated" else {}
         return None
     row = None if breach.row is None else claim.rollouts[list(claim.distances)[breach.row]]
     where = {} if row is None else {"group": row.group, "sibling": row.sibling}
     return Judgement.reject(breach.reason, **breach.statistics, **where)
+
+
+def sum_distances(distances: Mapping[int, RolloutDistances], rows: Collection[int]) -> Sums:
+    """Return the sums of the distances of some replayed rows."""
+    return sum_up({name: values.tolist() for name, _, values in collect_items([distances[row] for row in rows])})
 
 
 def _replay_again(claim: SubmissionClaim, tools: CheckTools) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.protocol.params import VerificationParams
+from covey.protocol.running_sums import StatisticName
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.closeness import is_within
@@ -84,7 +85,7 @@ def _find_pooled(found: Sequence[RolloutDistances], limits: Thresholds) -> Breac
         pooled: Pooled | None = getattr(limits, name)
         if pooled is None:
             continue
-        total, allowed = float(values.sum()), pooled.compute_limit(len(values), limits.false_reject_rate)
+        total, allowed = math.fsum(values), pooled.compute_limit(len(values), limits.false_reject_rate)
         if not total <= allowed:
             statistics = {f"{name}_sum": _show(total), "limit": _show(allowed), "items": len(values)}
             return Breach(reason=reason, statistics=statistics)
@@ -145,8 +146,8 @@ def _is_equal(distances: Distances) -> bool:
     return distances.sign_exponent_mismatches == 0 and distances.mantissa_mean == 0
 
 
-def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, NDArray[np.float64]]]:
-    """Return the statistics that are summed over a submission.
+def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[StatisticName, Reason, NDArray[np.float64]]]:
+    """Return the statistics that are summed over a submission, and over the submissions of a node.
 
     Each item is (name in `Thresholds`, reason of a rejection, values), with one float64 value per window or token.
     """

@@ -68,6 +68,7 @@ def build_bundle(
         reason=judgement.reason,
         units=judgement.units,
         details={name: _cut(value) for name, value in judgement.details.items()},
+        sums=dict(judgement.sums),
         engine=venue.engine,
         isolation=venue.isolation,
     )

@@ -3,6 +3,8 @@
 If a submission could not be checked, the verdict is unknown, which neither pays nor slashes.
 """
 
+from dataclasses import replace
+
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.evidence import LIVE_GROUPS
@@ -41,10 +43,9 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
             "check could not be completed", task=claim.receipt.task, error=f"{type(error).__name__}: {error}"
         )
         return Judgement.unknown(error=type(error).__name__)
-    if unclear is not None:
-        return unclear
     units = min(count_units(claim.rollouts), tools.params.max_task_units)
-    return Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+    passed = unclear or Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+    return replace(passed, sums=claim.sums)
 
 
 def build_verdict(

@@ -1,7 +1,7 @@
 """`covey worker`: register, replace and remove the node of a worker, and run it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -143,7 +143,14 @@ def worker_status(
             typer.echo()
         texts = values | {name: quote(value) for name, value in values.items() if isinstance(value, str)}
         texts |= {name: describe_duration(texts[name]) for name in _DURATIONS if texts[name] is not None}
+        texts["sums"] = ", ".join(_describe_sum(name, each) for name, each in values["sums"].items())
         show({name.removesuffix("_seconds").replace("_", " "): text for name, text in texts.items()}, as_json)
+
+
+def _describe_sum(name: str, view: dict[str, Any]) -> str:
+    """Return a running sum with its limits. Example: "logprob 2 of 2.5, suspended above 2.9"."""
+    total, limit, far = (f"{view[key]:.4g}" for key in ("total", "limit", "suspension_limit"))
+    return f"{name} {total} of {limit}, suspended above {far}"
 
 
 _DURATIONS = ("silent_seconds", "cooldown_seconds")

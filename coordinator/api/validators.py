@@ -1,6 +1,7 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request
 
@@ -30,6 +31,7 @@ from covey.protocol.api.validator import (
 from covey.protocol.evidence import get_live_groups, require_object
 from covey.protocol.ids import Hash
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.running_sums import get_sums
 from covey.protocol.verdict import Decision
 from covey.runtime.log import get_logger
 
@@ -104,14 +106,15 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
     eip712.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
-    evidence, live_groups = _require_evidence(ctx, verdict, body)
+    evidence, bundle = _require_evidence(verdict, body)
     shown = judging.Reveal(
         judgement=body.judgement,
         verdict=verdict,
         digest=eip712.compute_digest(verdict, ctx.receipt_domain),
         salt=body.salt,
         signature=body.signature,
-        live_groups=live_groups,
+        live_groups=get_live_groups(bundle, groups=ctx.params.groups_per_task),
+        sums=get_sums(bundle),
     )
     # Checked before its evidence is kept, or what is refused would fill the store.
     await ctx.database.look(lambda rows: judging.require_reveal(rows, ctx.params, shown, now=ctx.clock()))
@@ -157,14 +160,14 @@ def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> 
     )
 
 
-def _require_evidence(ctx: Context, verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, int | None]:
-    """The bytes to keep, and the one thing in them that is acted upon.  All that they say is the validator's word."""
+def _require_evidence(verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, dict[str, Any]]:
+    """The bytes to keep, and their JSON values.  All that they say is the validator's word."""
     evidence = body.evidence.encode()
     if len(evidence) > MAX_EVIDENCE_BYTES:
         raise ProtocolError("bad_verdict", f"evidence has at most {MAX_EVIDENCE_BYTES} bytes")
     if canonical.sha256(evidence) != verdict.evidence_hash:
         raise ProtocolError("bad_verdict", "the evidence does not have the hash that the verdict names")
-    return evidence, get_live_groups(require_object(evidence), groups=ctx.params.groups_per_task)
+    return evidence, require_object(evidence)
 
 
 def _build_case(ctx: Context, row: SubmissionRow) -> HardCase:

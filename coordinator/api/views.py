@@ -12,7 +12,8 @@ from coordinator.api.status_page import stamp_status
 from coordinator.context import Context
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import canary_scores, idleness, nodes, submissions
+from coordinator.db.running_sums import RunningSumsRow
+from coordinator.domain import canary_scores, idleness, nodes, running_sums, submissions
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
@@ -23,8 +24,10 @@ from covey.protocol.api.public import (
     StatusView,
     SubmissionDetail,
     SubmissionView,
+    SumView,
 )
 from covey.protocol.ids import Address, Hash, Step, TaskId
+from covey.protocol.running_sums import REPLAY_ALLOWANCE, SUSPENSION_ALLOWANCE, StatisticName
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
@@ -129,6 +132,7 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
     row, now = repository.get_node(node), ctx.clock()
     if row is None:
         raise ProtocolError("no_node", f"{node} is not registered at this coordinator", status=404)
+    sums = repository.get_running_sums(node)
     why = idleness.explain(repository, ctx.params, row, rule=ctx.stake_rule, now=now)
     return NodeDetail(
         node=node,
@@ -145,7 +149,20 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
         dropped=row.dropped,
         strikes=nodes.count_strikes(repository, row.contributor),
         pardons=nodes.count_pardons(repository, row.contributor),
+        sum_above_limit=sums.above if sums else "",
+        summed_submissions=sums.submissions if sums else 0,
+        sums=_describe_sums(ctx, sums) if sums else {},
     )
+
+
+def _describe_sums(ctx: Context, sums: RunningSumsRow) -> dict[StatisticName, SumView]:
+    stated = sums.by_validator
+    replayed = running_sums.list_standings(ctx.params, stated, allowance=REPLAY_ALLOWANCE)
+    suspended = running_sums.list_standings(ctx.params, stated, allowance=SUSPENSION_ALLOWANCE)
+    return {
+        each.statistic: SumView(total=each.total, items=each.items, limit=each.limit, suspension_limit=far.limit)
+        for each, far in zip(replayed, suspended, strict=True)
+    }
 
 
 def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:

@@ -21,8 +21,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from coordinator.db.column_types import DecisionColumn, VerdictColumn
+from coordinator.db.column_types import DecisionColumn, SumsColumn, VerdictColumn
 from covey.protocol.messages import Verdict
+from covey.protocol.running_sums import Sums
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
 
@@ -268,6 +269,8 @@ class JudgementRow(Base):
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
+    sums: Mapped[Sums | None] = mapped_column(SumsColumn)
+    """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)
     """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
     __table_args__ = (

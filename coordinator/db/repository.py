@@ -20,6 +20,7 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from coordinator.db.node_queries import NodeQueries, cut
+from coordinator.db.running_sums import RunningSumsQueries
 from coordinator.db.task_queries import TaskQueries
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import HARD_REASONS, Decision
@@ -42,7 +43,7 @@ def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
     return _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
 
 
-class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, TaskQueries):
+class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, RunningSumsQueries, TaskQueries):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:

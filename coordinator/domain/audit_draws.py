@@ -60,14 +60,15 @@ def draw(
 def is_replayed(repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash) -> bool:
     """Whether a submission is replayed whole by a quorum, or one validator replays the drawn rows only.
 
-    Newcomers and suspended nodes are replayed fully, and strikes raise the rate.  A canary is always replayed: a
-    validator that accepts it has no excuse then.
+    Newcomers, suspended nodes and those whose running sums are above a limit are replayed fully, and strikes raise the
+    rate.  A canary is always replayed: a validator that accepts it has no excuse then.
     """
-    node = nodes.require_node(repository, row.node)
+    node, sums = nodes.require_node(repository, row.node), repository.get_running_sums(row.node)
     rules = params.verification
     rate = min(1.0, rules.audit_rate * (1 + nodes.count_strikes(repository, row.contributor)))
     return (
         bool(node.suspended)
+        or (sums is not None and bool(sums.above))
         or node.accepted < rules.newcomer_submissions
         or row.canary != CanaryKind.ORDINARY
         or is_audited(Hash(row.receipt_hash), block_hash, rate)

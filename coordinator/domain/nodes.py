@@ -26,8 +26,9 @@ from covey.protocol.status import (
 from covey.protocol.verdict import Reason
 
 REJECTED, CASE, STRIKES, FAULTS, EQUIVOCATION = "rejected", "case", "strikes", "faults", "equivocation"
-"""Reasons of a suspension."""
-PARDONABLE = (STRIKES, FAULTS)
+SUMS = "sums"
+"""This and those above are the reasons of a suspension."""
+PARDONABLE = (STRIKES, FAULTS, SUMS)
 """Reasons that a pardon of the operator takes back."""
 WINDOWS_PER_FAULT = 100_000
 """Replayed proof windows of a contributor per single fault that is void. More frequent ones suspend all its nodes
@@ -166,11 +167,13 @@ class Pardon(NamedTuple):
     contributor: Address
     strikes: int
     nodes: list[Address]
-    """Nodes that were suspended for strikes or faults."""
+    """Nodes that were suspended for strikes, faults or running sums."""
 
 
 def pardon(repository: Repository, address: str) -> Pardon:
     """Take back all strikes of a contributor, named by its own address or that of a node, and what they suspend.
+
+    Nodes that are suspended for their running sums are served again too, with sums that begin at 0.
 
     Raises ProtocolError("no_contributor").
     """
@@ -186,6 +189,7 @@ def pardon(repository: Repository, address: str) -> Pardon:
     if row.suspended in PARDONABLE:
         row.suspended = ""
     barred = [node for node in repository.list_nodes_of(row.address) if node.suspended in PARDONABLE]
+    repository.forget_running_sums([node.address for node in barred if node.suspended == SUMS])
     for node in barred:
         node.suspended = ""
     return Pardon(Address(row.address), strikes, [Address(node.address) for node in barred])

@@ -24,6 +24,7 @@ from covey.protocol.api.common import (
     UInt64,
 )
 from covey.protocol.ids import Hash, PoolId
+from covey.protocol.running_sums import ItemSum, StatisticName
 from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 
@@ -56,7 +57,7 @@ class EngineFacts(Body, strict=True):
 class Bundle(Body, strict=True):
     """Evidence for a validator's judgement of one submission. Example: `Bundle.from_bytes(data).compute_hash()`."""
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     chain_id: UInt64
     court: AddressText
     """Address of the SlashingCourt contract, which verifies the receipt and the verdict."""
@@ -81,6 +82,10 @@ class Bundle(Body, strict=True):
     units: UInt64
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
     """Row, window and statistics of the failure. For an accepted submission, LIVE_GROUPS."""
+    sums: dict[StatisticName, ItemSum]
+    """Sums of the distances of the replayed rows, which are added up for the node. Empty if nothing was replayed, if
+    the replay differed too much, or in the exact lane.
+    """
     engine: EngineFacts
     isolation: Text
     """Isolation level of the sandbox that decoded the file and graded the replies, for example "bwrap"."""

@@ -26,6 +26,8 @@ class Pooled(BaseModel):
     """
     largest: Limit = 0.0
     """Largest amount by which one item exceeded the mean."""
+    items: int = Field(default=0, ge=0, lt=1 << 63)
+    """Number of items from which calibration estimated the mean. 0: the mean is not an estimate but an upper bound."""
 
     def compute_limit(self, count: int, false_reject_rate: float) -> float:
         """Return the limit on the sum over `count` items, by Bernstein's inequality for bounded, independent items.
@@ -38,9 +40,17 @@ class Pooled(BaseModel):
         linear = self.largest * scale / 3
         return count * self.mean + linear + math.sqrt(linear**2 + 2 * count * self.variance * scale)
 
+    def compute_mean_error(self, rate: float) -> float:
+        """Return by how much the true mean may exceed `mean`, with a probability of at most `rate`, by the same bound.
+
+        0 if the mean is not an estimate.
+        """
+        return (self.compute_limit(self.items, rate) / self.items - self.mean) if self.items else 0.0
+
     def widen(self, other: Self) -> Self:
         """Return a distribution whose limits are at least those of both."""
         values = {name: max(value, getattr(other, name)) for name, value in self.model_dump().items()}
+        values["items"] = min(filter(None, (self.items, other.items)), default=0)
         return self.model_validate(values)
 
 

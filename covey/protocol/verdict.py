@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from covey.protocol.running_sums import Sums
+
 
 class Decision(IntEnum):
     """A validator's decision on a submission."""
@@ -77,6 +79,10 @@ class Judgement:
     """Work units: the number of completion tokens in accepted rollouts."""
     details: Mapping[str, float | int | str] = field(default_factory=dict)
     """Short form of the evidence: row, window and statistics."""
+    sums: Sums = field(default_factory=dict)
+    """Sums of the distances of the replayed rows. Empty if nothing was replayed, if it differed too much, or in the
+    exact lane.
+    """
 
     @classmethod
     def accept(cls, units: int, **details: float | int | str) -> "Judgement":

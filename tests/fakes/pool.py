@@ -34,6 +34,7 @@ from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.running_sums import Sums
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 
@@ -155,6 +156,8 @@ class FakePool:
         """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
         """Number of live groups in the evidence of each validator. The evidence of others names none."""
+        self.stated: dict[int, Sums] = {}
+        """Sums in the evidence of each validator. The evidence of others has none."""
         self.find_block: FindBlock = lambda signed_at: DrawingBlock(signed_at, make_hash(f"block after {signed_at}"))
 
     # -- nodes, steps, tasks
@@ -388,6 +391,7 @@ class FakePool:
             salt=salt,
             signature=SIGNATURE,
             live_groups=self.told.get(validator),
+            sums=self.stated.get(validator),
         )
         with self.database.write() as rows:
             judging.record_reveal(rows, self.params, reveal, now=self.now)

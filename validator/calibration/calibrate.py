@@ -166,7 +166,7 @@ def _pool(name: str, limit: float, together: Sequence[RolloutDistances]) -> Pool
     sums = np.array([*(items.sum() for items in completions), limit])
     mean = float(sums.sum() / sizes.sum())
     variance = float(((sums - mean * sizes) ** 2).sum() / sizes.sum())
-    return Pooled(mean=mean, variance=variance, largest=max(0.0, limit - mean))
+    return Pooled(mean=mean, variance=variance, largest=max(0.0, limit - mean), items=int(sizes.sum()))
 
 
 def calibrate(

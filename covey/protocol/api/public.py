@@ -9,6 +9,7 @@ from pydantic import Field
 from covey.protocol.api.common import AddressText, Body, HashText, ReceiptBody, SignatureText, UInt64, VerdictBody, Word
 from covey.protocol.ids import PoolId, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
+from covey.protocol.running_sums import StatisticName
 
 
 class Requirements(Body):
@@ -173,6 +174,19 @@ class NodeView(Body):
     """
 
 
+class SumView(Body):
+    """A running sum of a node. Example: total=2.0, items=9000, limit=2.5, suspension_limit=2.9."""
+
+    total: float = Field(ge=0, allow_inf_nan=False)
+    """Sum over the items that validators replayed, without the highest and lowest validators."""
+    items: UInt64
+    """Number of windows or tokens."""
+    limit: float = Field(ge=0, allow_inf_nan=False)
+    """Limit above which the node's work is replayed whole."""
+    suspension_limit: float = Field(ge=0, allow_inf_nan=False)
+    """Limit above which the node is suspended, for these items or for those of other validators."""
+
+
 class NodeDetail(NodeView):
     """A node, and why it gets no task."""
 
@@ -197,6 +211,12 @@ class NodeDetail(NodeView):
     """Strikes of its contributor."""
     pardons: UInt64
     """Number of times that the operator took back all strikes of its contributor."""
+    sum_above_limit: str = Field(max_length=16)
+    """Statistic whose running sum is above its limit, so that the node's work is replayed whole. Empty: none."""
+    summed_submissions: UInt64
+    """Number of accepted submissions in the running sums."""
+    sums: dict[StatisticName, SumView]
+    """Running sums by the name of the statistic in the pool's thresholds. Empty if too few validators stated any."""
 
 
 class HealthView(Body):

@@ -1,0 +1,174 @@
+"""Sums of distances over many submissions of one node, and their limits.
+
+One submission in bfloat16 hides a difference that is small in every window. Over many submissions honest work comes
+close to its mean, and so the difference shows. Every validator states the sums of what it replayed in its evidence
+(`ItemSum`, by the name of the statistic in `Thresholds`). They are added up by node and validator. `compare` says
+whether a node is above a limit, so that less than a quorum of hostile validators neither raises a node above a limit
+nor keeps it below. Anybody can repeat all of this from the evidence.
+
+Invariant: over `WINDOW` submissions an honest node exceeds a limit with a probability of at most `FALSE_ALARM_RATE`, if
+the mean of its distances is at most `1 + allowance` times the true mean of the work that calibration saw.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from covey.protocol.thresholds import Pooled, Thresholds
+
+StatisticName = Literal["exponent", "mantissa", "lost", "margin", "logprob"]
+"""Name of a statistic in `Thresholds`. The first two have one item per window, the others one per token."""
+STATISTICS: tuple[StatisticName, ...] = get_args(StatisticName)
+PER_WINDOW = ("exponent", "mantissa")
+WINDOW = 1000
+"""Number of submissions after which the sums of a node that is below its limits begin again at 0."""
+FALSE_ALARM_RATE = 1e-6
+"""Probability with which one of the sums of an honest node exceeds its limit in `WINDOW` submissions."""
+REPLAY_ALLOWANCE = 0.05
+"""Part of the calibrated mean by which the mean of honest work may exceed it (decision 073)."""
+SUSPENSION_ALLOWANCE = 0.2
+"""Part of the calibrated mean by which a node may exceed it before it is suspended (decision 073)."""
+ROUNDING = 1e-9
+"""Relative difference of two limits that were computed on different machines."""
+
+
+class ItemSum(BaseModel):
+    """Sum of one statistic over replayed windows or tokens. Example: ItemSum(total=3.5, items=96)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    total: float = Field(ge=0, allow_inf_nan=False)
+    """Sum over the items. It is rounded once, so it does not depend on their order."""
+    items: int = Field(ge=0, lt=1 << 63)
+    """Number of windows or tokens."""
+
+
+Sums = Mapping[StatisticName, ItemSum]
+"""Sums of one submission, or of many, by the name of the statistic."""
+_SUMS: TypeAdapter[dict[StatisticName, ItemSum]] = TypeAdapter(dict[StatisticName, ItemSum])
+
+
+class SumStanding(NamedTuple):
+    """A sum of a node with its limit. Example: SumStanding("logprob", total=2.0, items=9000, limit=2.5)."""
+
+    statistic: StatisticName
+    total: float
+    items: int
+    limit: float
+
+    @property
+    def is_above(self) -> bool:
+        return not self.total <= self.limit
+
+
+def sum_up(items: Mapping[StatisticName, Collection[float]]) -> dict[StatisticName, ItemSum]:
+    """Return the sum of each statistic. The values must be finite and not negative."""
+    return {name: ItemSum(total=math.fsum(values), items=len(values)) for name, values in items.items()}
+
+
+def add(one: Sums, other: Sums) -> dict[StatisticName, ItemSum]:
+    """Return the sums of both. A statistic that is missing in one of them counts 0 there."""
+    both = dict(one)
+    for name, each in other.items():
+        before = both.get(name, ItemSum(total=0.0, items=0))
+        both[name] = ItemSum(total=before.total + each.total, items=before.items + each.items)
+    return both
+
+
+def compute_limit(pooled: Pooled, items: int, *, allowance: float, choices: int = 1) -> float:
+    """Return the limit of a node's sum over `items` items.
+
+    It is Bernstein's bound for a mean that is `1 + allowance` times the calibrated one, plus the error that the
+    calibrated mean may have. The rate is `FALSE_ALARM_RATE`, divided by the number of comparisons in a window: one
+    after each submission, of each statistic, for each of the `choices` of validators.
+    """
+    rate = FALSE_ALARM_RATE / (2 * WINDOW * len(STATISTICS) * choices)
+    error = pooled.compute_mean_error(rate)
+    return pooled.model_copy(update={"mean": (pooled.mean + error) * (1 + allowance)}).compute_limit(items, rate)
+
+
+def compare(
+    by_validator: Mapping[str, Sums], limits: Thresholds, *, quorum: int, allowance: float
+) -> list[SumStanding]:
+    """Return the standing of a node in each statistic that has a limit and enough validators.
+
+    Of each statistic, validators are ordered by how far their own sums are above the limit of these sums. The highest
+    `quorum` - 1 are left out. At least one honest validator is then at least as high as any hostile one that is left.
+    So are up to `quorum` - 1 of the lowest, as long as one validator remains.
+    """
+    standings: list[SumStanding] = []
+    for name in STATISTICS:
+        pooled: Pooled | None = getattr(limits, name)
+        stated = [sums[name] for sums in by_validator.values() if name in sums and sums[name].items]
+        if pooled is None or len(stated) < quorum:
+            continue
+        stated.sort(key=lambda each: each.total - compute_limit(pooled, each.items, allowance=allowance))
+        low = len(stated) - (quorum - 1)
+        kept = stated[min(quorum - 1, low - 1) : low]
+        total, items = math.fsum(each.total for each in kept), sum(each.items for each in kept)
+        choices = math.comb(len(stated), len(kept))
+        limit = compute_limit(pooled, items, allowance=allowance, choices=choices)
+        standings.append(SumStanding(name, total, items, limit))
+    return standings
+
+
+def get_highest(standings: Iterable[SumStanding]) -> SumStanding | None:
+    """Return the sum that is farthest above its limit, in proportion. None if all are below."""
+    above = [each for each in standings if each.is_above]
+    return max(above, key=lambda each: each.total / each.limit if each.limit else math.inf, default=None)
+
+
+def get_sums(bundle: Mapping[str, Any]) -> Sums | None:
+    """Return the sums that a bundle states of a replay.
+
+    The result is None unless each statistic has a finite sum that is not negative, and those of windows and those of
+    tokens have the same number of items.
+    """
+    try:
+        sums = _SUMS.validate_python(bundle.get("sums"), strict=True)
+    except ValidationError:
+        return None
+    if set(sums) != set(STATISTICS):
+        return None
+    counts = {(name in PER_WINDOW, each.items) for name, each in sums.items()}
+    return sums if len(counts) == 2 else None  # one number of windows, and one of tokens
+
+
+def find_possible(sums: Sums, limits: Thresholds, *, rows: int, proof_window: int, units: int, is_whole: bool) -> Sums:
+    """Return the sums of statistics with a limit, if an accepting validator may have found them, or nothing.
+
+    It replayed `rows` rows of a submission of `units` tokens. All of its sums are within the limits of one submission,
+    as it would have rejected it otherwise.
+    """
+    tokens, windows = sums["logprob"].items, sums["mantissa"].items
+    least, most = -(-tokens // proof_window), (tokens + rows * (proof_window - 1)) // proof_window
+    if not (0 < rows <= tokens <= units and least <= windows <= most) or (is_whole and tokens != units):
+        return {}
+    limited: dict[StatisticName, ItemSum] = {}
+    for name, each in sums.items():
+        pooled: Pooled | None = getattr(limits, name)
+        if pooled is not None:
+            limited[name] = each
+            if each.total > pooled.compute_limit(each.items, limits.false_reject_rate) * (1 + ROUNDING):
+                return {}
+    return limited
+
+
+def list_differing(one: Sums, other: Sums, limits: Thresholds, *, is_same_engine: bool) -> list[StatisticName]:
+    """Return the statistics in which two statements about the same rows differ.
+
+    With the same engine every bit counts. Otherwise totals of statistics with a limit may differ by
+    `SUSPENSION_ALLOWANCE` of the calibrated mean and by one item, and numbers of items must be the same.
+    """
+    names = [name for name in STATISTICS if name in one or name in other]
+    if is_same_engine:
+        return [name for name in names if one.get(name) != other.get(name)]
+    return [name for name in names if not _is_close(one.get(name), other.get(name), getattr(limits, name))]
+
+
+def _is_close(one: ItemSum | None, other: ItemSum | None, pooled: Pooled | None) -> bool:
+    if one is None or other is None or one.items != other.items:
+        return one is other
+    tolerance = math.inf if pooled is None else SUSPENSION_ALLOWANCE * pooled.mean * one.items + pooled.largest
+    return abs(one.total - other.total) <= tolerance
