@@ -1,8 +1,9 @@
 """CPU seconds in which a validator judges a submission, over those in which a worker generates it.
 
-`cost_full` is every check with the replay, `cost_cheap_checks` all checks but the replay, and `cost_audit_10` a tenth
-of work replayed with the cheap checks on all of it.  The file, the checks and their processes are the real ones; one
-thread; 64 completions of up to 128 tokens in float32.
+`cost_full` is every check with the replay, `cost_rows` is every check with a replay of 3 rows of 16,
+`cost_cheap_checks` is all checks but the replay, and `cost_audit_10` is a tenth of work replayed with the cheap checks
+on all of it.  The file, the checks and their processes are the real ones; one thread; 64 completions of up to 128
+tokens in float32.
 
 Whatever makes decoding cheaper raises the ratios.  Siblings share their prompt's prefill, and the sampler computes
 little of its noise.  On a GPU decoding waits for memory and a replay does not, so that public figures there are 1/25
@@ -46,6 +47,8 @@ PROCESSES = 3
 """Processes whose median counts.  The place of a process in memory changes either side by some percent."""
 AUDIT_RATE = 0.1
 """Share of submissions that are replayed in `cost_audit_10`."""
+DRAWN = tuple(range(0, 64, 16)) + tuple(range(5, 64, 16)) + tuple(range(10, 64, 16))
+"""Rows that are replayed in `cost_rows`: 3 of each 16, as four submissions of 16 rows in one pass have them."""
 PARAMS = PoolParams(
     name="cost",
     environment=EnvironmentParams(kind=DEMO.kind, options=dict(DEMO.options)),
@@ -66,6 +69,7 @@ def measure_cost() -> list[Measurement]:
         cheap = [run["cheap"] / run["generate"] for run in runs]
         values = {
             "cost_full": full,
+            "cost_rows": [run["rows"] / run["generate"] for run in runs],
             "cost_audit_10": [AUDIT_RATE * a + (1 - AUDIT_RATE) * b for a, b in zip(full, cheap, strict=True)],
             "cost_cheap_checks": cheap,
         }
@@ -78,7 +82,7 @@ def measure_cost() -> list[Measurement]:
 
 
 def measure(folder: str) -> dict[str, float]:
-    """Measure the least CPU seconds of generation, of all checks and of the cheap checks, in this process."""
+    """Measure the least CPU seconds of generation, of the checks with and without replays, in this process."""
     prepare_process(threads=1)
     decoder = Sandbox("covey.protocol.submission_file.codec:build_decoder")
     environment = registry.load(DEMO)
@@ -123,8 +127,10 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     )
     signature = eip712.sign(receipt, domain, wallet)
 
-    def judge(full: bool) -> None:
-        claim = Submitted(receipt=receipt, signature=signature, record_hash=MANIFEST, contract="", drawn=(), file=file)
+    def judge(full: bool, drawn: tuple[int, ...] = ()) -> None:
+        claim = Submitted(
+            receipt=receipt, signature=signature, record_hash=MANIFEST, contract="", drawn=drawn, file=file
+        )
         judgement = verdicts.judge(claim, tools, full=full)
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")
@@ -134,6 +140,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     return {
         "generate": _time(lambda: worker.generate(requests, temperature=1.0, capture=capture), sandboxes),
         "full": _time(lambda: judge(True), sandboxes),
+        "rows": _time(lambda: judge(False, DRAWN), sandboxes),
         "cheap": _time(lambda: judge(False), sandboxes),
     }
 

@@ -4,10 +4,13 @@ The new scheme has the parameters' defaults: `audit_rows` rows of every submissi
 `audit_rate` of the submissions whole, by a quorum.  The old scheme replays only whole submissions.  Its share costs the
 validators as many tokens, prompts included, and is measured as `old_rate`.
 
-"caught" is the share of submissions that are rejected, "until" the mean number of submissions until the first rejection
-of a worker that always cheats, and "within_10" the share of such workers that are rejected within ten submissions.  The
-peer is the old scheme.  "none" says that most workers were not caught in 100 submissions.  Each submission is
-drawn 64 times, and workers choose among the submissions, so n is the number of submissions or of workers.
+"caught" is the share of submissions that are rejected.  "until" is the mean number of submissions until a worker that
+always cheats is found: a replay rejects, or, in the new scheme, it is above its running sums.  "none" says that most
+are not found in 100 submissions.  "within_10" is the share of such workers that are found within ten, and "nodes_above"
+the number of honest nodes that are above their sums in 2,000 submissions.  The peer is the old scheme.  Each submission
+is drawn 64 times, and workers choose among the submissions, so n is the number of submissions or of workers.
+
+"cost_rows" is a validator's CPU time over a worker's if it replays 3 rows of 16, and "cost_full" if it replays all.
 
 Both sides run Hugging Face on a CPU, as in the benchmark "verification", of which this is a part.
 ARGS="--scale 0.1" takes a tenth of every n.
@@ -17,7 +20,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +40,8 @@ from benchmarks.verification.cheating_engines import (
     TopK,
     ZeroedHead,
 )
+from benchmarks.verification.cost import measure_cost
+from benchmarks.verification.node_histories import QUORUM, Evidence, count_until_seen
 from benchmarks.verification.rejections import Counts, RejectionCounter, build_counter
 from benchmarks.verification.runner import (
     SHORT,
@@ -50,11 +55,13 @@ from benchmarks.verification.runner import (
 )
 from covey.demo.cheats import PartialInt8
 from covey.engines.base import Completion, Engine, GenerationRequest
-from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.protocol.ids import Hash
-from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.params import VerificationParams
+from covey.protocol.running_sums import Sums
 from covey.protocol.seeding import draw_rows
 from covey.protocol.submission_file.rows import Rollout
+from validator.checks import sum_distances
 from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances
 
@@ -63,14 +70,18 @@ CHEATED = 30
 """Submissions of each cheat, architecture and number format: 60 of both architectures."""
 HONEST = 150
 """Honest submissions of each architecture and number format: over 30,000 windows of all."""
-CALIBRATION = 40
-"""Honest submissions of each architecture that only set the thresholds in bfloat16."""
+CALIBRATION = 128
+"""Honest submissions of each architecture that only set the thresholds in bfloat16.  `covey validator calibrate` takes
+as many by default.
+"""
 DRAWS = 64
 """Draws of rows of each submission."""
 WORKERS = 100
 """Workers that always cheat, for each cheat, architecture and number format."""
 LONGEST = 100
 """Submissions after which a worker that was not caught stops."""
+NODES, NODE_SUBMISSIONS = 10, 2000
+"""Honest nodes of each architecture and number format, and the submissions of each, chosen among those measured."""
 SOON = 10
 """Submissions within which a worker is caught soon."""
 TABLE = "table."
@@ -78,7 +89,6 @@ TABLE = "table."
 RULES = VerificationParams()
 """Rules of a new pool, whose numbers of rows and rates are the new scheme."""
 WHOLE_RATE, CONFIRM_RATE = RULES.audit_rate, RULES.confirm_rate
-QUORUM: int = PoolParams.model_fields["quorum"].default
 
 
 def _run(dtype: str) -> HuggingFaceEngine:
@@ -103,7 +113,7 @@ CHEATS: dict[str, Callable[[str], Engine]] = {
     "top_k_50": lambda dtype: TopK(_run(dtype), count=50),
     "greedy_first": lambda dtype: GreedyFirst(_run(dtype)),
     "speculative": lambda dtype: SpeculativeEngine(least=0.3, dtype=dtype, max_batch=WORKER_BATCH),
-    "false_text": lambda dtype: FalseText(_run(dtype), every=1),
+    "false_text_in_all": lambda dtype: FalseText(_run(dtype), every=1),
     "false_text_in_half": lambda dtype: FalseText(_run(dtype), every=2),
     "false_text_in_one_row": lambda dtype: FalseText(_run(dtype), every=SUBMISSION),
 }
@@ -112,19 +122,21 @@ SOON_NAMES = tuple(name for name in CHEATS if name.startswith("int8"))
 """Cheats of which "within_10" is shown."""
 BARS = VerificationBars(
     rates={
-        "caught.fp32.false_text": (1.0, 2 * CHEATED),
-        "caught.bf16.false_text": (1.0, 2 * CHEATED),
+        "caught.fp32.false_text_in_all": (1.0, 2 * CHEATED),
+        "caught.bf16.false_text_in_all": (1.0, 2 * CHEATED),
         "within_10.fp32.int8_last_2": (0.99, 2 * WORKERS),
         "within_10.bf16.int8_last_2": (0.99, 2 * WORKERS),
     },
     names=(
         *(f"caught.{short}.{name}" for short in SHORT.values() for name in (*CHEATS, "honest")),
         *(f"within_10.{short}.int8_last_2" for short in SHORT.values()),
+        *(f"nodes_above.{short}" for short in SHORT.values()),
         "false_rejects",
         "false_slashes",
     ),
     sizes={"honest_windows": 30_000},
-    most={f"caught.{short}.honest": 0.0 for short in SHORT.values()},
+    most={name: 0.0 for short in SHORT.values() for name in (f"caught.{short}.honest", f"nodes_above.{short}")}
+    | {"cost_rows": 0.08, "cost_full": 0.333},
 )
 
 
@@ -154,6 +166,12 @@ def run(architecture: str, dtype: str, scale: float) -> Counts:
     counter.count_honest(requests, honest)
     count_schemes(counter, dtype, requests, honest, scale)
     return counter.counts
+
+
+def run_table(architecture: str, dtype: str, scale: float) -> Counts:
+    """Count what the table needs, without the counts of other benchmarks' names."""
+    counts = run(architecture, dtype, scale)
+    return {name: each for name, each in counts.items() if name.startswith((TABLE, "nodes_above."))}
 
 
 def count_schemes(
@@ -199,23 +217,49 @@ class SchemeTable:
         pairs = zip(completions, honest, strict=True)
         self._count("changed", name, sum(one.tokens != other.tokens for one, other in pairs), len(completions))
         cheap = np.array([not each.distances for each in submissions])
-        whole = np.array([self._rejects(each, range(len(each.rollouts))) for each in submissions])
-        rows = np.array(
-            [[self._rejects(each, chosen) for chosen in draws] for each, draws in zip(submissions, drawn, strict=True)]
-        )
+        evidence = self._judge(submissions, drawn)
+        whole, rows = evidence.whole, evidence.rows
         self._count("cheap", name, cheap.sum(), cheap.size)
         self._count("whole", name, whole.sum(), whole.size)
         self._count("rows", name, rows.sum(), rows.size)
         self._count("whole_only", name, (whole[:, None] & ~rows).sum(), rows.size)
-        played = {
-            "old": self._play(whole, cheap[:, None], compute_old_rate(self._share)),
-            "new": self._play(whole, rows, WHOLE_RATE),
-        }
-        for scheme, first in played.items():
-            self._count(f"until_{scheme}", name, first.clip(max=LONGEST).sum(), first.size)
-            self._count(f"missed_{scheme}", name, (first > LONGEST).sum(), first.size)
-            self._count(f"soon_{scheme}", name, (first <= SOON).sum(), first.size)
         print(f"{self.counter.name}: {name}: rows {rows.mean():.3f}, whole {whole.mean():.3f}", flush=True)
+        if name == "honest":
+            self._count_nodes_above(evidence)
+        else:
+            self._count_workers(name, evidence, cheap)
+
+    def _judge(self, submissions: Sequence[ReplayedSubmission], drawn: Sequence[Sequence[tuple[int, ...]]]) -> Evidence:
+        pairs = list(zip(submissions, drawn, strict=True))
+        return Evidence(
+            whole=np.array([self._rejects(each, range(len(each.rollouts))) for each in submissions]),
+            rows=np.array([[self._rejects(each, rows) for rows in draws] for each, draws in pairs]),
+            whole_sums=[_sum(each, range(len(each.rollouts))) for each in submissions],
+            row_sums=[[_sum(each, rows) for rows in draws] for each, draws in pairs],
+        )
+
+    def _count_workers(self, name: str, evidence: Evidence, cheap: NDArray[np.bool_]) -> None:
+        """Count after how many submissions workers that always cheat are caught, or above their running sums."""
+        limits, rates = self.counter.rules.thresholds, {"new": WHOLE_RATE, "old": compute_old_rate(self._share)}
+        old = replace(evidence, rows=cheap[:, None], row_sums=[[{}]] * len(cheap))
+        for scheme, each in {"new": evidence, "old": old}.items():
+            for _ in range(WORKERS):
+                first, is_above = count_until_seen(
+                    each, limits, whole_rate=rates[scheme], most=LONGEST, rng=self._rng, has_sums=scheme == "new"
+                )
+                self._count(f"until_{scheme}", name, min(first, LONGEST), 1)
+                self._count(f"missed_{scheme}", name, first > LONGEST, 1)
+                self._count(f"soon_{scheme}", name, first <= SOON, 1)
+                self._count(f"above_{scheme}", name, is_above, 1)
+
+    def _count_nodes_above(self, honest: Evidence) -> None:
+        """Count honest nodes that are ever above their running sums.  Rejected work is counted elsewhere."""
+        kept = replace(honest, whole=np.zeros_like(honest.whole), rows=np.zeros_like(honest.rows))
+        for _ in range(NODES):
+            first, _ = count_until_seen(
+                kept, self.counter.rules.thresholds, whole_rate=WHOLE_RATE, most=NODE_SUBMISSIONS, rng=self._rng
+            )
+            self.counter.count(f"nodes_above.{self.short}", first <= NODE_SUBMISSIONS, 1)
 
     def _replay(
         self, requests: Sequence[GenerationRequest], completions: Sequence[Completion]
@@ -230,18 +274,6 @@ class SchemeTable:
             return True
         return find_breach([submission.distances[row] for row in rows], self.counter.rules) is not None
 
-    def _play(self, whole: NDArray[np.bool_], rows: NDArray[np.bool_], rate: float) -> NDArray[np.int64]:
-        """Return after how many submissions each worker is caught. It is `LONGEST` + 1 if it is not caught.
-
-        `whole`, bool[submissions], says which a whole replay rejects, and `rows`, bool[submissions, draws], which draws
-        reject otherwise. A share `rate` of the submissions is replayed whole.
-        """
-        shape = WORKERS, LONGEST
-        chosen = self._rng.integers(len(whole), size=shape)
-        drawn = self._rng.integers(rows.shape[1], size=shape)
-        is_caught = rows[chosen, drawn] | (whole[chosen] & (self._rng.random(shape) < rate))
-        return np.where(is_caught.any(axis=1), is_caught.argmax(axis=1) + 1, LONGEST + 1)
-
     def _count_costs(self, honest: Sequence[ReplayedSubmission], drawn: Sequence[Sequence[tuple[int, ...]]]) -> None:
         """Count the tokens of a replay of drawn rows, and of whole submissions."""
         whole = DRAWS * sum(each.count_tokens(range(len(each.rollouts))) for each in honest)
@@ -251,6 +283,21 @@ class SchemeTable:
 
     def _count(self, what: str, name: str, hits: float, n: int) -> None:
         self.counter.count(f"{TABLE}{self.short}.{name}.{what}", hits, n)
+
+
+def _draw(number: int, rows: int) -> Iterator[tuple[int, ...]]:
+    """Yield the drawn rows of a submission under different blocks."""
+    receipt = _hash(f"receipt {number}")
+    for block in range(DRAWS):
+        yield draw_rows(receipt, _hash(f"block {block}"), count=RULES.audit_rows, rows=rows)
+
+
+def _hash(text: str) -> Hash:
+    return Hash("0x" + hashlib.sha256(text.encode()).hexdigest())
+
+
+def _sum(submission: ReplayedSubmission, rows: Sequence[int]) -> Sums:
+    return sum_distances(dict(enumerate(submission.distances)), rows) if submission.distances else {}
 
 
 def compute_old_rate(share: float) -> float:
@@ -290,29 +337,22 @@ def _build_row(
     share = {part: hits / n for part, (hits, n) in values.items()}
     new = share["rows"] + WHOLE_RATE * share["whole_only"]
     old = share["cheap"] + old_rate * (share["whole"] - share["cheap"])
-    n, workers = values["whole"][1], values["until_new"][1]
+    n = values["whole"][1]
     changed = f"; {share['changed']:.0%} of completions changed" if share["changed"] else ""
     peer = f"old {old:.1%}; whole {share['whole']:.0%}; rows {share['rows']:.1%}{changed}"
     yield Measurement(name=f"caught.{name}", value=new, unit="rate", n=n, peer=peer)
+    if "until_new" not in share:
+        return
+    workers = values["until_new"][1]
     until = {
         scheme: math.nan if share[f"missed_{scheme}"] > 0.5 else share[f"until_{scheme}"] for scheme in ("old", "new")
     }
     peer = "old none" if math.isnan(until["old"]) else f"old {until['old']:.1f}"
+    peer += f"; {share['above_new']:.0%} by running sums" if share["above_new"] else ""
     yield Measurement(name=f"until.{name}", value=until["new"], unit="submissions", n=workers, peer=peer)
     if is_soon:
         peer = f"old {share['soon_old']:.1%}"
         yield Measurement(name=f"within_10.{name}", value=share["soon_new"], unit="rate", n=workers, peer=peer)
-
-
-def _draw(number: int, rows: int) -> Iterator[tuple[int, ...]]:
-    """Yield the drawn rows of a submission under different blocks."""
-    receipt = _hash(f"receipt {number}")
-    for block in range(DRAWS):
-        yield draw_rows(receipt, _hash(f"block {block}"), count=RULES.audit_rows, rows=rows)
-
-
-def _hash(text: str) -> Hash:
-    return Hash("0x" + hashlib.sha256(text.encode()).hexdigest())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -320,4 +360,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.one:
         run_one(NAME, options, run)
         return 0
-    return conclude(NAME, options, BARS, arguments, build=build_table) if run_all(NAME, options) else 1
+    if not run_all(NAME, options):
+        return 1
+    prepare_process(threads=1)
+    return conclude(NAME, options, BARS, arguments, measure_cost if options.scale >= 1 else tuple, build=build_table)
