@@ -295,8 +295,9 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
 
 
 def sum_distances(distances: Mapping[int, RolloutDistances], rows: Collection[int]) -> Sums:
-    """Return the sums of the distances of some replayed rows."""
-    return sum_up({name: values.tolist() for name, _, values in collect_items([distances[row] for row in rows])})
+    """Return the sums of the distances of some replayed rows, or nothing if there are none."""
+    found = [distances[row] for row in rows]
+    return sum_up({name: values.tolist() for name, _, values in collect_items(found)}) if found else {}
 
 
 def _replay_again(claim: SubmissionClaim, tools: CheckTools) -> bool:

@@ -181,7 +181,7 @@ def worker_pardon(
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
-    """Take back all strikes of a contributor, so that its nodes suspended for strikes or faults get tasks
+    """Take back all strikes of a contributor, so that its nodes suspended for strikes, faults or running sums get tasks
     again. Operator only.
 
     Nodes that were caught cheating stay suspended. The coordinator logs the pardon, and worker status shows the number

@@ -12,8 +12,8 @@ from coordinator.api.status_page import stamp_status
 from coordinator.context import Context
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.db.running_sums import RunningSumsRow
-from coordinator.domain import canary_scores, idleness, nodes, running_sums, submissions
+from coordinator.db.sum_queries import RunningSumsRow
+from coordinator.domain import canary_scores, idleness, nodes, submissions, sum_limits
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
@@ -157,8 +157,8 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
 
 def _describe_sums(ctx: Context, sums: RunningSumsRow) -> dict[StatisticName, SumView]:
     stated = sums.by_validator
-    replayed = running_sums.list_standings(ctx.params, stated, allowance=REPLAY_ALLOWANCE)
-    suspended = running_sums.list_standings(ctx.params, stated, allowance=SUSPENSION_ALLOWANCE)
+    replayed = sum_limits.list_standings(ctx.params, stated, allowance=REPLAY_ALLOWANCE)
+    suspended = sum_limits.list_standings(ctx.params, stated, allowance=SUSPENSION_ALLOWANCE)
     return {
         each.statistic: SumView(total=each.total, items=each.items, limit=each.limit, suspension_limit=far.limit)
         for each, far in zip(replayed, suspended, strict=True)

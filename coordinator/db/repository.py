@@ -20,7 +20,7 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from coordinator.db.node_queries import NodeQueries, cut
-from coordinator.db.running_sums import RunningSumsQueries
+from coordinator.db.sum_queries import RunningSumsQueries
 from coordinator.db.task_queries import TaskQueries
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import HARD_REASONS, Decision

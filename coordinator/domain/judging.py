@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from coordinator.db.judging_queries import JUDGED_STATES
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, exact_lane, nodes, panel, running_sums, settlement, turn_order
+from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, sum_limits, turn_order
 from coordinator.domain.panel import Look, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
@@ -243,7 +243,7 @@ def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *,
     row = require_reveal(repository, params, reveal, now=now)
     row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
     submission = _require_submission(repository, row)
-    row.sums = running_sums.find_countable(params, submission, row, reveal.sums)
+    row.sums = sum_limits.find_countable(params, submission, row, reveal.sums)
     exact_lane.note_verdict(repository, submission, row)
     submission.look_at = 0.0
     return submission
@@ -377,7 +377,7 @@ def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, 
         owner = repository.require_contributor(row.contributor)
         node.accepted, owner.accepted = node.accepted + 1, owner.accepted + 1
         nodes.take_back_strike(repository, params, row.contributor)
-        running_sums.add_accepted(repository, params, row, node=node)
+        sum_limits.add_accepted(repository, params, row, node=node)
     elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
     elif ruling.reason is Reason.INEXACT:

@@ -24,6 +24,7 @@ ADDRESSES = {
         "coordinator/db/node_queries.py",
         "coordinator/db/epoch_queries.py",
         "coordinator/db/judging_queries.py",
+        "coordinator/db/sum_queries.py",
         "coordinator/db/task_queries.py",
         "coordinator/db/writer.py",
         "coordinator/db/connection.py",

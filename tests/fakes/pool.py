@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow, ValidatorRow
-from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, tasks
+from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, sum_limits, tasks
 from coordinator.domain.audit_draws import DrawingBlock, FindBlock
 from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling
@@ -430,6 +430,7 @@ class FakePool:
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = verdict, SIGNATURE
                 judgement.live_groups = self.told.get(validator)
+                judgement.sums = sum_limits.find_countable(self.params, row, judgement, self.stated.get(validator))
         self.dispatch()
 
     def states(self) -> dict[str, SubmissionState]:

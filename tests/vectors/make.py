@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from covey.protocol import eip712, merkle, seeding
+from covey.protocol.api.common import ReceiptBody
 from covey.protocol.eip712 import Domain
 from covey.protocol.epochs import EpochHeader, WorkLeaf
+from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.execution_contract import ExecutionContract
-from covey.protocol.ids import ZERO_HASH, Address, Hash, hash_from_bytes
+from covey.protocol.ids import ZERO_HASH, Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.pieces import compute_digest
 from covey.protocol.policy_record import FileRow, PolicyRecord, TensorRow
+from covey.protocol.running_sums import PER_WINDOW, STATISTICS, ItemSum, Sums, compare
+from covey.protocol.thresholds import Pooled, Thresholds
+from covey.protocol.verdict import Decision, Reason
 
 HERE = Path(__file__).resolve().parent
 SOLIDITY = HERE.parent / "contracts" / "VectorData.sol"
@@ -156,6 +161,37 @@ def build_execution_contracts() -> dict[str, Any]:
     return {"contracts": [{"text": each.encode().decode(), "digest": each.digest} for each in (hopper, other)]}
 
 
+def build_sums() -> dict[str, Any]:
+    """Evidence with sums and its hash, and what counts of the sums that validators state of a node."""
+    limits = Thresholds(logprob=Pooled(mean=0.01, variance=0.0004, largest=0.05, items=160_000))
+    cases = []
+    stated_totals = ((2, 0.05, (101.5, 99.25, 140.0)), (1, 0.2, (140.0, 121.0)), (3, 0.05, (1.0, 9.0)))
+    for quorum, allowance, totals in stated_totals:
+        stated: dict[str, Sums] = {
+            str(i): {"logprob": ItemSum(total=total, items=10_000)} for i, total in enumerate(totals)
+        }
+        standings = compare(stated, limits, quorum=quorum, allowance=allowance)
+        found = [each._asdict() | {"limit": round(each.limit, 9)} for each in standings]
+        cases.append({"quorum": quorum, "allowance": allowance, "totals": totals, "items": 10_000, "standings": found})
+    return {"thresholds": limits.model_dump(), "cases": cases, "bundle": _build_evidence()}
+
+
+def _build_evidence() -> dict[str, str]:
+    receipt = ReceiptBody(
+        pool=PoolId(1), task=TaskId(2), lease=LeaseId(3), node=ALICE, contributor=BOB, policy_version=Step(4),
+        work_key=ZERO_HASH, groups=2, units=40, deadline=5,
+    )  # fmt: skip
+    sums = {name: ItemSum(total=0.1 * i, items=2 if name in PER_WINDOW else 40) for i, name in enumerate(STATISTICS)}
+    engine = EngineFacts(name="hf", dtype="bfloat16", batch=32, hardware="cpu", versions={"covey": "0"}, contract="")
+    bundle = Bundle(
+        chain_id=31337, court=DOMAIN.contract, pool=PoolId(1), params_hash=ZERO_HASH, receipt=receipt,
+        signature="0x" + "1b" * 65, record_hash=ZERO_HASH, contract="", draw=ZERO_HASH, rows=(5, 0), full=False,
+        decision=Decision.ACCEPT, reason=Reason.NONE, units=40, details={"live_groups": 1},
+        sums=sums, engine=engine, isolation="bwrap",
+    )  # fmt: skip
+    return {"text": bundle.to_bytes().decode(), "hash": bundle.compute_hash()}
+
+
 def _build_record(
     step: int, sizes: dict[str, int], files: dict[str, bytes] | None = None, *, parent: Hash = ZERO_HASH
 ) -> PolicyRecord:
@@ -176,6 +212,7 @@ def build_files() -> dict[Path, str]:
         "seeds": build_seeds(),
         "policies": build_policies(),
         "execution_contracts": build_execution_contracts(),
+        "sums": build_sums(),
     }
     made = {HERE / f"{name}.json": json.dumps(value, indent=2) + "\n" for name, value in parts.items()}
     return made | {SOLIDITY: _build_solidity(parts["rewards"], parts["policies"])}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 
 import pytest
 
@@ -72,6 +73,31 @@ def test_drawn_rows__by_another_implementation__are_those_of_the_file():
         ]
         ranks = [keccak(each) for each in packed]
         assert [ranks.index(rank) for rank in sorted(ranks)][: row["count"]] == row["drawn"]
+
+
+def test_sums__by_another_implementation__are_those_of_the_file():
+    """By the formula of docs/protocol.md."""
+    file = json.loads((HERE / "sums.json").read_text())
+    assert "0x" + hashlib.sha256(file["bundle"]["text"].encode()).hexdigest() == file["bundle"]["hash"]
+    pooled = file["thresholds"]["logprob"]
+    mean, variance, largest, seen = (pooled[name] for name in ("mean", "variance", "largest", "items"))
+
+    def deviate(items: int, scale: float) -> float:
+        return largest * scale / 3 + math.sqrt((largest * scale / 3) ** 2 + 2 * items * variance * scale)
+
+    for case in file["cases"]:
+        totals, quorum = sorted(case["totals"]), case["quorum"]
+        if len(totals) < quorum:
+            assert case["standings"] == []
+            continue
+        kept = totals[quorum - 1 : 1 - quorum or None]
+        scale = math.log(10_000 * math.comb(len(totals), len(kept)) / 1e-6)
+        items = case["items"] * len(kept)
+        true_mean = (mean + deviate(seen, scale) / seen) * (1 + case["allowance"])
+        (standing,) = case["standings"]
+        assert (standing["statistic"], standing["items"]) == ("logprob", items)
+        assert standing["total"] == pytest.approx(sum(kept), rel=1e-12)
+        assert standing["limit"] == pytest.approx(items * true_mean + deviate(items, scale), rel=1e-9)
 
 
 def test_rewards__read_from_the_file__lie_in_the_tree():

@@ -12,11 +12,14 @@ from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.api.worker import TaskOrder, UploadGrant, UploadRequest
 from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
+from covey.protocol.running_sums import PER_WINDOW, STATISTICS, ItemSum
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
 
 FILE = b"rows " * 100
+SUMS = {name: ItemSum(total=1e-5, items=4 if name in PER_WINDOW else 20) for name in STATISTICS}
+"""Sums over four rows of 20 tokens together."""
 REJECT = {"outcome": 2, "reason": int(Reason.PROOF), "severity": 2, "units": 0}
 """Changes that make a verdict a hard rejection."""
 
@@ -89,6 +92,7 @@ def build_bundle(harness: CoordinatorHarness, validator: int, order: JudgeOrder,
         reason=Reason.NONE,
         units=20,
         details={"margin": 0.5, "rows": 4} | details,
+        sums=SUMS,
         engine=EngineFacts(
             name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}, contract=""
         ),

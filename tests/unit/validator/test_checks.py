@@ -13,6 +13,7 @@ from covey.devnet import deploy
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Grade, Reply
 from covey.protocol import canonical
+from covey.protocol.params import VerificationParams
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
 from covey.sandbox import Sandbox
 from tests.cheats.base import Cheat, find
@@ -25,7 +26,7 @@ from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import checks, verdicts
-from validator.checks import CHEAP_CHECKS, CHECKS, ROW_CHECKS, CheckTools, count_live_groups
+from validator.checks import CHEAP_CHECKS, CHECKS, ROW_CHECKS, CheckTools, check_replay, count_live_groups
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
@@ -102,6 +103,54 @@ def test_judge__replay_of_drawn_rows_fails__is_unknown(worker: Worker, tools: Ch
     broken = dataclasses.replace(tools, engine=Broken(tools.engine, RuntimeError("CUDA error")))
     assert judge(honest, worker, broken, full=False, drawn=(3,)).decision is Decision.UNKNOWN
     assert judge(honest, worker, broken, full=False).decision is Decision.ACCEPT
+
+
+def test_judge__accepted__states_the_sums_of_the_replayed_rows(worker: Worker, tools: CheckTools, honest: Work):
+    """Row 3 claims log-probabilities that are off by 1e-4, and row 4 by 2e-4. A submission allows more in sum."""
+    off = {3: 1e-4, 4: 2e-4}
+    rows = [
+        dataclasses.replace(row, logprobs=tuple(p - off.get(i, 0.0) for p in row.logprobs))
+        for i, row in enumerate(honest.rollouts)
+    ]
+    limits = {"thresholds": {"logprob": {"mean": 1e-3}}}
+    params = worker.params.model_copy(update={"verification": VerificationParams.model_validate(limits)})
+    wide, work = dataclasses.replace(tools, params=params), honest.with_rollouts(rows)
+    for drawn, full in (((), True), ((6, 3), True), ((4, 3), False), ((6,), False)):
+        replayed = range(len(rows)) if full else drawn
+        sums = judge(work, worker, wide, full=full, drawn=drawn).sums
+        tokens = sum(len(rows[i].tokens) for i in replayed)
+        assert {name: each.items for name, each in sums.items()} == {
+            "exponent": len(replayed),
+            "mantissa": len(replayed),
+            "lost": tokens,
+            "margin": tokens,
+            "logprob": tokens,
+        }  # every row has one window
+        expected = sum(off.get(i, 0.0) * len(rows[i].tokens) for i in replayed)
+        assert sums["logprob"].total == pytest.approx(expected, abs=2e-6 * tokens)
+        assert sums["lost"].total == 0
+
+
+def test_judge__nothing_replayed_rejected_or_another_contract__states_no_sums(
+    worker: Worker, tools: CheckTools, honest: Work
+):
+    assert judge(honest, worker, tools, full=False).sums == {}
+    forged = honest.with_one(5, logprobs=tuple(p + 0.002 for p in honest.rollouts[5].logprobs))
+    assert judge(forged, worker, tools).sums == {}
+    claim = build_claim(honest, worker.sign(honest), contract=make_hash("another"))
+    verdicts.judge(claim, tools, full=True)
+    assert claim.sums == {}
+
+
+def test_judge__unknown_after_a_replay__states_the_sums(worker: Worker, tools: CheckTools, honest: Work):
+    unsteady = dataclasses.replace(tools, params=worker.params)
+    claim = build_claim(honest, worker.sign(honest))
+    with pytest.MonkeyPatch.context() as patch:
+        unclear = (lambda *_: Judgement.unknown(what="limit"), check_replay)
+        patch.setattr(verdicts, "CHECKS", (*CHEAP_CHECKS, *unclear))
+        judgement = verdicts.judge(claim, unsteady, full=True)
+    assert judgement.decision is Decision.UNKNOWN
+    assert judgement.sums == claim.sums != {}
 
 
 @pytest.mark.parametrize(

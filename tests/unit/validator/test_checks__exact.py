@@ -48,7 +48,8 @@ def judge(work: Work, worker: Worker, tools: CheckTools, *, order: str | None = 
 
 
 def test_judge__honest_work__is_accepted(exact_worker: Worker, exact_tools: CheckTools) -> None:
-    assert judge(sign(exact_worker.work()), exact_worker, exact_tools).decision is Decision.ACCEPT
+    judgement = judge(sign(exact_worker.work()), exact_worker, exact_tools)
+    assert (judgement.decision, judgement.sums) == (Decision.ACCEPT, {})
 
 
 REPLAYED = [each for each in JUDGED if each.reason in BY_REPLAY]

@@ -24,6 +24,7 @@ from covey.protocol.api.validator import JudgeOrder
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
 from covey.protocol.params import VerificationParams
+from covey.protocol.running_sums import ItemSum
 from covey.protocol.seeding import draw_rows
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
@@ -158,6 +159,70 @@ def test_judge__cheat_in_one_row__is_found_if_the_bundle_draws_the_row_or_with_a
     is_found = full or 2 in rows
     assert report.found.reason is (Reason.LOGPROB if is_found else Reason.NONE)
     assert (report.agrees, len(report.rows)) == (not is_found, replayed)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(("drawn", "is_whole"), [((6, 1), False), ((6, 1), True), ((), False)])
+def test_judge__sums__are_those_of_the_rows_that_the_bundles_validator_replayed(
+    worker: Worker,
+    honest: Work,
+    tools: CheckTools,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    drawn: tuple[int, ...],
+    is_whole: bool,
+    full: bool,
+):
+    """They are repeated bit for bit if the audit replays the same rows. A changed total is shown."""
+    judged = verdicts.judge(build_claim(honest, worker.sign(honest), drawn=drawn), tools, full=is_whole)
+    bundle = build_bundle(judged, make_order(honest, worker, full=is_whole), VENUE, rows=drawn)
+    tokens = sum(len(honest.rollouts[row].tokens) for row in (range(8) if is_whole else drawn))
+    assert sum(each.items for name, each in bundle.sums.items() if name == "logprob") == tokens
+    values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "full": full}
+    audit_bundle = partial(
+        audit.judge,
+        AuditConfig.load(None, values, {}),
+        params=worker.params,
+        file=honest.file,
+        policy=tiny_folder(),
+        data_sets=refuse_data_sets,
+    )
+    report = dataclasses.replace(audit_bundle(bundle), engine=VENUE.engine)
+    assert (report.agrees, report.differing_sums) == (True, [])
+    if is_whole or not full:
+        assert Bundle.from_bytes(bundle.to_bytes()).sums == report.sums
+    if not bundle.sums:
+        return
+    higher = bundle.sums["logprob"].model_copy(update={"total": 1.0})
+    false = dataclasses.replace(report, bundle=bundle.model_copy(update={"sums": bundle.sums | {"logprob": higher}}))
+    assert describe(false)["sums"]["differing"] == false.differing_sums == ["logprob"]
+    show(false, show_all=False)
+    assert f"over {tokens} here: THE SUM DIFFERS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("hardware", "total", "differing"),
+    [(HERE, 0.5, []), (HERE, math.nextafter(0.5, 1), ["logprob"]), (HOPPER, 0.509, []), (HOPPER, 0.511, ["logprob"])],
+)
+def test_report__sums__are_compared_in_every_bit_with_the_same_engine_alone(
+    worker, honest, capsys, hardware, total, differing
+):
+    """On other hardware a fifth of the calibrated mean and one item may differ: 0.2 x 2e-5 x 2500 + 1e-5."""
+    row = dataclasses.replace(QUIET, tokens=2500)
+    report = make_report(honest, worker, Judgement.accept(40), Judgement.accept(40), row, row, full=False)
+    stated = {"logprob": ItemSum(total=0.5, items=2500)}
+    engine = VENUE.engine.model_copy(update={"hardware": hardware})
+    bundle = report.bundle.model_copy(update={"engine": engine, "sums": stated})
+    report = dataclasses.replace(report, bundle=bundle, sums={"logprob": ItemSum(total=total, items=2500)})
+    assert report.differing_sums == differing
+    more = dataclasses.replace(report, rows=(row,) * 3)
+    assert more.differing_sums == (["logprob"] if total > 0.51 else [])
+    missing = dataclasses.replace(report, bundle=bundle.model_copy(update={"sums": {}}))
+    assert missing.differing_sums == ["logprob"]
+    show(missing, show_all=False)
+    assert "logprob has no sum in the bundle: THE SUM DIFFERS" in capsys.readouterr().out
+    other = dataclasses.replace(missing, found=Judgement.reject(Reason.PROOF), sums={})
+    assert (other.agrees, other.differing_sums) == (False, [])
 
 
 OURS = make_contract()

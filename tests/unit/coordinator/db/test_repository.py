@@ -19,12 +19,15 @@ from coordinator.db.models import Base, CaseRow, ChallengeRow, EpochRow, Judgeme
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, Place
 from covey.errors import TransientError
+from covey.protocol.running_sums import STATISTICS, ItemSum
 from covey.protocol.status import CaseState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.databases import open_schema
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
+ITEMS = {"exponent": 4, "mantissa": 4}
+"""Numbers of windows of a submission of four rows. Its other statistics have one item per token."""
 MIGRATE = """
 import sys
 from coordinator.db.database import Database
@@ -247,6 +250,30 @@ def test_migrate__challenge_and_intents_of_before__are_kept_there_and_back(datab
     assert store.find("mined").state is IntentState.MINED
     assert store.list_provisional() == []
     assert [entry.intent.key for entry in store.list_pending()] == ["waiting"]
+
+
+def test_migrate__running_sums__are_dropped_and_begin_at_zero(database: Database):
+    pool = FakePool(database, make_params(verification={"audit_rate": 1.0, "draw_seconds": 1}))
+    pool.register("a")
+    pool.publish(0)
+    sums = {name: ItemSum(total=1e-5, items=ITEMS.get(name, 20)) for name in STATISTICS}
+    pool.stated = {0: sums, 1: sums}
+    receipt_hash = pool.work("a")
+    pool.accept(receipt_hash)
+
+    def read() -> tuple[int | None, list[bool]]:
+        with database.read() as rows:
+            sums = rows.get_running_sums(make_address("a"))
+        return sums and sums.submissions, [turn.sums is None for turn in pool.submission(receipt_hash).judgements]
+
+    assert read() == (1, [False, False])
+    try:
+        alembic.command.downgrade(build_config(database), "0016")
+        assert "running_sums" not in inspect(database._engine).get_table_names()
+        assert "sums" not in {column["name"] for column in inspect(database._engine).get_columns("judgements")}
+    finally:
+        database.migrate()
+    assert read() == (None, [True, True])
 
 
 STARTING = 3

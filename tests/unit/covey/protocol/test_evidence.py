@@ -11,6 +11,7 @@ from covey.errors import ProtocolError
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
 from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, require_object
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.running_sums import STATISTICS, ItemSum
 from covey.protocol.seeding import MAX_AUDIT_ROWS
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import make_address, make_hash
@@ -39,6 +40,7 @@ def make_bundle(**changes: object) -> Bundle:
         "reason": Reason.PROOF,
         "units": 0,
         "details": {"group": 1, "mantissa_mean": 0.5, "what": "é"},
+        "sums": {"logprob": ItemSum(total=0.1 + 0.2, items=40), "exponent": ItemSum(total=3.0, items=2)},
         "engine": EngineFacts(
             name="hf",
             dtype="float32",
@@ -89,7 +91,8 @@ def test_bundle__any_details__round_trip(details, reason, units):
 
 def test_bundle__largest_details__fit():
     details = {f"a{i:02}".ljust(48, "x"): "\x00" * 200 for i in range(32)}
-    bundle = make_bundle(details=details, rows=tuple(range(10**9, 10**9 + MAX_AUDIT_ROWS)))
+    sums = {name: ItemSum(total=1.7976931348623157e308, items=2**63 - 1) for name in STATISTICS}
+    bundle = make_bundle(details=details, rows=tuple(range(10**9, 10**9 + MAX_AUDIT_ROWS)), sums=sums)
     assert Bundle.from_bytes(bundle.to_bytes()) == bundle
     with pytest.raises(ValueError, match="32"):
         make_bundle(details=details | {"one": 1})
@@ -145,7 +148,19 @@ def change(**changes: object) -> bytes:
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"9" * 5000),
         DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"[" * 5000),
         DATA.replace("é".encode(), b"\xff"),
-        change(version=3),
+        change(version=4),
+        change(sums=None),
+        change(sums={"logprobs": {"items": 40, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40}}),
+        change(sums={"logprob": {"items": 40.0, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40, "total": 1}}),
+        change(sums={"logprob": {"items": 40, "total": "0.5"}}),
+        change(sums={"logprob": {"items": 40, "total": -0.5}}),
+        change(sums={"logprob": {"items": -1, "total": 0.5}}),
+        change(sums={"logprob": {"items": 40, "total": 0.5, "mean": 1.0}}),
+        DATA.replace(b'"total":3.0', b'"total":NaN'),
+        DATA.replace(b'"total":3.0', b'"total":1e999'),
+        DATA.replace(b'"total":3.0', b'"total":3.00'),
         change(rows=[True]),
         change(draw=""),
         change(decision=4),
@@ -160,7 +175,7 @@ def change(**changes: object) -> bytes:
         b"[]",
         b"",
     ],
-    ids=range(28),
+    ids=range(40),
 )
 def test_from_bytes__another_spelling_or_content__is_refused(data):
     assert data != DATA
@@ -168,7 +183,7 @@ def test_from_bytes__another_spelling_or_content__is_refused(data):
 
 
 def test_require_object__object_of_a_later_version__passes():
-    require_object(change(version=5, more=[1, {"a": None}]))
+    require_object(change(version=6, more=[1, {"a": None}]))
     for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
         with pytest.raises(ProtocolError, match="bad_evidence"):
             require_object(data)

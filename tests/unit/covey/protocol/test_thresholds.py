@@ -8,7 +8,7 @@ from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
 sizes = st.floats(0, 5)
-pooled = st.none() | st.builds(Pooled, mean=sizes, variance=sizes, largest=sizes)
+pooled = st.none() | st.builds(Pooled, mean=sizes, variance=sizes, largest=sizes, items=st.integers(0, 10**6))
 thresholds = st.builds(
     Thresholds, exponent_max=st.integers(0, 99), margin_max=sizes, logprob_max=sizes, exponent=pooled, logprob=pooled
 )
@@ -28,7 +28,20 @@ def test_widen__two_limits__work_that_keeps_one_keeps_both(one: Thresholds, othe
                 assert wide is None
             elif wide is not None:
                 assert wide.compute_limit(count, 1e-6) >= narrow.compute_limit(count, 1e-6)
+                assert wide.compute_mean_error(1e-6) >= narrow.compute_mean_error(1e-6) * (1 - 1e-9) - 1e-9
 
 
 def test_widen__equal_limits__change_nothing() -> None:
     assert Thresholds().widen(Thresholds()) == Thresholds()
+
+
+def test_compute_mean_error__by_hand__shrinks_with_the_items_and_is_none_for_a_stated_bound() -> None:
+    """Without variance it is twice the linear part, 0.3 L / 3 with L = ln(1e6), per item."""
+    estimated = Pooled(mean=0.5, largest=0.3, items=100)
+    assert estimated.compute_mean_error(1e-6) == pytest.approx(2 * 0.1 * 13.8155 / 100, abs=1e-6)
+    assert Pooled(mean=0.5, largest=0.3).compute_mean_error(1e-6) == 0
+
+
+@pytest.mark.parametrize(("one", "other", "items"), [(0, 0, 0), (0, 9, 9), (7, 0, 7), (7, 9, 7)])
+def test_widen__numbers_of_items__the_least_certain_mean_counts(one: int, other: int, items: int) -> None:
+    assert Pooled(mean=1.0, items=one).widen(Pooled(mean=0.5, items=other)) == Pooled(mean=1.0, items=items)

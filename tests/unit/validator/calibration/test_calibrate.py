@@ -20,6 +20,7 @@ from covey.model.policy_files import save_policy
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.running_sums import PER_WINDOW
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
@@ -93,6 +94,7 @@ def test_propose__by_hand__is_three_times_the_largest_and_sums_include_one_added
     for name, (mean, variance, largest) in expected.items():
         pooled = getattr(found, name)
         assert (pooled.mean, pooled.variance, pooled.largest) == pytest.approx((mean, variance, largest), rel=1e-6)
+        assert pooled.items == (4 if name in PER_WINDOW else 7)
 
 
 def test_propose__nothing_differs__keeps_the_limits_of_float32():

@@ -1,0 +1,262 @@
+"""Running sums of nodes: whose numbers count, who is replayed whole, suspended and pardoned.
+
+In every submission 4 rows have 20 tokens in 4 windows. The mean of honest work is 0.2 per submission. For two
+validators the limit is 0.21 per submission + 0.79, and the limit for a suspension is 0.24 per submission + 0.79.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.db.database import Database
+from coordinator.domain import nodes
+from covey.protocol.canaries import CanaryKind
+from covey.protocol.running_sums import STATISTICS, ItemSum, Sums
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import FakePool, make_address, make_contract, make_exact, make_params
+
+pytestmark = pytest.mark.unit
+LIMITS = {"logprob": {"mean": 0.01, "largest": 0.05}}
+RULES = {
+    "audit_rate": 0.0,
+    "confirm_rate": 0.0,
+    "draw_seconds": 1,
+    "newcomer_submissions": 0,
+    "audit_rows": 2,
+    "thresholds": LIMITS,
+}
+HONEST, HIGH, HIGHER = 0.2, 0.3, 0.6
+"""Totals of one submission. The last one is just within the limit of a submission, 0.66."""
+
+
+def build(database: Database, **changes: object) -> FakePool:
+    pool = FakePool(database, make_params(verification=RULES | changes, groups_per_step=400, max_staleness=9))
+    pool.register("a")
+    pool.publish(0)
+    return pool
+
+
+@pytest.fixture
+def summing(database: Database) -> FakePool:
+    """A pool in which every submission is replayed whole."""
+    return build(database, audit_rate=1.0)
+
+
+@pytest.fixture
+def rowing(database: Database) -> FakePool:
+    """A pool in which two rows of every submission are replayed, by one validator."""
+    return build(database)
+
+
+def make_sums(total: float, *, tokens: int = 20, windows: int = 4) -> Sums:
+    return {
+        name: ItemSum(total=total, items=windows if name in ("exponent", "mantissa") else tokens) for name in STATISTICS
+    }
+
+
+def work(pool: FakePool, *totals: float | None, name: str = "a", decision: Decision = Decision.ACCEPT) -> str:
+    """Have validators 0, 1 and so on decide about a submission, and state these totals. None: no sums."""
+    pool.stated = {i: make_sums(total) for i, total in enumerate(totals) if total is not None}
+    receipt_hash = pool.work(name)
+    pool.decide(receipt_hash, decision)
+    return receipt_hash
+
+
+def judge(pool: FakePool, *totals: float) -> None:
+    """Have the drawn validator judge two rows of a submission. Validator i would state the total i."""
+    pool.stated = {i: make_sums(total, tokens=10, windows=2) for i, total in enumerate(totals)}
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.ask(*range(len(totals)))  # none of them is away
+    order, validator = next((order, i) for i in range(len(totals)) if (order := pool.claim(i)) is not None)
+    pool.commit(validator, order[1], pool.build_verdict(validator, receipt_hash, Decision.ACCEPT))
+    pool.reveal(order[1])
+    pool.dispatch()
+
+
+def find(pool: FakePool, name: str = "a") -> tuple[int, dict[str, tuple[float, int]], str] | None:
+    """Return the number of submissions, total and items of log-probabilities by validator, and what is above."""
+    with pool.database.read() as rows:
+        found = rows.get_running_sums(make_address(name))
+        if found is None:
+            return None
+        names = {address: f"v{i}" for i, address in enumerate(pool.validators)}
+        stated = {names[v]: (round(s["logprob"].total, 9), s["logprob"].items) for v, s in found.by_validator.items()}
+        return found.submissions, stated, found.above
+
+
+def is_drawn_whole(pool: FakePool, name: str = "a") -> bool:
+    receipt_hash = pool.work(name)
+    pool.dispatch()
+    return bool(pool.submission(receipt_hash).audited)
+
+
+def repeat(act: Callable[[], object], until: Callable[[], bool], most: int = 60) -> int:
+    """Return how often `act` was called until a condition held."""
+    for count in range(1, most + 1):
+        act()
+        if until():
+            return count
+    pytest.fail("the condition never held")
+
+
+def test_add_accepted__two_validators__adds_to_both_and_to_statistics_with_a_limit_alone(summing: FakePool):
+    work(summing, HONEST, HIGH)
+    work(summing, HONEST, HONEST)
+    assert find(summing) == (2, {"v0": (0.4, 40), "v1": (0.5, 40)}, "")
+    with summing.database.read() as rows:
+        sums = rows.get_running_sums(make_address("a"))
+        assert {name for each in sums.by_validator.values() for name in each} == {"logprob"}
+
+
+def test_add_accepted__rejected_unknown_canary_or_without_sums__adds_nothing(summing: FakePool):
+    work(summing, None, None)
+    work(summing, HONEST, HONEST, decision=Decision.UNKNOWN)
+    summing.canaries = {"a": CanaryKind.REJECT}
+    work(summing, HONEST, HONEST)
+    summing.canaries = {}
+    work(summing, HONEST, HONEST, decision=Decision.REJECT)
+    assert summing.node("a").suspended == nodes.REJECTED
+    assert find(summing) is None
+
+
+def test_reveal__impossible_or_of_the_exact_lane__states_nothing(database: Database):
+    pool = build(database, audit_rate=1.0)
+    for sums in (make_sums(0.7), make_sums(HONEST, tokens=19), make_sums(HONEST, windows=5)):
+        pool.stated = {0: sums, 1: make_sums(HONEST)}
+        receipt_hash = pool.work("a")
+        pool.accept(receipt_hash)
+        assert [turn.sums is None for turn in pool.submission(receipt_hash).judgements] == [True, False]
+    assert find(pool) == (3, {"v1": (0.6, 60)}, "")
+    pool.params = make_params(verification=make_exact(**RULES | {"audit_rate": 1.0}))
+    pool.register("exact", contract=make_contract().digest)
+    pool.contracts = {0: make_contract().digest, 1: make_contract().digest}
+    pool.ask(0, 1)
+    pool.stated = dict.fromkeys((0, 1), make_sums(HONEST))
+    receipt_hash = pool.work("exact")
+    pool.accept(receipt_hash)
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert find(pool, "exact") is None
+
+
+def test_above__both_validators__replays_whole_until_below_and_says_so_once(rowing: FakePool):
+    rowing.params = make_params(verification=RULES | {"audit_rate": 1.0}, groups_per_step=400, max_staleness=9)
+    with capture_logs() as logs:
+        assert repeat(lambda: work(rowing, HIGH, HIGH), lambda: find(rowing)[2] == "logprob") == 9
+        rowing.params = make_params(verification=RULES, groups_per_step=400, max_staleness=9)
+        assert is_drawn_whole(rowing)
+        repeat(lambda: work(rowing, HONEST, HONEST), lambda: find(rowing)[2] == "")
+        assert not is_drawn_whole(rowing)
+    said = [log["event"] for log in logs if "running sums" in log["event"]]
+    assert said == [
+        "a node is replayed whole because of its running sums",
+        "the running sums of a node are below their limits again",
+    ]
+    (warning,) = [log for log in logs if log["event"] == said[0]]
+    assert (warning["statistic"], warning["items"], warning["submissions"]) == ("logprob", 180, 9)
+    assert warning["total"] == pytest.approx(2.7)
+    assert 2.67 < warning["limit"] < 2.7
+    assert rowing.node("a").suspended == ""
+
+
+def test_above__other_nodes_of_the_contributor__are_not_replayed_whole(rowing: FakePool):
+    rowing.register("b", owner="a's owner")
+    with rowing.database.write() as rows:
+        rows.require_running_sums(make_address("a")).above = "logprob"
+    assert is_drawn_whole(rowing)
+    assert not is_drawn_whole(rowing, "b")
+
+
+def test_window__below_after_1000_submissions__begins_at_zero_and_above_goes_on(
+    summing: FakePool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("coordinator.domain.sum_limits.WINDOW", 10)
+    for _ in range(10):
+        work(summing, HONEST, HONEST)
+    assert find(summing) == (0, {}, "")
+    for _ in range(12):
+        work(summing, HIGH, HIGH)
+    assert find(summing) == (12, {"v0": (3.6, 240), "v1": (3.6, 240)}, "logprob")
+
+
+def test_suspension__far_above__is_pardoned_and_begins_at_zero(summing: FakePool):
+    waiting = summing.work("a")
+    assert repeat(lambda: work(summing, HIGHER, HIGHER), lambda: bool(summing.node("a").suspended)) == 3
+    assert summing.node("a").suspended == nodes.SUMS
+    summing.decide(waiting)  # it has no sums
+    with summing.database.read() as rows:
+        assert rows.get_contributor(make_address("a's owner")).suspended == ""
+        assert rows.list_cases() == []
+    with summing.database.write() as rows:
+        assert nodes.pardon(rows, make_address("a")).nodes == [make_address("a")]
+    assert (summing.node("a").suspended, find(summing)) == ("", None)
+    work(summing, HONEST, HONEST)
+    assert find(summing) == (1, {"v0": (0.2, 20), "v1": (0.2, 20)}, "")
+
+
+def test_suspension__new_key_after_the_first__suspends_the_contributor(summing: FakePool):
+    for name, suspended in (("a", ["sums", "", ""]), ("b", ["sums"] * 3)):
+        summing.register("a", "b", "c", owner="owner")
+        for _ in range(3):
+            work(summing, HIGHER, HIGHER, name=name)
+        assert [summing.node(each).suspended for each in ("a", "b", "c")] == suspended
+    summing.register("later", owner="owner")
+    assert summing.node("later").suspended == nodes.SUMS
+    with summing.database.write() as rows:
+        assert len(nodes.pardon(rows, make_address("owner")).nodes) == 4
+    assert summing.node("later").suspended == ""
+
+
+def test_suspension__node_with_a_graver_reason__keeps_it(summing: FakePool):
+    waiting = [summing.work("a") for _ in range(3)]
+    with summing.database.write() as rows:
+        nodes.suspend(rows, rows.get_node(make_address("a")), nodes.CASE)
+    summing.stated = dict.fromkeys(range(2), make_sums(HIGHER))
+    for receipt_hash in waiting:
+        summing.decide(receipt_hash)
+    assert (summing.node("a").suspended, find(summing)[2]) == (nodes.CASE, "logprob")
+
+
+def test_hostile_validator__of_two__does_not_raise_an_honest_node(summing: FakePool):
+    for _ in range(20):
+        work(summing, HIGHER, HONEST)
+    assert (find(summing)[2], summing.node("a").suspended) == ("", "")
+
+
+def test_hostile_validator__of_three_with_rows__neither_raises_nor_hides(rowing: FakePool):
+    """Validator 0 states what a cheat has of honest work, and nothing of a cheat."""
+    for _ in range(24):
+        judge(rowing, 0.5, HONEST / 2, HONEST / 2)
+    count, stated, above = find(rowing)
+    assert (count, len(stated), above) == (24, 3, "")
+    total, items = stated["v0"]
+    assert total == pytest.approx(items / 20)
+    assert total > 0.21 * items / 20 + 0.8, "it would be above the limit by the sums of validator 0"
+    for _ in range(40):
+        judge(rowing, 0.0, HIGH, HIGH)
+        if find(rowing)[2]:
+            break
+    assert find(rowing)[2] == "logprob"
+
+
+def test_differing__validators_of_one_submission__are_logged(summing: FakePool):
+    with capture_logs() as logs:
+        work(summing, HONEST, HONEST + 0.08)
+        assert logs == []
+        work(summing, HONEST, HIGH)  # more than a fifth of the mean and one item, 0.09
+    (log,) = logs
+    assert (log["event"], log["statistics"]) == ("validators differ about sums", ["logprob"])
+    assert log["validators"] == sorted(summing.validators[:2])
+
+
+def test_judged_again__sums_of_rows__do_not_count_for_the_whole_replay(rowing: FakePool):
+    """A rejection of drawn rows orders a whole replay, and only its verdicts count."""
+    rowing.stated = dict.fromkeys(range(3), make_sums(HONEST, tokens=10, windows=2))
+    receipt_hash = rowing.work("a")
+    rowing.decide(receipt_hash, Decision.REJECT, reason=Reason.PROOF)
+    rowing.stated = dict.fromkeys(range(3), make_sums(HONEST))
+    rowing.decide(receipt_hash)
+    count, stated, _ = find(rowing)
+    assert (count, {items for _, items in stated.values()}) == (1, {20})
