@@ -59,16 +59,17 @@ def count_until_seen(
     most: int,
     rng: np.random.Generator,
     has_sums: bool = True,
+    newcomer: int = 0,
 ) -> tuple[int, bool]:
     """Play one node that submits at random from the evidence, until a replay rejects or it is above its running sums.
 
     Returns the number of submissions, and whether it was above its sums before any replay rejected.  The number is
     `most` + 1 if neither happened.  A share `whole_rate` of the submissions is replayed whole.  Without `has_sums` only
-    replays count.
+    replays count.  The first `newcomer` submissions are replayed whole.
     """
     sums = RunningSums(limits, rng)
     for number in range(1, most + 1):
-        submission, is_whole = int(rng.integers(len(evidence.whole))), bool(rng.random() < whole_rate)
+        submission, is_whole = int(rng.integers(len(evidence.whole))), rng.random() < whole_rate or number <= newcomer
         draw = int(rng.integers(evidence.rows.shape[1]))
         if evidence.rows[submission, draw] or (is_whole and evidence.whole[submission]):
             return number, False

@@ -137,8 +137,8 @@ class RejectionCounter:
         print(f"{self.name}: {name} {hits}/{n} ({reasons}) in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def build_counter(architecture: str, dtype: str) -> RejectionCounter:
-    """Build the counter of a validator that runs Hugging Face, as the worker does.
+def build_counter(architecture: str, dtype: str, *, batch: int = WORKER_BATCH) -> RejectionCounter:
+    """Build the counter of a validator that runs Hugging Face, as the worker does in batches of `batch`.
 
     bfloat16 names both engines and the hardware, because its thresholds need calibration.
     """
@@ -147,7 +147,7 @@ def build_counter(architecture: str, dtype: str) -> RejectionCounter:
     worker = SimulatedWorker(
         folder=build_policies(architecture),
         params=params,
-        build_worker=partial(HuggingFaceEngine, dtype=dtype, max_batch=WORKER_BATCH),
+        build_worker=partial(HuggingFaceEngine, dtype=dtype, max_batch=batch),
     )
     validator = HuggingFaceEngine(dtype=dtype, max_batch=VALIDATOR_BATCH)
     validator.load_policy(worker.folder / "true", 0)

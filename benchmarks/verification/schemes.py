@@ -6,9 +6,10 @@ validators as many tokens, prompts included, and is measured as `old_rate`.
 
 "caught" is the share of submissions that are rejected.  "until" is the mean number of submissions until a worker that
 always cheats is found: a replay rejects, or, in the new scheme, it is above its running sums.  "none" says that most
-are not found in 100 submissions.  "within_10" is the share of such workers that are found within ten, and "nodes_above"
-the number of honest nodes that are above their sums in 2,000 submissions.  The peer is the old scheme.  Each submission
-is drawn 64 times, and workers choose among the submissions, so n is the number of submissions or of workers.
+are not found in 300 submissions.  "within_10" is the share of such workers that are found within ten.  A newcomer
+cheats from its first submission on, of which eight are replayed whole.  "nodes_above" is the number of honest nodes
+that are above their sums in 2,000 submissions.  The peer is the old scheme.  Each submission is drawn 64 times, and
+workers choose among the submissions, so n is the number of submissions or of workers.
 
 "cost_rows" is a validator's CPU time over a worker's if it replays 3 rows of 16, and "cost_full" if it replays all.
 
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measurement import Measurement
-from benchmarks.verification.attacks import SUBMISSION, WORKER_BATCH
+from benchmarks.verification.attacks import SUBMISSION
 from benchmarks.verification.cheating_engines import (
     CutPrompt,
     FalseText,
@@ -74,11 +75,13 @@ CALIBRATION = 128
 """Honest submissions of each architecture that only set the thresholds in bfloat16.  `covey validator calibrate` takes
 as many by default.
 """
+BATCH = 480
+"""Completions that a worker's engine generates together."""
 DRAWS = 64
 """Draws of rows of each submission."""
-WORKERS = 100
+WORKERS = 50
 """Workers that always cheat, for each cheat, architecture and number format."""
-LONGEST = 100
+LONGEST = 300
 """Submissions after which a worker that was not caught stops."""
 NODES, NODE_SUBMISSIONS = 10, 2000
 """Honest nodes of each architecture and number format, and the submissions of each, chosen among those measured."""
@@ -92,7 +95,7 @@ WHOLE_RATE, CONFIRM_RATE = RULES.audit_rate, RULES.confirm_rate
 
 
 def _run(dtype: str) -> HuggingFaceEngine:
-    return HuggingFaceEngine(dtype=dtype, max_batch=WORKER_BATCH)
+    return HuggingFaceEngine(dtype=dtype, max_batch=BATCH)
 
 
 CHEATS: dict[str, Callable[[str], Engine]] = {
@@ -104,15 +107,15 @@ CHEATS: dict[str, Callable[[str], Engine]] = {
     "fp8_cache": lambda dtype: Fp8Cache(_run(dtype)),
     "zeroed_head": lambda dtype: ZeroedHead(_run(dtype)),
     "rope_1pct": lambda dtype: ShiftedRope(_run(dtype), by=0.01),
-    "steered_01pct": lambda dtype: SteeredEngine(by=0.001, dtype=dtype, max_batch=WORKER_BATCH),
-    "steered_1pct": lambda dtype: SteeredEngine(by=0.01, dtype=dtype, max_batch=WORKER_BATCH),
-    "steered_5pct": lambda dtype: SteeredEngine(by=0.05, dtype=dtype, max_batch=WORKER_BATCH),
+    "steered_01pct": lambda dtype: SteeredEngine(by=0.001, dtype=dtype, max_batch=BATCH),
+    "steered_1pct": lambda dtype: SteeredEngine(by=0.01, dtype=dtype, max_batch=BATCH),
+    "steered_5pct": lambda dtype: SteeredEngine(by=0.05, dtype=dtype, max_batch=BATCH),
     "cut_prompt": lambda dtype: CutPrompt(_run(dtype), tokens=16),
     "temperature_098": lambda dtype: ScaledTemperature(_run(dtype), scale=0.98),
     "temperature_102": lambda dtype: ScaledTemperature(_run(dtype), scale=1.02),
     "top_k_50": lambda dtype: TopK(_run(dtype), count=50),
     "greedy_first": lambda dtype: GreedyFirst(_run(dtype)),
-    "speculative": lambda dtype: SpeculativeEngine(least=0.3, dtype=dtype, max_batch=WORKER_BATCH),
+    "speculative": lambda dtype: SpeculativeEngine(least=0.3, dtype=dtype, max_batch=BATCH),
     "false_text_in_all": lambda dtype: FalseText(_run(dtype), every=1),
     "false_text_in_half": lambda dtype: FalseText(_run(dtype), every=2),
     "false_text_in_one_row": lambda dtype: FalseText(_run(dtype), every=SUBMISSION),
@@ -156,7 +159,7 @@ class ReplayedSubmission:
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:
     """Count honest work and every cheat of one architecture in one number format."""
-    counter = build_counter(architecture, dtype)
+    counter = build_counter(architecture, dtype, batch=BATCH)
     worker = counter.worker
     if dtype == "bfloat16":
         requests = worker.draw_requests(CALIBRATION, seed=99)
@@ -198,7 +201,6 @@ class SchemeTable:
 
     def __init__(self, counter: RejectionCounter, short: str) -> None:
         self.counter, self.short = counter, short
-        self._rng = np.random.default_rng(6)
         self._share = math.nan
         """Tokens of a replay of drawn rows over those of a whole replay, which honest work sets."""
 
@@ -224,10 +226,11 @@ class SchemeTable:
         self._count("rows", name, rows.sum(), rows.size)
         self._count("whole_only", name, (whole[:, None] & ~rows).sum(), rows.size)
         print(f"{self.counter.name}: {name}: rows {rows.mean():.3f}, whole {whole.mean():.3f}", flush=True)
+        rng = np.random.default_rng([*name.encode()])
         if name == "honest":
-            self._count_nodes_above(evidence)
+            self._count_nodes_above(evidence, rng)
         else:
-            self._count_workers(name, evidence, cheap)
+            self._count_workers(name, evidence, cheap, rng)
 
     def _judge(self, submissions: Sequence[ReplayedSubmission], drawn: Sequence[Sequence[tuple[int, ...]]]) -> Evidence:
         pairs = list(zip(submissions, drawn, strict=True))
@@ -238,26 +241,28 @@ class SchemeTable:
             row_sums=[[_sum(each, rows) for rows in draws] for each, draws in pairs],
         )
 
-    def _count_workers(self, name: str, evidence: Evidence, cheap: NDArray[np.bool_]) -> None:
+    def _count_workers(self, name: str, evidence: Evidence, cheap: NDArray[np.bool_], rng: np.random.Generator) -> None:
         """Count after how many submissions workers that always cheat are caught, or above their running sums."""
         limits, rates = self.counter.rules.thresholds, {"new": WHOLE_RATE, "old": compute_old_rate(self._share)}
         old = replace(evidence, rows=cheap[:, None], row_sums=[[{}]] * len(cheap))
-        for scheme, each in {"new": evidence, "old": old}.items():
-            for _ in range(WORKERS):
+        played = {"new": (evidence, 0), "old": (old, 0), "newcomer": (evidence, RULES.newcomer_submissions)}
+        for scheme, (each, newcomer) in played.items():
+            rate, has_sums = rates["old" if scheme == "old" else "new"], scheme != "old"
+            for _ in range(WORKERS if scheme != "newcomer" or name in SOON_NAMES else 0):
                 first, is_above = count_until_seen(
-                    each, limits, whole_rate=rates[scheme], most=LONGEST, rng=self._rng, has_sums=scheme == "new"
+                    each, limits, whole_rate=rate, most=LONGEST, rng=rng, has_sums=has_sums, newcomer=newcomer
                 )
                 self._count(f"until_{scheme}", name, min(first, LONGEST), 1)
                 self._count(f"missed_{scheme}", name, first > LONGEST, 1)
                 self._count(f"soon_{scheme}", name, first <= SOON, 1)
                 self._count(f"above_{scheme}", name, is_above, 1)
 
-    def _count_nodes_above(self, honest: Evidence) -> None:
+    def _count_nodes_above(self, honest: Evidence, rng: np.random.Generator) -> None:
         """Count honest nodes that are ever above their running sums.  Rejected work is counted elsewhere."""
         kept = replace(honest, whole=np.zeros_like(honest.whole), rows=np.zeros_like(honest.rows))
         for _ in range(NODES):
             first, _ = count_until_seen(
-                kept, self.counter.rules.thresholds, whole_rate=WHOLE_RATE, most=NODE_SUBMISSIONS, rng=self._rng
+                kept, self.counter.rules.thresholds, whole_rate=WHOLE_RATE, most=NODE_SUBMISSIONS, rng=rng
             )
             self.counter.count(f"nodes_above.{self.short}", first <= NODE_SUBMISSIONS, 1)
 
@@ -351,7 +356,7 @@ def _build_row(
     peer += f"; {share['above_new']:.0%} by running sums" if share["above_new"] else ""
     yield Measurement(name=f"until.{name}", value=until["new"], unit="submissions", n=workers, peer=peer)
     if is_soon:
-        peer = f"old {share['soon_old']:.1%}"
+        peer = f"old {share['soon_old']:.1%}; newcomer {share['soon_newcomer']:.1%}"
         yield Measurement(name=f"within_10.{name}", value=share["soon_new"], unit="rate", n=workers, peer=peer)
 
 
