@@ -1,5 +1,7 @@
 """Histories of nodes: when a replay rejects, and when running sums are above their limit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,16 @@ def test_count_until_seen__whole_replays_alone__are_found_at_the_first_draw() ->
         for seed in range(400)
     ]
     assert np.mean([first for first, _ in firsts]) == pytest.approx(4, rel=0.15)  # 1 / 0.25
+
+
+def test_count_until_seen__newcomer__is_replayed_whole_for_its_first_submissions() -> None:
+    """A row sum is honest and a whole one is not, so the sums grow in the first submissions alone."""
+    evidence = replace(make_evidence(mean=1.3), row_sums=[[make_sums(1.0)] * 3] * 2)
+    rng = np.random.default_rng(0)
+    assert count_until_seen(evidence, LIMITS, whole_rate=0.0, most=50, rng=rng) == (51, False)
+    first, is_above = count_until_seen(evidence, LIMITS, whole_rate=0.0, most=50, rng=rng, newcomer=20)
+    assert is_above
+    assert first <= 20
 
 
 def test_count_until_seen__honest_mean__is_never_above_and_a_larger_one_is() -> None:

@@ -121,6 +121,19 @@ def test_count__cheap_checks_that_reject__catch_it_under_both_schemes(table: Sch
     assert (found["until.fp32.some"].value, found["until.fp32.some"].peer) == (1, "old 1.0")
 
 
+def test_count__cheat_in_int8__says_how_many_are_found_within_ten(table: SchemeTable) -> None:
+    """Rows never see what a whole replay sees, so a newcomer is found at once and others at the first whole replay."""
+    table._rejects = lambda submission, rows: len(rows) == SUBMISSION  # type: ignore[method-assign]
+    honest = make_completions(submissions=8, false=0)
+    table.count("int8_last_2", [], honest, honest)
+    found = {each.name: each for each in build_table(table.counter.counts)}
+    within = found["within_10.fp32.int8_last_2"]
+    old = compute_old_rate(found["rows_tokens.fp32"].value)
+    assert within.value == pytest.approx(1 - (1 - WHOLE_RATE) ** 10, abs=0.2)
+    assert within.peer.endswith("newcomer 100.0%")
+    assert float(within.peer.split("%")[0].removeprefix("old ")) == pytest.approx(100 * (1 - (1 - old) ** 10), abs=15)
+
+
 def test_build_table__other_counts__stay_as_they_are(table: SchemeTable) -> None:
     table.counter.counts["false_rejects"] = [0, 7]
     found = {each.name: each for each in build_table(table.counter.counts)}
