@@ -10,6 +10,7 @@ MODULES = {
     "verification": "benchmarks.verification.detection",
     "schemes": "benchmarks.verification.schemes",
     "exact": "benchmarks.verification.exact",
+    "deterrence": "benchmarks.verification.campaign_search",
     "graders": "benchmarks.verification.graders",
     "toploc": "benchmarks.engines.activation_proofs",
     "engine": "benchmarks.engines.generation_speed",

@@ -30,7 +30,7 @@ from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.eip712 import Domain
-from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts
+from covey.protocol.evidence import DRAWN, LIVE_GROUPS, Bundle, EngineFacts
 from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Hash, PoolId, Step, is_hash
 from covey.protocol.object_keys import build_evidence_key, build_submission_key
@@ -83,9 +83,9 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether decision, reason, units and number of live groups are equal in both judgements."""
+        """Whether decision, reason and units are equal in both judgements, and the details that the pool acts upon."""
         bundle, found = self.bundle, self.found
-        if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
+        if any(bundle.details.get(name) != found.details.get(name) for name in (LIVE_GROUPS, DRAWN)):
             return False
         return (bundle.decision, bundle.reason, bundle.units) == (found.decision, found.reason, found.units)
 
@@ -93,10 +93,10 @@ class Report:
     def differing_sums(self) -> list[StatisticName]:
         """Statistics whose sums differ, by more than `list_differing` allows if the facts of the engines differ.
 
-        It allows as much if this audit replayed more rows, because the shape of a batch affects the last bits. Empty if
-        the verdicts differ, because a rejection states no sums.
+        It allows as much for drawn rows, because those of other submissions may have shared their pass, and the shape
+        of a batch affects the last bits. Empty if the verdicts differ, because a rejection states no sums.
         """
-        is_same = self.bundle.engine == self.engine and (self.bundle.full or len(self.rows) == len(self.bundle.rows))
+        is_same = self.bundle.engine == self.engine and self.bundle.full
         return list_differing(self.bundle.sums, self.sums, self.limits, is_same_engine=is_same) if self.agrees else []
 
     @property

@@ -19,6 +19,7 @@ from covey.model.prompts import PromptFormat
 from covey.protocol import eip712
 from covey.protocol.canonical import sha256
 from covey.protocol.eip712 import Domain
+from covey.protocol.evidence import DRAWN
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
@@ -133,9 +134,14 @@ def check_contract(claim: SubmissionClaim, tools: CheckTools) -> Judgement | Non
     false = named - (accepted & {claim.contract})
     if false:
         return Judgement.reject(Reason.SCHEMA, what="contract", contract=min(false), order=claim.contract)
-    if claim.contract not in {"", tools.contract}:
+    if not _is_known_contract(claim, tools):
         return Judgement.unknown(what="contract")
     return None
+
+
+def _is_known_contract(claim: SubmissionClaim, tools: CheckTools) -> bool:
+    """Return whether this engine can check a submission: it is of the calibrated lane, or of the engine's contract."""
+    return claim.contract in {"", tools.contract}
 
 
 def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
@@ -259,6 +265,15 @@ def check_rows(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     return _replay(claim, tools, claim.drawn) if claim.drawn else None
 
 
+def measure_drawn(claims: Sequence[SubmissionClaim], tools: CheckTools) -> None:
+    """Replay the drawn rows of several submissions in one pass, and keep their distances for `check_rows`."""
+    known = [claim for claim in claims if _is_known_contract(claim, tools)]
+    in_file_order = [(claim, row) for claim in known for row in sorted(claim.drawn)]
+    measured = measure([claim.rollouts[row] for claim, row in in_file_order], tools.engine, tools.params)
+    for (claim, row), distances in zip(in_file_order, measured, strict=True):
+        claim.distances[row] = distances
+
+
 def check_replay(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Replay all rows and judge the drawn ones first, so that a failure in these has the reason of `check_rows`."""
     return _replay(claim, tools, dict.fromkeys([*claim.drawn, *range(len(claim.rollouts))]))
@@ -272,18 +287,18 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
     under a contract that this engine does not have: its bits may differ from those of honest work.
     """
     rules = tools.params.verification
-    if claim.contract not in {"", tools.contract}:
+    if not _is_known_contract(claim, tools):
         return None
     if claim.contract:
         rules = rules.model_copy(update={"mode": "exact"})
-    in_file_order = sorted(rows)  # siblings follow each other, which shares their prompts
-    measured = measure([claim.rollouts[row] for row in in_file_order], tools.engine, tools.params)
-    by_row = dict(zip(in_file_order, measured, strict=True))
+    missing = sorted(set(rows) - set(claim.distances))  # siblings follow each other, which shares their prompts
+    measured = measure([claim.rollouts[row] for row in missing], tools.engine, tools.params)
+    by_row = claim.distances | dict(zip(missing, measured, strict=True))
     claim.distances = {row: by_row[row] for row in rows}
     breach = find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))
     if breach is not None and rules.mode == "exact":
         is_confirmed = _replay_again(claim, tools)
-        breach = breach if is_confirmed else find_breach(list(claim.distances.values()), rules)
+        breach = breach if is_confirmed else find_breach(list(claim.distances.values()), rules, drawn=len(claim.drawn))
         if breach is not None and not is_confirmed:
             return Judgement.unknown(what="unsteady replay", **breach.statistics)
     if breach is None:
@@ -291,7 +306,7 @@ def _replay(claim: SubmissionClaim, tools: CheckTools, rows: Collection[int]) ->
         return None
     row = None if breach.row is None else claim.rollouts[list(claim.distances)[breach.row]]
     where = {} if row is None else {"group": row.group, "sibling": row.sibling}
-    return Judgement.reject(breach.reason, **breach.statistics, **where)
+    return Judgement.reject(breach.reason, **breach.statistics, **where, **{DRAWN: int(breach.is_drawn)})
 
 
 def sum_distances(distances: Mapping[int, RolloutDistances], rows: Collection[int]) -> Sums:

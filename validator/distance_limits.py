@@ -8,7 +8,7 @@ Comparisons are written as `not value <= limit`, so that NaN exceeds every limit
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ class Breach:
     """Numbers that show the breach. All are finite: -1 replaces NaN and Inf."""
     row: int | None = None
     """Index of the rollout. None if a sum over the rollouts exceeds its limit."""
+    is_drawn: bool = False
+    """Whether the drawn rollouts alone show it."""
 
 
 WINDOWS_PER_CHANGED = 32
@@ -46,9 +48,10 @@ def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams, *,
     are used, which name the first difference.
     """
     if rules.mode == "exact":
-        return _find_difference(found, rules)
+        breach = _find_difference(found, rules)
+        return breach and replace(breach, is_drawn=breach.row is not None and breach.row < drawn)
     breach = _find_beyond_limits(found[:drawn], rules.thresholds) if drawn else None
-    return breach or _find_beyond_limits(found, rules.thresholds)
+    return replace(breach, is_drawn=True) if breach else _find_beyond_limits(found, rules.thresholds)
 
 
 def _find_beyond_limits(found: Sequence[RolloutDistances], limits: Thresholds) -> Breach | None:

@@ -55,6 +55,8 @@ class RolloutDistances:
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
     """Return the distances of every rollout, in order. The form of tokens and proofs must have been checked."""
+    if not rollouts:
+        return []
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     capture = build_capture(params.verification)
     replays = engine.replay(claims, temperature=params.model.temperature, capture=capture)

@@ -1,9 +1,11 @@
-"""Judges a submission and builds the verdict to sign.
+"""Judges submissions and builds the verdicts to sign.
 
 If a submission could not be checked, the verdict is unknown, which neither pays nor slashes.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712
@@ -13,12 +15,33 @@ from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.submission_file.rows import count_units
 from covey.protocol.verdict import Decision, Judgement
 from covey.runtime.log import get_logger
-from validator.checks import CHECKS, ROW_CHECKS, CheckTools, SubmissionClaim
+from validator.checks import (
+    CHEAP_CHECKS,
+    CHECKS,
+    ROW_CHECKS,
+    Check,
+    CheckTools,
+    SubmissionClaim,
+    check_rows,
+    measure_drawn,
+)
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
 """Errors caused by this machine, for example if it is out of memory or its device is gone."""
 FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
 """Errors after which the judgement is unknown."""
+
+
+class _Finding(NamedTuple):
+    """What the checks up to some point have found."""
+
+    decided: Judgement | None = None
+    """A rejection, or unknown after a failure. None: the next check runs."""
+    unclear: Judgement | None = None
+    """The first unknown result, which is the judgement if no later check rejects."""
+
+
+_NOTHING = _Finding()
 
 
 def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
@@ -30,21 +53,61 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
     A failure of this machine (out of memory, a lost device, a store that does not respond) results in unknown. So does
     input that the engine's arithmetic cannot process. Neither ends the validator's process.
     """
-    unclear: Judgement | None = None
+    return _conclude(_run(CHECKS if full else ROW_CHECKS, claim, tools), claim, tools)
+
+
+def judge_together(
+    claims: Sequence[SubmissionClaim], tools: CheckTools, *, may_go_on: Callable[[], bool]
+) -> list[Judgement]:
+    """Judge submissions of one policy and one contract by their drawn rows, which are replayed in one pass.
+
+    Each judgement is that of `judge`. If the common pass fails, each submission is replayed alone, so that none
+    changes the judgement of another. The list is shorter than `claims` if `may_go_on` says no between two submissions:
+    the others are not judged.
+    """
+    findings: list[_Finding] = []
+    for claim in claims:
+        if findings and not may_go_on():
+            break
+        findings.append(_run(CHEAP_CHECKS, claim, tools))
+    begun = list(zip(claims, findings, strict=False))
+    replayed = [claim for claim, finding in begun if finding.decided is None]
+    if len(replayed) > 1:
+        try:
+            measure_drawn(replayed, tools)
+        except FAILURES as error:
+            get_logger().warning(
+                "rows of several submissions could not be replayed together, replaying those of each alone",
+                tasks=[claim.receipt.task for claim in replayed],
+                error=f"{type(error).__name__}: {error}",
+            )
+    return [_conclude(_run((check_rows,), claim, tools, after=finding), claim, tools) for claim, finding in begun]
+
+
+def _run(checks: Sequence[Check], claim: SubmissionClaim, tools: CheckTools, *, after: _Finding = _NOTHING) -> _Finding:
+    """Run checks in order until one decides, `after` those that gave a finding."""
+    decided, unclear = after
     try:
-        for check in CHECKS if full else ROW_CHECKS:
+        for check in checks if decided is None else ():
             judgement = check(claim, tools)
             if judgement is not None and judgement.decision is Decision.UNKNOWN:
                 unclear = unclear or judgement
             elif judgement is not None:
-                return judgement
+                return _Finding(judgement)
     except FAILURES as error:
         get_logger().error(
             "check could not be completed", task=claim.receipt.task, error=f"{type(error).__name__}: {error}"
         )
-        return Judgement.unknown(error=type(error).__name__)
+        return _Finding(Judgement.unknown(error=type(error).__name__))
+    return _Finding(decided, unclear)
+
+
+def _conclude(finding: _Finding, claim: SubmissionClaim, tools: CheckTools) -> Judgement:
+    """Return the judgement after the last check."""
+    if finding.decided is not None:
+        return finding.decided
     units = min(count_units(claim.rollouts), tools.params.max_task_units)
-    passed = unclear or Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+    passed = finding.unclear or Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
     return replace(passed, sums=claim.sums)
 
 

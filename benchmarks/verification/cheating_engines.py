@@ -80,8 +80,8 @@ class SteeredEngine(HuggingFaceEngine):
         vector = self._by * vector / vector.norm()
 
         def steer(_: torch.nn.Module, __: Any, states: Tensor) -> Tensor:
-            size: Tensor = states.norm(dim=-1, keepdim=True)
-            return states + size * vector.to(states.dtype)
+            steered: Tensor = states + states.norm(dim=-1, keepdim=True) * vector.to(states.dtype)
+            return steered
 
         layers[(len(layers) - 1) // 2].register_forward_hook(steer)
         return model, tokenizer, ends

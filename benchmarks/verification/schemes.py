@@ -69,12 +69,10 @@ from validator.replay import RolloutDistances
 NAME = "schemes"
 CHEATED = 30
 """Submissions of each cheat, architecture and number format: 60 of both architectures."""
-HONEST = 150
-"""Honest submissions of each architecture and number format: over 30,000 windows of all."""
-CALIBRATION = 128
-"""Honest submissions of each architecture that only set the thresholds in bfloat16.  `covey validator calibrate` takes
-as many by default.
-"""
+HONEST = 60
+"""Honest submissions of each architecture and number format, from which honest nodes choose theirs."""
+CALIBRATION = 96
+"""Honest submissions of each architecture that only set the thresholds in bfloat16."""
 BATCH = 480
 """Completions that a worker's engine generates together."""
 DRAWS = 64
@@ -137,7 +135,6 @@ BARS = VerificationBars(
         "false_rejects",
         "false_slashes",
     ),
-    sizes={"honest_windows": 30_000},
     most={name: 0.0 for short in SHORT.values() for name in (f"caught.{short}.honest", f"nodes_above.{short}")}
     | {"cost_rows": 0.08, "cost_full": 0.333},
 )

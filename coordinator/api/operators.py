@@ -12,9 +12,12 @@ from covey.runtime.log import get_logger
 router = APIRouter(prefix="/v1", tags=["operator"], responses=SIGNED)
 
 
-@router.post("/pause", status_code=204)
+@router.post("/pause", status_code=204, responses=name_refusals(409))
 async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
-    """Pause new tasks, or assign them again. Work that is leased, submitted or accepted goes on in any case."""
+    """Pause new tasks, or assign them again. Work that is leased, submitted or accepted goes on in any case.
+
+    Raises ProtocolError("pool_ended") if the pool has ended.
+    """
     is_new = await ctx.database.run(
         lambda rows: pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=body.is_paused, now=ctx.clock())
     )

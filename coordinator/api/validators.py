@@ -28,7 +28,7 @@ from covey.protocol.api.validator import (
     TurnRequest,
     ValidationOrder,
 )
-from covey.protocol.evidence import get_live_groups, require_object
+from covey.protocol.evidence import get_live_groups, is_in_drawn_rows, require_object
 from covey.protocol.ids import Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.running_sums import get_sums
@@ -114,6 +114,7 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
         salt=body.salt,
         signature=body.signature,
         live_groups=get_live_groups(bundle, groups=ctx.params.groups_per_task),
+        is_in_drawn_rows=is_in_drawn_rows(bundle),
         sums=get_sums(bundle),
     )
     # Checked before its evidence is kept, or what is refused would fill the store.

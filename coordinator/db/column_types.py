@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import JSON, Dialect, Integer, TypeDecorator
+from sqlalchemy import JSON, BigInteger, Dialect, Integer, TypeDecorator
 
 from covey.protocol.eip712 import to_dict
 from covey.protocol.messages import Verdict
 from covey.protocol.running_sums import ItemSum, Sums
 from covey.protocol.verdict import Decision
+
+Number = BigInteger().with_variant(Integer, "sqlite")
+"""Type of a column of integers of 64 bits, which SQLite can also count up as a primary key."""
 
 
 class VerdictColumn(TypeDecorator[Verdict]):

@@ -7,11 +7,9 @@ from enum import StrEnum
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Enum,
     ForeignKey,
     Index,
-    Integer,
     MetaData,
     String,
     Text,
@@ -21,13 +19,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from coordinator.db.column_types import DecisionColumn, SumsColumn, VerdictColumn
+from coordinator.db.column_types import DecisionColumn, Number, SumsColumn, VerdictColumn
 from covey.protocol.messages import Verdict
 from covey.protocol.running_sums import Sums
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
-
-Number = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _states(kind: type[StrEnum]) -> Enum:
@@ -144,8 +140,7 @@ class TaskRow(Base):
     ends_at: Mapped[float | None]
     """When the collected lease ends. None: it is not collected."""
     contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
-    """Execution contract of its node when the lease was collected. Its file is judged under it. Empty: the calibrated
-    lane."""
+    """Execution contract of its node at collection, under which its file is judged. Empty: the calibrated lane."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
         Index("ix_tasks_state_collected_at", "state", "collected_at", "node"),
@@ -269,6 +264,8 @@ class JudgementRow(Base):
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
+    on_drawn_rows: Mapped[bool] = mapped_column(default=True, server_default=false())
+    """Whether the verdict accepts the rows that the block of now draws, or its evidence says that they are false."""
     sums: Mapped[Sums | None] = mapped_column(SumsColumn)
     """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)

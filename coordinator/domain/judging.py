@@ -101,6 +101,8 @@ def forget_draws_above(repository: Repository, block: int) -> None:
         row.draw, row.draw_block, row.look_at = None, None, 0.0
         if not row.audited and any(turn.commitment for turn in row.judgements):
             nodes.judge_again(repository, row)
+        for turn in row.judgements:
+            turn.on_drawn_rows = False
         panel.close_uncommitted(row)
 
 
@@ -236,12 +238,16 @@ class Reveal:
     """What the evidence says of live groups. None: nothing, or nonsense."""
     sums: Sums | None
     """Sums of the replay in the evidence. None: none, or nonsense."""
+    is_in_drawn_rows: bool = False
+    """Whether the evidence of a rejection says that the drawn rows alone show why."""
 
 
 def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *, now: float) -> SubmissionRow:
     """Note a revealed verdict, and the live groups and sums in its evidence. Raises the errors of `require_reveal`."""
     row = require_reveal(repository, params, reveal, now=now)
     row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
+    is_on_rows = reveal.is_in_drawn_rows or reveal.verdict.outcome != Decision.REJECT
+    row.on_drawn_rows = row.on_drawn_rows and is_on_rows
     submission = _require_submission(repository, row)
     row.sums = sum_limits.find_countable(params, submission, row, reveal.sums)
     exact_lane.note_verdict(repository, submission, row)

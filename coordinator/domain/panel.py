@@ -140,9 +140,9 @@ def open_signing(
 
 
 def _open_turn(row: SubmissionRow, now: float) -> None:
-    row.judgements.append(
-        JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now, deadline=0.0)
-    )
+    opened = JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), opened_at=now)
+    opened.lapsed, opened.deadline, opened.on_drawn_rows = False, 0.0, True
+    row.judgements.append(opened)
 
 
 def close_uncommitted(row: SubmissionRow) -> None:
@@ -300,14 +300,12 @@ def is_rejected(params: PoolParams, row: SubmissionRow) -> bool:
 def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
     """Validators that said accept or reject where the ruling is the opposite.
 
-    One that accepted without a whole replay what only a replay finds is contradicted only if another one found it in
-    the same drawn rows.  One that committed and never revealed is taken to have accepted what a quorum rejects: it may
-    have seen that others judge as well.
+    One that accepted without a whole replay what only a replay finds is contradicted only if all verdicts of the
+    quorum say that the drawn rows show it.  One that committed and never revealed is taken to have accepted what a
+    quorum rejects: it may have seen that others judge as well.
     """
-    is_in_rows = params.verification.audit_rows > 0 and any(
-        turn.verdict is not None and turn.verdict.outcome == Decision.REJECT and turn.verdict.reason in BY_REPLAY
-        for turn in row.judgements
-        if not (turn.full or turn.lapsed)
+    is_in_rows = params.verification.audit_rows > 0 and all(
+        turn.on_drawn_rows for turn in _list_agreed(row, (ruling.decision, ruling.reason))
     )
     opposite = {Decision.ACCEPT: Decision.REJECT, Decision.REJECT: Decision.ACCEPT}.get(ruling.decision)
     for judgement in row.judgements:
@@ -315,7 +313,10 @@ def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) ->
             continue
         said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict.outcome
         if said == opposite and (
-            judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY or is_in_rows
+            judgement.full
+            or ruling.decision is Decision.ACCEPT
+            or ruling.reason not in BY_REPLAY
+            or (is_in_rows and judgement.on_drawn_rows)
         ):
             yield judgement.validator
 
@@ -332,14 +333,16 @@ def _get_outcome(verdict: Verdict) -> tuple[int, int]:
 
 def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int]) -> Ruling:
     outcome, reason = agreed
-    found = [
-        (judgement.verdict, judgement.live_groups)
-        for judgement in list_current(row)
-        if judgement.verdict and not judgement.lapsed and _get_outcome(judgement.verdict) == agreed
-    ]
-    evidence_hash = found[0][0].evidence_hash
-    live = compute_live_groups(params, row, [count for _, count in found]) if outcome == Decision.ACCEPT else 0
+    turns = _list_agreed(row, agreed)
+    evidence_hash = next(turn.verdict.evidence_hash for turn in turns if turn.verdict is not None)
+    live = compute_live_groups(params, row, [turn.live_groups for turn in turns]) if outcome == Decision.ACCEPT else 0
     return Ruling(Decision(outcome), Reason(reason), evidence_hash, live)
+
+
+def _list_agreed(row: SubmissionRow, agreed: tuple[int, int]) -> list[JudgementRow]:
+    """Judgements of the kind that counts now whose verdicts have this outcome and reason."""
+    turns = [turn for turn in list_current(row) if not turn.lapsed]
+    return [turn for turn in turns if turn.verdict is not None and _get_outcome(turn.verdict) == agreed]
 
 
 def compute_live_groups(params: PoolParams, row: SubmissionRow, told: Sequence[int | None]) -> int:

@@ -39,19 +39,25 @@ def record_report(
     """Record the signs that the run cannot learn, and pause new tasks if the trainer asks for it.
 
     A request for a pause that was answered before, after at most `steps` steps, is ignored: the operator may have
-    resumed since. Returns whether this report has paused the tasks.
+    resumed since. So is one after the pool's end. Returns whether this report has paused the tasks.
     """
     for sign in LearningSign:
         if (sign in signs) != repository.get_fact(_name_sign(sign)):
             repository.set_fact(_name_sign(sign), int(sign in signs))
-    if not pause or steps <= repository.get_fact(_STEPS):
+    if not pause or steps <= repository.get_fact(_STEPS) or repository.get_fact("ended"):
         return False
     repository.set_fact(_STEPS, steps)
     return set_paused(repository, by=PausedBy.TRAINER, is_paused=True, now=now)
 
 
 def set_paused(repository: Repository, *, by: PausedBy, is_paused: bool, now: float) -> bool:
-    """Pause new tasks or assign them again. Returns whether that is a change."""
+    """Pause new tasks or assign them again. Returns whether that is a change.
+
+    Raises ProtocolError("pool_ended") if the pool has ended, which assigns nothing in any case.
+    """
+    ended = repository.get_fact("ended")
+    if ended:
+        raise ProtocolError("pool_ended", f"the pool ended in block {ended}, so it has no new tasks", status=409)
     if is_paused == bool(repository.get_fact(_SINCE)):
         return False
     repository.set_fact(_SINCE, int(now) if is_paused else 0)

@@ -1,18 +1,22 @@
 """Computes whether a pool's terms deter cheating: a cheat's expected loss of stake, divided by its expected gain of
-pay.
+pay, for the worst plan.
+
+A cheat falsifies the text of some rows, which every replay of such a row finds. Or it makes a small difference in all
+rows, which only a whole replay finds. It gains the pay of the rows that it falsifies.
 
 The model is a node with a good record that begins to cheat. It has either the minimum stake or the maximum that cases
-can take; the smaller factor counts. It has several tasks in progress, claims the maximum units for each, and stops when
-the first one is drawn for replay. Tasks that were not drawn stay paid. Each drawn task is a case that takes stake, up
-to the stake and `max_slashes`.
+can take; the smaller factor counts. The draw is public, so it knows when one of its submissions will be caught. Until
+then it submits one at a time. From then on it submits as much as it can until the verdict, in a manner of its choice.
+What is not caught stays paid. Each submission that is caught is a case that takes stake, up to the stake and
+`max_slashes`.
 
 The pay at risk at any time is bounded. A contributor's work that is neither replayed nor in an epoch pays at most
 `compute_undrawn_limit`, and work beyond that is replayed. While a submission is being replayed, later work counts even
-if it is in an epoch. This limits the number of tasks in progress, which a limit of leases would not.
+if it is in an epoch. This limits what is submitted until the verdict, which a limit of leases would not.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from covey.chain.structs import PoolTerms
@@ -27,55 +31,151 @@ The factor of a cheat that uses the whole limit approaches UNDRAWN_PART from bel
 """
 MAX_CASES = 1000
 """Maximum number of cases that the computation counts. More cases would deter more, but the sum must stay short."""
+MAX_SHARES = 64
+"""Number of rows up to which every number of false rows is tried. Of more rows, shares in equal distances are tried."""
 MAX_AMOUNT = (1 << 96) - 1
 """Maximum amount in a contract's terms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deterrence:
-    """Expected loss and gain of the worst cheat. Amounts are in the token's smallest unit.
+class SubmissionCheat:
+    """What a cheat falsifies in a submission. Example: half of 16 rows, of which 3 are drawn, has `by_rows` of 0.9."""
 
-    Example: Deterrence(audit_rate=0.5, pay=10, slash=60, cases=1, tasks=1).factor == 6.
+    false_rows: int | None
+    """Number of rows with false text. None: there is a small difference in all rows."""
+    share: float
+    """Falsified share of the rows, above 0 and at most 1. It is also the gained share of the pay."""
+    by_replay: float
+    """Probability that a replay of all rows finds it."""
+    by_rows: float
+    """Probability that a replay of the drawn rows finds it."""
+
+    def compute_caught(self, audit_rate: float) -> float:
+        """Return the probability that the cheat is found, replayed whole or not."""
+        return audit_rate * self.by_replay + (1 - audit_rate) * self.by_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheatingPlan:
+    """What a cheat does, and its expected loss over its expected gain."""
+
+    first: SubmissionCheat
+    """What it submits until the draw shows that one submission will be caught."""
+    then: SubmissionCheat | None
+    """What it submits from then on, until the verdict. None: nothing."""
+    factor: float
+    """Expected loss over expected gain. Infinite if all work is found out or none is paid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deterrence:
+    """Expected loss and gain of cheats. Amounts are in the token's smallest unit.
+
+    Example: Deterrence(rows=16, drawn_rows=0, audit_rate=0.5, pay=10, slash=40, cases=1, submissions=1).factor == 2.
     """
 
+    rows: int
+    """Number of rows of a submission."""
+    drawn_rows: int
+    """Number of rows that are replayed of a submission that is not replayed whole."""
     audit_rate: float
-    """Probability that a submission is replayed, from 0 to 1."""
+    """Probability that a submission is replayed whole, from 0 to 1."""
     detection: float = 1.0
-    """Probability that a replay finds the cheat, above 0 and at most 1. What is not found is paid."""
+    """Probability that a replay of all rows finds a small difference in all rows, above 0 and at most 1."""
     pay: int
     """Maximum pay of a submission that is not always replayed."""
     slash: int
     """Stake that one case takes."""
     cases: int
     """Number of cases that the stake covers."""
-    tasks: int
-    """Number of tasks in progress, at least 1."""
+    submissions: int
+    """Number of submissions that fit into the limit of undrawn pay, at least 1."""
 
     @property
     def factor(self) -> float:
-        """Expected loss over expected gain. Infinite if all work is found out or none is paid."""
-        if self.caught >= 1 or self.pay == 0:
-            return math.inf
-        if self.caught == 0 or self.slash == 0:
-            return 0.0
-        # Submissions until the first one is found out, and the others in hand.
-        submissions = 1 / self.caught + self.tasks - 1
-        gain = (1 - self.caught) * self.pay * submissions
-        return self.slash * self._compute_expected_cases() / gain
+        """Factor of the worst plan with all cheats of `list_cheats`."""
+        return self.find_worst(self.list_cheats()).factor
 
-    @property
-    def caught(self) -> float:
-        """Probability that the cheat in a submission is found, from 0 to 1."""
-        return self.audit_rate * self.detection
+    def list_cheats(self) -> list[SubmissionCheat]:
+        """Return a cheat for each number of false rows, and then the small difference in all rows."""
+        return [*self.list_false_texts(), self.build_difference()]
 
-    def _compute_expected_cases(self) -> float:
-        """Return E[min(cases, 1 + K)], where K is the binomial number of other tasks in progress that are caught."""
-        rate, others = self.caught, self.tasks - 1
-        probability, lacking = (1 - rate) ** others, 0.0
-        for drawn in range(min(self.cases - 1, others + 1)):
-            lacking += probability * (self.cases - 1 - drawn)
-            probability *= (others - drawn) / (drawn + 1) * rate / (1 - rate)
-        return min(self.cases - lacking, 1 + others * rate)
+    def list_false_texts(self) -> list[SubmissionCheat]:
+        """Return a cheat for each number of false rows, in ascending order."""
+        drawn = min(self.drawn_rows, self.rows)
+        return [
+            SubmissionCheat(
+                false_rows=count,
+                share=count / self.rows,
+                by_replay=1.0,
+                by_rows=compute_hit(rows=self.rows, false_rows=count, drawn_rows=drawn),
+            )
+            for count in _list_counts(self.rows, self.rows - drawn)
+        ]
+
+    def build_difference(self) -> SubmissionCheat:
+        """Build the cheat that makes a small difference in all rows. Drawn rows find it only if they are all rows."""
+        by_rows = self.detection if self.drawn_rows >= self.rows else 0.0
+        return SubmissionCheat(false_rows=None, share=1.0, by_replay=self.detection, by_rows=by_rows)
+
+    def find_worst(self, cheats: Sequence[SubmissionCheat]) -> CheatingPlan:
+        """Return the plan with the smallest factor that consists of the given cheats."""
+        first = max(cheats, key=self._count_paid_before)
+        paid = self._count_paid_before(first)
+        plans = [CheatingPlan(first=first, then=None, factor=self._compute_factor(min(1, self.cases), paid))]
+        for cheat in cheats:
+            undrawn, caught = self._compute_undrawn(cheat), cheat.compute_caught(self.audit_rate)
+            if undrawn > 0:
+                total = paid + cheat.share * self.submissions * (1 - caught) / undrawn
+                cases = self._compute_expected_cases(undrawn / (undrawn + caught))
+                plans.append(CheatingPlan(first=first, then=cheat, factor=self._compute_factor(cases, total)))
+        return min(plans, key=lambda plan: plan.factor)
+
+    def _compute_undrawn(self, cheat: SubmissionCheat) -> float:
+        """Return the probability that a submission is neither replayed whole nor caught.
+
+        The limit counts only such work: what was replayed whole and accepted is paid outside of it.
+        """
+        return (1 - self.audit_rate) * (1 - cheat.by_rows)
+
+    def _count_paid_before(self, cheat: SubmissionCheat) -> float:
+        """Return the expected pay of a cheat before the first catch, as a multiple of a submission's pay."""
+        caught = cheat.compute_caught(self.audit_rate)
+        return cheat.share * (1 - caught) / caught if caught else math.inf
+
+    def _compute_factor(self, cases: float, paid: float) -> float:
+        gain = self.pay * paid if self.pay else 0.0
+        return self.slash * cases / gain if gain else math.inf
+
+    def _compute_expected_cases(self, undrawn: float) -> float:
+        """Return E[min(cases, 1 + K)], where K submissions are caught before `submissions` ones are paid undrawn.
+
+        `undrawn` is the probability of the latter among both. K has the negative binomial distribution.
+        """
+        count, lacking = self.submissions, 0.0
+        if undrawn == 1:
+            return min(self.cases, 1)
+        for caught in range(self.cases - 1):
+            ways = math.lgamma(count + caught) - math.lgamma(caught + 1) - math.lgamma(count)
+            log = ways + count * math.log(undrawn) + caught * math.log1p(-undrawn)
+            lacking += math.exp(log) * (self.cases - 1 - caught)
+        return self.cases - lacking
+
+
+def compute_hit(*, rows: int, false_rows: int, drawn_rows: int) -> float:
+    """Return the probability that at least one of the false rows is drawn, by the hypergeometric distribution.
+
+    Example: of 16 rows, of which 3 are drawn, one false row is drawn with 3/16.
+    """
+    return 1 - math.comb(rows - false_rows, drawn_rows) / math.comb(rows, drawn_rows)
+
+
+def _list_counts(rows: int, most: int) -> list[int]:
+    """Return the numbers of false rows to try, in ascending order. `most` is the largest one that may stay unseen."""
+    if rows <= MAX_SHARES:
+        return list(range(1, rows + 1))
+    spread = {-(-rows * i // MAX_SHARES) for i in range(1, MAX_SHARES + 1)}
+    return sorted({1, 2, 3, 4, max(1, most)} | spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,22 +200,29 @@ def compute_undrawn_limit(terms: PoolTerms, free_stake: int) -> int:
 def compute_deterrence(terms: PoolTerms, params: PoolParams, *, detection: float = 1.0) -> Deterrence:
     """Compute the deterrence of a pool's terms, at the stake that is best for the cheat.
 
-    `detection` is the probability that a replay finds the cheat, above 0 and at most 1. The stake is either `min_stake`
-    or the maximum that cases can take. More stake allows more and larger submissions, but more of it is at risk.
+    `detection` is that of `Deterrence`. The stake is either `min_stake` or the maximum that cases can take. More stake
+    allows more and larger submissions, but more of it is at risk.
     """
     most = min(terms.max_slashes, MAX_CASES) * _compute_slash(terms)
     stakes = {terms.min_stake, max(terms.min_stake, most)}
-    risks = (replace(_compute_with_stake(terms, params, stake), detection=detection) for stake in stakes)
+    risks = [_compute_with_stake(terms, params, stake, detection=detection) for stake in sorted(stakes)]
     return min(risks, key=lambda risk: risk.factor)
 
 
-def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int) -> Deterrence:
-    rate, slash = params.verification.audit_rate, _compute_slash(terms)
+def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int, *, detection: float) -> Deterrence:
+    rules, slash = params.verification, _compute_slash(terms)
     limit = compute_undrawn_limit(terms, stake)
     pay = min(params.max_task_units * terms.reward_per_unit, limit if slash else MAX_AMOUNT)
-    cases = min(terms.max_slashes, stake // slash, MAX_CASES) if slash else 0
-    tasks = int(limit / pay / (1 - rate)) if pay and rate < 1 else 1  # A share of 1 - rate is not drawn.
-    return Deterrence(audit_rate=rate, pay=pay, slash=slash, cases=cases, tasks=max(1, tasks))
+    return Deterrence(
+        rows=params.rollouts_per_task,
+        drawn_rows=rules.audit_rows,
+        audit_rate=rules.audit_rate,
+        detection=detection,
+        pay=pay,
+        slash=slash,
+        cases=min(terms.max_slashes, stake // slash, MAX_CASES) if slash else 0,
+        submissions=max(1, limit // pay) if pay else 1,
+    )
 
 
 def list_remedies(terms: PoolTerms, params: PoolParams) -> list[Remedy]:

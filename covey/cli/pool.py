@@ -49,7 +49,8 @@ def pool_create(
 ) -> None:
     """Create a pool. The account that signs becomes its operator.
 
-    Prints how much a cheat is expected to lose relative to its gain, and refuses terms that deter cheating too little.
+    Prints the worst plan of a cheat and how much it is expected to lose relative to its gain. Refuses terms that deter
+    cheating too little.
     A pool with prompt_format = "chat" requires --model or chat_template_hash. A chat template that depends on the date
     or on random numbers is refused.
 

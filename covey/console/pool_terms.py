@@ -6,7 +6,14 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from covey.chain.deterrence import MIN_FACTOR, Remedy, compute_deterrence, list_remedies
+from covey.chain.deterrence import (
+    MIN_FACTOR,
+    CheatingPlan,
+    Remedy,
+    SubmissionCheat,
+    compute_deterrence,
+    list_remedies,
+)
 from covey.chain.structs import PoolTerms
 from covey.console.addresses import is_example, read_address
 from covey.errors import OperatorError
@@ -163,12 +170,13 @@ def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
         (terms.validator_bond == 0, "validator_bond is 0, so a validator that signs a false case loses nothing"),
     )
     weak = [message for is_weak, message in checks if is_weak]
-    factor = compute_deterrence(terms, params).factor
-    if factor < MIN_FACTOR:
+    deterrence = compute_deterrence(terms, params)
+    plan = deterrence.find_worst(deterrence.list_cheats())
+    if plan.factor < MIN_FACTOR:
         remedies = "; or ".join(_describe_remedy(remedy) for remedy in list_remedies(terms, params))
         weak.append(
-            f"a cheat is expected to lose {factor:.2f} times its gain, but must lose at least "
-            f"{MIN_FACTOR:g} times: set {remedies}"
+            f"a cheat is expected to lose {plan.factor:.2f} times its gain by {_describe_plan(plan, params)}, but must "
+            f"lose at least {MIN_FACTOR:g} times: set {remedies}"
         )
     return weak
 
@@ -178,14 +186,40 @@ def _describe_remedy(remedy: Remedy) -> str:
 
 
 def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool = False) -> str | float | None:
-    """Return a cheat's expected loss divided by its gain, as a sentence or, for JSON, as a number.
+    """Return a cheat's expected loss divided by its gain, as sentences or, for JSON, as a number.
 
-    The number is None if a cheat is never paid.
+    The sentences name the worst plan, what it loses if a whole replay finds a small difference one time in two, and the
+    worst plan with false text. The number is that of the worst plan, and None if a cheat is never paid.
     """
-    factor = compute_deterrence(terms, params).factor
-    if math.isinf(factor):
+    deterrence = compute_deterrence(terms, params)
+    plan = deterrence.find_worst(deterrence.list_cheats())
+    if math.isinf(plan.factor):
         return None if as_json else "cheating never pays: all work is replayed, or nothing is paid for work"
     if as_json:
-        return factor
+        return plan.factor
     half = compute_deterrence(terms, params, detection=0.5).factor
-    return f"a cheat is expected to lose {factor:.1f} times its gain, or {half:.1f} times if a replay finds one in two"
+    text = deterrence.find_worst(deterrence.list_false_texts())
+    return (
+        f"a cheat is expected to lose {plan.factor:.1f} times its gain by the worst plan: "
+        f"{_describe_plan(plan, params)}. If a whole replay finds only one in two such differences, it loses "
+        f"{half:.1f} times its gain. {_describe_text(text, params)}"
+    )
+
+
+def _describe_text(plan: CheatingPlan, params: PoolParams) -> str:
+    if math.isinf(plan.factor):
+        return "False text in any row never pays"
+    return f"By the worst plan with false text it loses {plan.factor:.1f} times: {_describe_plan(plan, params)}"
+
+
+def _describe_plan(plan: CheatingPlan, params: PoolParams) -> str:
+    first = _describe_cheat(plan.first, params)
+    if plan.then is None or plan.then == plan.first:
+        return first
+    return f"{first} until one is caught, then {_describe_cheat(plan.then, params)}"
+
+
+def _describe_cheat(cheat: SubmissionCheat, params: PoolParams) -> str:
+    if cheat.false_rows is None:
+        return "small differences in all rows, which only a whole replay finds"
+    return f"false text in {cheat.false_rows} of {params.rollouts_per_task} rows"

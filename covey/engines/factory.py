@@ -68,7 +68,7 @@ def choose_options(vllm: VllmOptions, contract: ExecutionContract | None) -> Vll
 
 
 def run_in_lane(vllm: VllmOptions, run: Callable[[VllmOptions], None]) -> None:
-    """Run a role until it ends. If its engine fails the proof, run it once more under the next contract.
+    """Run a role until it ends. If its engine fails the proof, or does not start with graphs, try the next contract.
 
     After graphs a role tries eager execution, then logits in the model's format, and then the calibrated lane. Raises
     OperatorError("not_exact") instead of the last one if `vllm.exact` is set, and OperatorError("wrong_contract") if

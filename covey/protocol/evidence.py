@@ -31,6 +31,8 @@ from covey.protocol.verdict import Decision, Reason
 MAX_DETAILS, MAX_TEXT = 32, 200
 LIVE_GROUPS = "live_groups"
 """Key in `Bundle.details` of an accepted submission: its number of live groups, for the online filter."""
+DRAWN = "drawn"
+"""Key in `Bundle.details` of a rejection by replay: 1 if the drawn rows alone show it, else 0."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, Field(allow_inf_nan=False)] | Text
@@ -81,7 +83,7 @@ class Bundle(Body, strict=True):
     reason: Reason
     units: UInt64
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
-    """Row, window and statistics of the failure. For an accepted submission, LIVE_GROUPS."""
+    """Row, window and statistics of the failure, with DRAWN after a replay. For an accepted submission, LIVE_GROUPS."""
     sums: dict[StatisticName, ItemSum]
     """Sums of the distances of the replayed rows, which are added up for the node. Empty if nothing was replayed, if
     the replay differed too much, or in the exact lane.
@@ -139,3 +141,10 @@ def get_live_groups(bundle: Mapping[str, Any], *, groups: int) -> int | None:
     details = bundle.get("details")
     count = details.get(LIVE_GROUPS) if isinstance(details, dict) else None
     return count if type(count) is int and 0 <= count <= groups else None
+
+
+def is_in_drawn_rows(bundle: Mapping[str, Any]) -> bool:
+    """Return whether a bundle reports a failure that the drawn rows alone show."""
+    details = bundle.get("details")
+    found = details.get(DRAWN) if isinstance(details, dict) else None
+    return type(found) is int and found == 1

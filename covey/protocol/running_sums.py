@@ -80,11 +80,12 @@ def compute_limit(pooled: Pooled, items: int, *, allowance: float, choices: int 
     """Return the limit of a node's sum over `items` items.
 
     It is Bernstein's bound for a mean that is `1 + allowance` times the calibrated one, plus the error that the
-    calibrated mean may have. The rate is `FALSE_ALARM_RATE`, divided by the number of comparisons in a window: one
-    after each submission, of each statistic, for each of the `choices` of validators.
+    calibrated mean may have. One half of `FALSE_ALARM_RATE` is for this error, in each statistic. The other half is
+    divided by the number of comparisons in a window: one after each submission, of each statistic, for each of the
+    `choices` of validators.
     """
-    rate = FALSE_ALARM_RATE / (2 * WINDOW * len(STATISTICS) * choices)
-    error = pooled.compute_mean_error(rate)
+    part = FALSE_ALARM_RATE / 2 / len(STATISTICS)
+    error, rate = pooled.compute_mean_error(part), part / (WINDOW * choices)
     return pooled.model_copy(update={"mean": (pooled.mean + error) * (1 + allowance)}).compute_limit(items, rate)
 
 

@@ -87,7 +87,7 @@ async def run_forever(
             outcome = CycleResult.RETRY
             metrics.counts[error.code] += 1
             if failures in (0, 3):
-                log.warning("protocol error, retrying", code=error.code, message=error.message)
+                log.warning("request refused, retrying", code=error.code, message=error.message)
         metrics.counts[outcome] += 1
         metrics.busy_seconds += clock() - begun if outcome is CycleResult.DONE else 0.0
         failures = failures + 1 if outcome is CycleResult.RETRY else 0

@@ -157,7 +157,7 @@ class Offering:
             manifest = build_delta(path, export.folder, record=record, base=base)
             manifest = manifest.sign(self._domain, self._signer)
             files = {each.name: export.folder / each.name for each in manifest.objects[1:]}
-            self.store.add_manifest(manifest, {DELTA: path, **files})
+            self.store.add_manifest(manifest, {DELTA: path, **files}, known=[DELTA, *files])
         self._add_to_head(export, manifest)
 
     def _add_to_head(self, export: Export, manifest: TransportManifest) -> None:

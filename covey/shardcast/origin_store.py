@@ -4,11 +4,13 @@
     records/<hash>.json             policy records
     manifests/<address>             transport manifests and manifests of data sets
     objects/<address>/<object>      the bytes of a manifest's objects, as they are or with a file header before them
+    objects/<address>/.offered      stamps of the objects that the process that offered them had hashed
 
 Objects are hard links to the trainer's files where possible. A manifest is written after its objects, and a head after
 the manifests that it names. Whatever is removed is first removed from the head.
 """
 
+import json
 import os
 import shutil
 import time
@@ -26,6 +28,7 @@ from covey.shardcast.manifest_index import ManifestIndex, ObjectContents, PieceP
 from covey.shardcast.piece_files import DocumentChecks, FileStamp, Location, PieceChecks, get_stamp
 from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
+_OFFERED = ".offered"
 _ORPHAN_S = 3600.0
 """Seconds after which a record, manifest or object that no head names is removed: its trainer did not finish."""
 
@@ -47,6 +50,8 @@ class OriginStore:
         self._documents = DocumentChecks()
         self._sound: dict[Path, FileStamp] = {}
         """Stamps of objects of which every piece is known to have its hash."""
+        self._offered: dict[Path, FileStamp] = {}
+        """Stamps of objects that the process that offered them had hashed."""
         self._pools: dict[str, int] = {}
         """Pools of the records that this process has read, by the names of their files."""
 
@@ -62,15 +67,17 @@ class OriginStore:
         """Add a transport manifest with the files of its objects. Replace damaged objects that are here already.
 
         A file ends with the bytes of its object. `known` are names of objects whose files this process has hashed, so
-        that `is_sound` need not hash them again.
+        that `is_sound` need not hash them again, and processes that serve them not until a client complains.
         Raises OperatorError("damaged_object") if an object here is damaged and the offered file does not replace it.
         """
         contents = tuple(ObjectContents(each.name, each.pieces) for each in manifest.objects)
         self.add_contents(manifest.address, manifest.to_bytes(), contents, files=files)
+        folder = self._objects / manifest.address
         for name in known:
-            path = self._objects / manifest.address / name
-            if get_stamp(path) == get_stamp(files[name]):  # They are one file unless it had to be copied.
-                self._sound[path] = get_stamp(path)
+            if get_stamp(folder / name) == get_stamp(files[name]):  # They are one file unless it had to be copied.
+                self._sound[folder / name] = get_stamp(folder / name)
+        hashed = {each.name: self._sound.get(folder / each.name) for each in contents}
+        write_atomically(folder / _OFFERED, json.dumps(hashed).encode())
 
     def add_contents(
         self, address: Hash, data: bytes, contents: tuple[ObjectContents, ...], *, files: Mapping[str, Path]
@@ -199,7 +206,7 @@ class OriginStore:
         damaged = 0
         for digest, place in self._index.iterate():
             location = _locate(place)
-            if location is not None and not self._has_hash(digest, location, verify=False):
+            if location is not None and not self._has_hash(digest, location, verify=True):
                 damaged += 1
         return damaged
 
@@ -227,6 +234,8 @@ class OriginStore:
     def _refresh(self) -> None:
         for folder in self._index.refresh():
             self._checks.forget_folder(folder)
+            for path in [path for path in self._offered if path.parent == folder]:
+                del self._offered[path]
 
     def _find_sound(self, digest: Hash, *, verify: bool) -> Location | None:
         for place in self._index.find(digest):
@@ -287,15 +296,35 @@ class OriginStore:
             self._documents.forget(self._records / f"{name}.json")
             self._documents.forget(self._manifests / name)
             shutil.rmtree(self._objects / name, ignore_errors=True)
-        self._sound = {path: stamp for path, stamp in self._sound.items() if path.parent.name not in names}
+        for stamps in (self._sound, self._offered):
+            for path in [path for path in stamps if path.parent.name in names]:
+                del stamps[path]
 
     def _has_hash(self, digest: Hash, location: Location, *, verify: bool) -> bool:
         result = None if verify else self._checks.get_result(digest, location)
+        if result is None and not verify and self._is_offered(location):
+            result = True
+            self._checks.record(digest, location, is_sound=True)
         if result is None:
             result = self._checks.check(digest, location)
             if not result:
                 _warn_of_damage(location.path, f"{location.size} bytes from {location.offset} on are not {digest}")
         return result
+
+    def _is_offered(self, location: Location) -> bool:
+        """Return whether the file has not changed since the process that offered it had hashed it.
+
+        Hashing a large policy again would delay everybody's first download. A client verifies what it receives, and
+        asks for another look (`verify`) if a disk has damaged it meanwhile.
+        """
+        path = location.path
+        if path not in self._offered:
+            try:
+                stamps = json.loads((path.parent / _OFFERED).read_bytes())
+                self._offered[path] = FileStamp(*stamps[path.name])
+            except (FileNotFoundError, ValueError, LookupError, TypeError):
+                return False
+        return self._offered[path] == location.stamp
 
     def _hash_object(self, path: Path, contents: ObjectContents) -> bool:
         """Hash a whole object, and return whether it has all its pieces. Remember that it has."""

@@ -116,7 +116,7 @@ class BondlessValidator(Elsewhere):
 class SlowValidators(Elsewhere):
     """Two validators of one operator that let their turns lapse, or commit in the last second of their time."""
 
-    row = 56
+    row = 58
     shown_by = (
         f"{COORDINATOR}/test_panel.py::test_dispatch__three_validators_two_take_turns_and_let_them_lapse__comes_to_an_end",
         f"{COORDINATOR}/test_judging.py::test_record_commit__in_the_last_fifth_of_the_time__is_counted",
@@ -132,5 +132,5 @@ DISHONEST = range(1, 17)
 """The rows of dishonest work."""
 ROWS: dict[int, tuple[type[Cheat] | type[Elsewhere], ...]] = {
     row: tuple(each for each in (*JUDGED, *ELSEWHERE) if each.row == row)
-    for row in (*DISHONEST, 39, 40, 41, 52, 53, 56)
+    for row in (*DISHONEST, 39, 40, 41, 52, 53, 58)
 }

@@ -183,6 +183,7 @@ async def publish_more(walk: Walk, folder: Path, steps: range) -> None:
         await asyncio.to_thread(await_relay, relay, contracts.policies.policy_of(1, step))
 
 
+@pytest.mark.full
 async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_until_it_is_gone(tmp_path):
     options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options) as walk:

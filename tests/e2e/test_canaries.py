@@ -90,6 +90,7 @@ def list_public(walk: Walk) -> list[SubmissionView]:
     return TypeAdapter(list[SubmissionView]).validate_json(answer.body)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("weak_terms")
 async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)

@@ -25,7 +25,7 @@ NETWORKS = {
 STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.REJECTED}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["rows 1 to 6", pytest.param("rows 7 to 13", marks=pytest.mark.full)])
 async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_paid(tmp_path, name):
     cheats = NETWORKS[name]
     options = DemoOptions(steps=1, workers=len(cheats) + 1, cheats=0, max_staleness=0)

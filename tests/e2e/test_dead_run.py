@@ -94,12 +94,13 @@ async def train_step(walk: Walk, number: int) -> None:
 async def show_screen(walk: Walk, folder: Path) -> str:
     """Return what `covey up` prints where its output is not a terminal.
 
-    The screen waits only STATUS_SECONDS for an answer and asks again later, as on a busy machine here.
+    The screen waits only STATUS_SECONDS for an answer and asks again later, as on a busy machine here. There a status
+    that was expensive is served again for a while, so it may be of the time before the pause.
     """
     console, deadline = Console(file=(out := io.StringIO()), width=400), time.monotonic() + HANG_S
     with Screen(console, folder, walk.network.url) as screen:
-        while screen.status is None:
-            assert time.monotonic() < deadline, "the coordinator gave no status"
+        while screen.status is None or screen.status.pause is None:
+            assert time.monotonic() < deadline, "the coordinator gave no status with a pause"
             await asyncio.to_thread(screen.show, [])
             await asyncio.sleep(0.1)
     return out.getvalue()

@@ -70,6 +70,7 @@ def count_live(works: list[AcceptedWork]) -> int:
     return sum(len(rewards) == 2 for rewards in groups.values())
 
 
+@pytest.mark.full
 async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_step_wants(tmp_path: Path):
     async with open_walk(tmp_path / "net", OPTIONS, participants=FilteringParticipants) as walk:
         count = await fill(walk)

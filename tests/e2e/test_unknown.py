@@ -37,6 +37,7 @@ def in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_order, "compute_turn_order", lambda _receipt, _block, validators: list(validators))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_their_order")
 async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
     options = DemoOptions(steps=1, workers=2, cheats=0, max_staleness=0)

@@ -96,6 +96,11 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         with walk.coordinator.database.read() as repository:
             assert repository.get_step(0).state is StepState.READY  # 12
             assert [s.task for s in repository.list_batch(0)] == [1, 2, 3, 4]
+            sums = repository.get_running_sums(ctx.network.wallet.address)
+        stated = [each["logprob"] for each in sums.by_validator.values()]
+        assert (sums.submissions, sums.above) == (4, "")
+        assert sum(each.items for each in stated) == 2 * sum(row.units for row in list_submissions(walk))
+        assert 0 < sum(each.total for each in stated) < 2e-5 * sum(each.items for each in stated)
 
         await trainer.loop.cycle(walk.trainer)  # 13: claim, pack, update
         assert walk.trainer.progress.step == 1

@@ -155,6 +155,8 @@ class FakePool:
         self.canaries: dict[str, CanaryKind] = {}
         """Kinds of canaries, by the name of the node."""
         self.told: dict[int, int | None] = {}
+        self.naming_drawn: set[int] = set()
+        """Validators whose evidence says that the drawn rows show why they reject."""
         """Number of live groups in the evidence of each validator. The evidence of others names none."""
         self.stated: dict[int, Sums] = {}
         """Sums in the evidence of each validator. The evidence of others has none."""
@@ -391,6 +393,7 @@ class FakePool:
             salt=salt,
             signature=SIGNATURE,
             live_groups=self.told.get(validator),
+            is_in_drawn_rows=validator in self.naming_drawn,
             sums=self.stated.get(validator),
         )
         with self.database.write() as rows:

@@ -130,6 +130,7 @@ def test_gsm8k__tiny_model__trains_on_rows_of_the_layout_with_two_scores(tmp_pat
     assert all(0 <= strict <= lenient <= 1 for _, strict, lenient in scores)
 
 
+@pytest.mark.full
 def test_countdown__tiny_model__trains_adapters_on_generated_questions(tmp_path: Path, wide: Path):
     lengths = {"model.seq_len": 1024, "sampling.max_prompt_tokens": 1000}
     config = load("countdown", tmp_path / "run", **{"model.path": str(wide), "lora.rank": 2, **lengths})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
-from covey.engines.vllm.engine_process import EngineProcess, build_environment, build_too_large
+from covey.engines.vllm.engine_process import EngineProcess, build_environment
 from covey.engines.vllm.frames import Arrays, Frame, Value, cut, flatten
 from covey.engines.vllm.vllm_options import NotExactError, VllmOptions
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
@@ -313,22 +313,28 @@ class VllmEngine:
             require_vocabulary(tokenizer, end_tokens, int(answer["vocabulary"] or 0))
         except CoveyError as error:
             self._end()
-            if isinstance(error, OperatorError) and error.code == "not_exact":
-                raise NotExactError(error, options) from error
-            has_died = error.code == "engine_died" and not self._is_closed
-            if has_died and (memory_line := process.memory_line) is not None:
-                raise build_too_large(memory_line) from error
-            if has_died and self._version is None and process.was_killed:
-                raise build_too_large(
-                    "the vLLM process was killed, probably because the machine ran out of memory"
-                ) from error
-            if has_died and self._version is None:
-                fix = "Read the log lines of the vLLM process"
-                raise OperatorError("engine_start", error.message, fix=fix) from error
+            if (explained := self._explain_start(process, error)) is not error:
+                raise explained from error
             raise
         self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
         return process
+
+    def _explain_start(self, process: EngineProcess, error: CoveyError) -> CoveyError:
+        """Return the error of a failed start, which may say more than the one that was raised.
+
+        A first start with compilation and graphs is not exact if it fails, because eager execution may succeed.
+        """
+        is_first, options = self._version is None, self._options
+        if error.code == "engine_died" and not self._is_closed:
+            error = process.explain_death(error, is_first=is_first)
+        is_compiled = is_first and options.exact and not options.enforce_eager
+        if isinstance(error, OperatorError) and error.code in (
+            "not_exact",
+            *(("engine_start",) if is_compiled else ()),
+        ):
+            return NotExactError(error, options)
+        return error
 
     def _ask(self, frame: Frame) -> Frame:
         with self._turn:

@@ -104,7 +104,8 @@ class EngineProcess:
         """Futures of the expected responses, by request number."""
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._memory_line: str | None = None
-        self.was_killed = False
+        """The subprocess's last logged error about memory. None if there is none."""
+        self._was_killed = False
         """Whether the kernel or a different process killed the subprocess, for example because memory ran out.
 
         False if `close` killed it.
@@ -120,11 +121,6 @@ class EngineProcess:
     def process_id(self) -> int:
         """Process id of the subprocess, which may have ended."""
         return self._child.pid
-
-    @property
-    def memory_line(self) -> str | None:
-        """The subprocess's last logged error about memory. None if there is none."""
-        return self._memory_line
 
     @property
     def is_alive(self) -> bool:
@@ -176,9 +172,22 @@ class EngineProcess:
             assert self._child.stderr is not None
             self._child.stderr.close()
 
+    def explain_death(self, error: CoveyError, *, is_first: bool) -> CoveyError:
+        """Return the error of a start in which the subprocess died, with its reason if log or kernel show one.
+
+        Unless it is the first start, the machine has run the model before, and the error stays as it is.
+        """
+        if self._memory_line is not None:
+            return build_too_large(self._memory_line)
+        if is_first and self._was_killed:
+            return build_too_large("the vLLM process was killed, probably because the machine ran out of memory")
+        if is_first:
+            return OperatorError("engine_start", error.message, fix="Read the log lines of the vLLM process")
+        return error
+
     def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # its connection ends before it does, and it still logs the reason
-            self.was_killed = self._child.wait(_LAST_WORDS) == -signal.SIGKILL
+            self._was_killed = self._child.wait(_LAST_WORDS) == -signal.SIGKILL
         self.close()
         code = self._child.returncode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"

@@ -1,5 +1,6 @@
-"""Makes a language-model head with float32 logits multiply blocks with a fixed number of rows, in the exact lane.
+"""Makes a language-model head with float32 logits multiply blocks with a fixed number of rows, in both lanes.
 
+The exact lane requires it. The calibrated lane has the same head, so that its limits hold for the same logits.
 A product of one shape has one kernel with one order of sums, so a row's logits do not depend on the number of rows in
 the batch. Without it libraries choose other kernels for a single row, and vLLM's batch-invariant mode does not replace
 products of bfloat16 with float32 results.

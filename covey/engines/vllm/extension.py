@@ -42,7 +42,7 @@ class CoveyWorker:
     covey_digests: Mapping[str, str]
     """Digests of the loaded tensors by name. Empty if they are unknown."""
 
-    def covey_install(self, is_exact: bool) -> None:
+    def covey_install(self) -> None:
         """Prepare the worker. Called once after its start."""
         for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, but the parent finishes its work first
             signal.signal(number, signal.SIG_IGN)

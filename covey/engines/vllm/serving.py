@@ -47,7 +47,7 @@ class _Call:
 class Serving:
     """One vLLM engine and its running calls."""
 
-    def __init__(self, engine: LLMEngine, version: int, *, is_exact: bool = False) -> None:
+    def __init__(self, engine: LLMEngine, version: int) -> None:
         self._engine, self._version, self._replays = engine, version, 0
         self._running: list[_Call] = []
         self._capture: tuple[int, int] | None = None
@@ -56,7 +56,7 @@ class Serving:
         self._is_asleep = False
         self._tokens: dict[int, list[int]] = {}
         """Tokens of finished vLLM requests in unfinished calls, by request number."""
-        engine.collective_rpc("covey_install", args=(is_exact,))
+        engine.collective_rpc("covey_install")
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -279,7 +279,7 @@ def start(question: Frame) -> Serving:
     try:
         # The usage context sets how many prompt tokens a step takes. It matters because a replay is all prompt.
         engine = LLMEngine.from_engine_args(build_arguments(values), usage_context=UsageContext.LLM_CLASS)
-        serving = Serving(engine, int(values["version"] or 0), is_exact=bool(values["exact"]))
+        serving = Serving(engine, int(values["version"] or 0))
         serving.try_out()
         if values["exact"]:
             prove_exact(serving, length=int(values["proof_length"] or 0))

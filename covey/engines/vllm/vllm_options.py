@@ -10,7 +10,7 @@ from covey.errors import OperatorError
 
 
 class NotExactError(OperatorError):
-    """OperatorError("not_exact") with the options of the engine that has failed its proof."""
+    """OperatorError("not_exact") with the options of an engine that has failed its proof, or did not start."""
 
     def __init__(self, cause: OperatorError, tried: "VllmOptions") -> None:
         super().__init__("not_exact", cause.message.removesuffix(f". {cause.fix}"), fix=cause.fix)

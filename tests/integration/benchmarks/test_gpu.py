@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_VLLM = ("tests", "sampler", "trainer", "replay", "export", "honest")
+SLICE = ("sampler", "honest")
 
 
 def measure(folder: Path, sections: Sequence[str]) -> list[SectionRow]:
@@ -50,13 +51,14 @@ def measure(folder: Path, sections: Sequence[str]) -> list[SectionRow]:
 
 
 @pytest.mark.slow
-def test_command__tiny_without_vllm__every_section_has_its_rows(tmp_path: Path) -> None:
-    rows = measure(tmp_path, WITHOUT_VLLM)
-    counts = {name: sum(row.section == name for row in rows) for name in WITHOUT_VLLM}
+@pytest.mark.parametrize("sections", [SLICE, pytest.param(WITHOUT_VLLM, marks=pytest.mark.full)])
+def test_command__tiny_without_vllm__every_section_has_its_rows(tmp_path: Path, sections: Sequence[str]) -> None:
+    rows = measure(tmp_path, sections)
+    counts = {name: sum(row.section == name for row in rows) for name in sections}
     # On a GPU there is a second time for each batch of the sampler, and the memory of a replay.
-    assert counts == {"tests": 1, "sampler": 6, "trainer": 14, "replay": 5, "export": 4, "honest": 7} or (
-        counts == {"tests": 1, "sampler": 10, "trainer": 14, "replay": 6, "export": 4, "honest": 7}
-    )
+    on_cpu = {"tests": 1, "sampler": 6, "trainer": 14, "replay": 5, "export": 4, "honest": 7}
+    on_gpu = on_cpu | {"sampler": 10, "replay": 6}
+    assert counts in ({name: expected[name] for name in sections} for expected in (on_cpu, on_gpu))
     assert all(row.is_met for row in rows if row.case in {"bits", "gradient, float32", "honest windows"})
     caught = {row.case: row.value for row in rows if row.case.startswith("cheat, ")}
     assert caught["cheat, int8 weights"] == caught["cheat, 1 percent noise"] == 2

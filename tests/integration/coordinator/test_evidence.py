@@ -9,14 +9,23 @@ import pytest
 from covey.errors import OperatorError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import canonical
-from covey.protocol.api.validator import RevealRequest
+from covey.protocol.api.validator import JudgeOrder, RevealRequest
 from covey.protocol.evidence import Bundle
 from covey.protocol.messages import Receipt
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
-from tests.integration.coordinator.handing import FILE, build_reveal, commit, decide, hand_in, refuse
+from tests.integration.coordinator.handing import (
+    FILE,
+    REJECT,
+    build_bundle,
+    build_reveal,
+    commit,
+    decide,
+    hand_in,
+    refuse,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -169,3 +178,27 @@ async def test_client__without_a_key__signs_nothing(harness: CoordinatorHarness)
         assert (await anybody.get_status()).pool == harness.ctx.config.pool
         with pytest.raises(OperatorError, match="no_key"):
             await anybody.list_hard_cases()
+
+
+async def test_reveal__evidence_says_whether_a_drawn_row_is_false__is_kept_with_the_verdict(
+    harness: CoordinatorHarness,
+):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    harness.run_job("dispatch_validation")
+    requests = []
+    for i, details in enumerate(({"drawn": 1}, {})):
+        async with harness.client(f"validator-{i}") as client:
+            order = await client.claim_validation(wait_seconds=0)
+            assert isinstance(order, JudgeOrder)
+            evidence = build_bundle(harness, i, order, **details)
+            request = build_reveal(harness, i, order, **(REJECT | {"evidence_hash": evidence.compute_hash()}))
+            requests.append(request.model_copy(update={"evidence": evidence.to_bytes().decode()}))
+            await commit(harness, client, requests[-1])
+    for i, request in enumerate(requests):
+        async with harness.client(f"validator-{i}") as client:
+            await client.claim_validation(wait_seconds=0)
+            await client.reveal_verdict(request)
+    with harness.ctx.database.read() as rows:
+        row = rows.find_submission(task=receipt.task, lease=receipt.lease)
+        assert [turn.on_drawn_rows for turn in row.judgements] == [True, False]

@@ -172,9 +172,8 @@ async def settle(setting: Setting) -> list[str]:
     raise AssertionError("the pool did not settle in time")
 
 
-@pytest.mark.parametrize(
-    "has_postgres", [True, pytest.param(False, marks=pytest.mark.full)], ids=["postgres", "sqlite"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("has_postgres", [True, False], ids=["postgres", "sqlite"])
 async def test_outages__one_after_another__heartbeats_are_answered_and_nothing_is_lost(
     tmp_path: Path, has_postgres: bool
 ):

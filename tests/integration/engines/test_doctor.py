@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full
 def test_doctor__vllm_of_the_versions_that_are_named__is_well() -> None:
     command = [sys.executable, "-m", "covey", "doctor", "--json", "--engine", "vllm"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)

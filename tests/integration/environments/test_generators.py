@@ -19,7 +19,7 @@ from covey.runtime.settings import SandboxSettings
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-DRAWS = 12
+DRAWS = 6
 COUNT = 105
 """Generators of the package besides the composite."""
 SLICE = ("word_ladder", "graph_color")

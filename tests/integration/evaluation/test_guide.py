@@ -12,6 +12,7 @@ from tests.e2e.fences import run_guide
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
+@pytest.mark.full
 def test_guide__every_command__works_as_written(tmp_path: Path) -> None:
     for step in (0, 8):
         shutil.copytree(tiny_folder(), tmp_path / "mypool" / "trainer" / "exports" / str(step))

@@ -215,6 +215,7 @@ def test_rollouts_show__folder_without_rollouts__is_refused(tmp_path: Path):
     assert shown.exception.code == "no_rollouts"
 
 
+@pytest.mark.full
 def test_train__repeated_from_its_manifest__has_the_same_policies(tmp_path: Path):
     first, again = tmp_path / "first", tmp_path / "again"
     values = ("optim.learning_rate=5e-4", "sampling.groups_per_step=4", "eval.every=0", "device=cpu", "seed=3")

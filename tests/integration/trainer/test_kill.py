@@ -1,11 +1,10 @@
 """SIGKILL at random moments of the trainer's loop over a recorded stream does not change its results.
 
-What it publishes, reports and keeps equals an uninterrupted run, also if only each third step has a checkpoint. Three
-kills by default; COVEY_FULL=1 makes it 20.
+What it publishes, reports and keeps equals an uninterrupted run, also if only each third step has a checkpoint. Its
+slice is the test of `covey train`, which is killed once.
 """
 
 import multiprocessing
-import os
 import random
 import time
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 
 from tests.fakes.resuming import live, read_checkpoint, read_metrics, read_published, record_stream
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-KILLS = 20 if os.environ.get("COVEY_FULL") == "1" else 3
+KILLS = 20
 STEPS_A_LIFE = 3
 """The longest life; a shorter one than a step repeats what was not kept."""
 HANG_S = 900
@@ -49,9 +48,9 @@ def measure(folder: Path) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("every", [1, 3] if os.environ.get("COVEY_FULL") == "1" else [3])
+@pytest.mark.parametrize("every", [1, 3])
 def test_live__killed_at_random_instants__publishes_what_an_uninterrupted_run_does(tmp_path: Path, every: int) -> None:
-    steps = STEPS_A_LIFE * max(KILLS, 6)
+    steps = STEPS_A_LIFE * KILLS
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     for folder in (straight, killed):
         record_stream(folder, steps)

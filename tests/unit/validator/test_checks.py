@@ -97,6 +97,7 @@ def test_judge__whole_replay__names_a_drawn_row_that_cheats(
     ]
     judgement = judge(honest.with_rollouts(rows), worker, tools, drawn=drawn)
     assert (judgement.details["group"], judgement.details["sibling"]) == (rows[named].group, rows[named].sibling)
+    assert judgement.details["drawn"] == (named in drawn)
 
 
 def test_judge__replay_of_drawn_rows_fails__is_unknown(worker: Worker, tools: CheckTools, honest: Work):

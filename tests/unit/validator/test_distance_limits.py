@@ -214,9 +214,18 @@ def test_find_breach__sum_of_the_drawn_rows_is_beyond__is_named_although_that_of
     assert find_breach([far] * 2, rules).reason is Reason.LOGPROB
     assert find_breach([far] * 2 + [honest] * 30, rules) is None
     breach = find_breach([far] * 2 + [honest] * 30, rules, drawn=2)
-    assert (breach.reason, breach.row, breach.statistics["items"]) == (Reason.LOGPROB, None, 8)
+    assert (breach.reason, breach.row, breach.statistics["items"], breach.is_drawn) == (Reason.LOGPROB, None, 8, True)
     breach = find_breach([honest, honest, far, make(windows=(FAR,))], rules, drawn=2)
-    assert (breach.reason, breach.row) == (Reason.PROOF, 3)
+    assert (breach.reason, breach.row, breach.is_drawn) == (Reason.PROOF, 3, False)
+    breach = find_breach([honest] + [far] * 2, rules, drawn=1)
+    assert (breach.reason, breach.row, breach.is_drawn) == (Reason.LOGPROB, None, False)
+
+
+@pytest.mark.parametrize(("row", "is_drawn"), [(0, True), (1, True), (2, False)])
+def test_find_breach__exact_mode__knows_whether_a_drawn_row_differs(row: int, is_drawn: bool):
+    found = [make_long(31, 1) if row == i else make() for i in range(3)]
+    breach = find_breach(found, VerificationParams(**make_exact(proof_window=4)), drawn=2)
+    assert (breach.row, breach.reason, breach.is_drawn) == (row, Reason.INEXACT, is_drawn)
 
 
 def test_compute_limit__by_hand__is_bernsteins():

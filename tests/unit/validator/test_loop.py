@@ -23,11 +23,11 @@ from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
 from covey.protocol.seeding import draw_rows
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Judgement, Reason
 from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeJudging
 from tests.fakes.pool import make_contract, make_hash
-from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
+from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params, make_task
 from validator import loop
 from validator.checks import CheckTools
 from validator.context import Context
@@ -85,7 +85,7 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             ),
         )
         values = {
-            "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60),
+            "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60, batch=32),
             "network": network,
             "tools": tools,
             "venue": VENUE,
@@ -123,6 +123,13 @@ async def take_turn(ctx: Context) -> CycleResult:
     """Poll for one order and carry it out."""
     outcome = await loop.poll(ctx)
     return await loop.judge_next(ctx) if ctx.turns.held else outcome
+
+
+async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
+    """Judge one turn without committing to the verdict."""
+    ctx.turns.add(order)
+    ((_, judgement),) = (await loop.judge(ctx, [order])).judged
+    return judgement
 
 
 def fail(moment: str, error: Exception) -> Callable[[str], None]:
@@ -269,15 +276,184 @@ async def test_judge_next__commitment_that_fails__releases_the_turn_to_be_offere
     assert list(judging.commitments) == [3]
 
 
+@pytest.fixture
+def row_orders(worker: Worker, order: JudgeOrder, judging: FakeJudging) -> list[JudgeOrder]:
+    """Turns 0 to 3 of drawn rows, each of another submission with its own file."""
+    orders = []
+    for judgement in range(4):
+        work = worker.work(make_task(task=7 + judgement))
+        judging.files[f"{URL}/{judgement}"] = work.file
+        changes = {"receipt": ReceiptBody.of(work.receipt), "signature": worker.sign(work), "url": f"{URL}/{judgement}"}
+        orders.append(order.model_copy(update={**changes, "judgement": judgement, "full": False}))
+    return orders
+
+
+def hold(ctx: Context, orders: Sequence[JudgeOrder]) -> Context:
+    """Let a validator that knows how fast it is hold turns."""
+    ctx.turns.note_seconds(0.01, 1)
+    for order in orders:
+        ctx.turns.add(order)
+    return ctx
+
+
+def read_decision(ctx: Context, judgement: int) -> Decision:
+    return Decision(ctx.pending.find(judgement).verdict.outcome)
+
+
+@pytest.fixture
+def recorded(tools: CheckTools) -> Recorded:
+    return Recorded(tools.engine)
+
+
+@pytest.fixture
+def start_many(start, tools: CheckTools, recorded: Recorded) -> Callable[..., Context]:
+    """Return a function that builds a validator that may hold eight turns, with an engine that is recorded."""
+
+    def build(**changes: object) -> Context:
+        recording = dataclasses.replace(tools, engine=recorded)
+        return start(**({"tools": recording, "turns": HeldTurns(8)} | changes))
+
+    return build
+
+
+async def test_judge_next__several_turns_of_rows__are_replayed_in_one_pass_and_committed_to_one_by_one(
+    start_many, judging, row_orders, recorded
+):
+    ctx = hold(start_many(), row_orders)
+    assert await loop.judge_next(ctx) is CycleResult.DONE
+    drawn = [loop.draw_rows(ctx, order) for order in row_orders]
+    assert [len(seeds) for seeds in recorded.replayed] == [sum(map(len, drawn))]
+    assert [read_decision(ctx, judgement) for judgement in range(4)] == [Decision.ACCEPT] * 4
+    assert len(set(judging.commitments.values())) == 4
+    assert ctx.turns.held == ()
+    bundles = [Bundle.from_bytes(ctx.pending.find(i).evidence.encode()) for i in range(4)]
+    assert [each.rows for each in bundles] == drawn
+    assert [each.receipt for each in bundles] == [order.receipt for order in row_orders]
+
+
+async def test_judge_next__two_policies__are_judged_in_two_passes(start_many, judging, row_orders, recorded):
+    later = [
+        order.model_copy(update={"receipt": order.receipt.model_copy(update={"policy_version": 1})})
+        for order in row_orders[2:]
+    ]
+    ctx = hold(start_many(), [*row_orders[:2], *later])
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1], (2, 3))
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1, 2, 3], ())
+
+
+async def test_judge_next__more_rows_than_a_batch__are_judged_in_two_passes(start_many, judging, row_orders):
+    config = SimpleNamespace(wait_seconds=0.1, verdict_seconds=60, batch=8)  # two turns of three rows
+    ctx = hold(start_many(config=config), row_orders)
+    await loop.judge_next(ctx)
+    assert sorted(judging.commitments) == [0, 1]
+
+
+async def test_judge_next__late_turn__is_skipped_and_does_not_delay_the_others(start_many, judging, row_orders):
+    now = 1000.0
+    orders = [row_orders[0].model_copy(update={"seconds_left": 5.0}), *row_orders[1:]]
+    ctx = hold(start_many(turns=HeldTurns(8, clock=lambda: now)), orders)
+    now += 6
+    assert await loop.judge_next(ctx) is CycleResult.RETRY
+    assert (judging.commitments, ctx.turns.held) == ({}, (1, 2, 3))
+    assert await loop.judge_next(ctx) is CycleResult.DONE
+    assert sorted(judging.commitments) == [1, 2, 3]
+
+
+async def test_judge_next__file_of_one_is_missing__only_that_one_is_unknown(start_many, judging, row_orders):
+    del judging.files[row_orders[1].url]
+    ctx = hold(start_many(), row_orders)
+    await loop.judge_next(ctx)
+    accept = Decision.ACCEPT
+    assert [read_decision(ctx, judgement) for judgement in range(4)] == [accept, Decision.UNKNOWN, accept, accept]
+
+
+@pytest.mark.parametrize(
+    ("moment", "error"),
+    [
+        ("get", TransientError("store_unreachable", "gone")),
+        ("commit", TransientError("coordinator_unreachable", "gone")),
+        ("commit", ProtocolError("judgement_lapsed", "late", status=409)),
+    ],
+)
+async def test_judge_next__one_of_several_fails__the_others_are_committed_to_and_its_error_is_raised(
+    start_many, judging, row_orders, moment: str, error: Exception
+):
+    failures = iter([None, error, None, None])
+
+    def fail_once(when: str) -> None:
+        failure = next(failures) if when == moment else None
+        if failure is not None:
+            raise failure
+
+    judging.fail = fail_once
+    ctx = hold(start_many(), row_orders)
+    with pytest.raises(type(error)) as caught:
+        await loop.judge_next(ctx)
+    assert caught.value is error
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 2, 3], ())
+
+
+async def test_judge_next__work_of_another_pool_among_several__is_refused_alone(start_many, judging, row_orders):
+    foreign = row_orders[2].model_copy(update={"receipt": row_orders[2].receipt.model_copy(update={"pool": 2})})
+    ctx = hold(start_many(), [*row_orders[:2], foreign, row_orders[3]])
+    with pytest.raises(ProtocolError, match="wrong_pool"):
+        await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1, 3], ())
+
+
+async def test_judge_next__stop_in_the_middle__commits_to_what_was_begun_and_keeps_the_rest(
+    start_many, judging, row_orders, recorded, tools: CheckTools
+):
+    """The coordinator offers what is held again after a restart, on the same clock."""
+    graded = []
+
+    def grade_and_stop(replies):
+        graded.append(replies)
+        if len(graded) == 2:
+            ctx.stop.set()
+        return tools.grade(replies)
+
+    ctx = hold(
+        start_many(tools=dataclasses.replace(tools, engine=recorded, grade=grade_and_stop)),
+        row_orders,
+    )
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1], (2, 3))
+    assert len(recorded.replayed) == 1
+
+
+async def test_judge_next__neighbor_whose_grading_is_slow__delays_nobody_beyond_the_deadline(
+    start_many, judging, row_orders, tools: CheckTools
+):
+    """After a quarter of the time the pass takes no further submission, which is judged in the next one."""
+    now, seconds = 1000.0, iter([1.0, 9.0, 1.0, 1.0])
+
+    def grade_slowly(replies):
+        nonlocal now
+        now += next(seconds)
+        return tools.grade(replies)
+
+    ctx = hold(
+        start_many(turns=HeldTurns(8, clock=lambda: now), tools=dataclasses.replace(tools, grade=grade_slowly)),
+        row_orders,
+    )
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1], (2, 3))
+    await loop.judge_next(ctx)
+    assert sorted(judging.commitments) == [0, 1, 2, 3]
+
+
 async def test_judge__file_that_is_missing__is_unknown(start, judging, order):
     judging.files.clear()
-    judgement = await loop.judge(start(), order)
+    judgement = await judge(start(), order)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "missing"})
 
 
 async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
     forged = order.model_copy(update={"record_hash": make_hash("forged")})
-    judgement = await loop.judge(start(), forged)
+    judgement = await judge(start(), forged)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_record"})
 
 
@@ -308,7 +484,7 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
     ctx = start(tools=dataclasses.replace(tools, engine=Failing()))
     ctx.loader.folder = Path("an earlier one")
     for _ in range(2):
-        judgement = await loop.judge(ctx, order)
+        judgement = await judge(ctx, order)
         assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "MemoryError"})
     assert (loads, ctx.loader.folder) == ([order.receipt.policy_version] * 2, None)
 
@@ -318,7 +494,7 @@ async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(s
     ctx = start()
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
     ctx.loader._params = model
-    judgement = await loop.judge(ctx, order)
+    judgement = await judge(ctx, order)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "policy_mismatch"})
     assert ctx.loader.folder is None
 

@@ -59,7 +59,7 @@ def test_build_values__settings__are_those_of_trl() -> None:
     assert config.threads == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("side", [OURS, TRL])
 def test_measure__small_config__runs_and_evaluates(side: str, tmp_path: Path) -> None:
     config = replace(CONFIG, rows=64, steps=1, every=1, timed=3, groups=2, siblings=2)

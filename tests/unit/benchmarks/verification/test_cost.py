@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from benchmarks.verification import cost
-from benchmarks.verification.cost import DRAWN, RUNS, measure_cost
+from benchmarks.verification.cost import RUNS, measure_cost
 
 pytestmark = pytest.mark.unit
 
 
 def test_measure_cost__three_processes__are_medians_of_their_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [{"generate": 2.0, "full": full, "rows": full / 5, "cheap": 0.2} for full in (0.5, 0.6, 0.8)]
+    shared = {"generate": 2.0, "cheap": 0.2, "turns_alone": 0.4, "turns_together": 0.3}
+    runs = [{**shared, "full": full} for full in (0.5, 0.6, 0.8)]
     calls: list[tuple[str, str]] = []
 
     def call(function: str, folder: str) -> dict[str, float]:
@@ -27,13 +28,15 @@ def test_measure_cost__three_processes__are_medians_of_their_ratios(monkeypatch:
     assert values == pytest.approx(
         {
             "cost_full": 0.3,
-            "cost_rows": 0.06,
             "cost_audit_10": 0.1 * 0.3 + 0.9 * 0.1,
             "cost_cheap_checks": 0.1,
+            "cost_rows": 0.3 / (4 * 2),  # 16 turns of 16 rows are four times 64 completions
+            "turns_together_over_alone": 0.75,
             "cost_full.large": 0.3,
-            "cost_rows.large": 0.06,
             "cost_audit_10.large": 0.12,
             "cost_cheap_checks.large": 0.1,
+            "cost_rows.large": 0.3 / (4 * 2),
+            "turns_together_over_alone.large": 0.75,
         }
     )
     function = "benchmarks.verification.cost:measure"
@@ -50,8 +53,3 @@ def test_time__some_runs__is_the_least_of_this_process_and_its_sandboxes(monkeyp
         sandbox.cpu_seconds += next(used)
 
     assert cost._time(call, (sandbox,)) == 1 + 2
-
-
-def test_drawn__rows__are_three_of_each_16() -> None:
-    assert len(set(DRAWN)) == 12
-    assert [sum(row // 16 == i for row in DRAWN) for i in range(4)] == [3, 3, 3, 3]

@@ -129,11 +129,15 @@ def judge_pair(pool: FakePool, receipt_hash: str, first: Decision, second: Decis
         pool.dispatch()
 
 
-@pytest.mark.parametrize(("rows", "contradicted"), [(3, [1, 0, 0]), (0, [0, 0, 0])])
+@pytest.mark.parametrize(
+    ("rows", "naming", "contradicted"),
+    [(3, {1, 2}, [1, 0, 0]), (3, {2}, [0, 0, 0]), (3, set(), [0, 0, 0]), (0, {1, 2}, [0, 0, 0])],
+)
 def test_tally__pair_disagrees_about_drawn_rows__the_one_that_accepted_is_contradicted_by_the_replay(
-    pool: FakePool, rows: int, contradicted: list[int]
+    pool: FakePool, rows: int, naming: set[int], contradicted: list[int]
 ):
     receipt_hash = hand_in_proven(pool, confirm_rate=1.0, audit_rows=rows)
+    pool.naming_drawn = naming
     judge_pair(pool, receipt_hash, ACCEPT, REJECT)
     row = pool.submission(receipt_hash)
     assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
@@ -192,6 +196,46 @@ def test_tally__pair_accepts_and_a_later_replay_rejects__nobody_is_contradicted(
     pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
     with pool.database.write() as rows:
         nodes.judge_again(rows, rows.get_submission(receipt_hash))
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, REJECT, {}), (2, REJECT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.REJECTED
+    assert get_contradicted(pool) == [0, 0, 0]
+
+
+def replay_after_a_lone_acceptance(pool: FakePool, **verdict: Reason) -> None:
+    """Accept undrawn work by one validator, catch its contributor elsewhere, and let the quorum reject the work."""
+    receipt_hash = hand_in_proven(pool)
+    pool.judge(receipt_hash, [(0, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        nodes.condemn(rows, node=rows.get_node(row.node), contributor=row.contributor, why=nodes.CASE)
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, REJECT, verdict), (2, REJECT, verdict)])
+    assert pool.submission(receipt_hash).state is SubmissionState.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("naming", "contradicted"), [({1, 2}, [1, 0, 0]), ({1}, [0, 0, 0]), ({0}, [0, 0, 0]), (set(), [0, 0, 0])]
+)
+def test_tally__lone_acceptance_of_a_drawn_row_that_a_later_quorum_rejects__is_contradicted(
+    pool: FakePool, naming: set[int], contradicted: list[int]
+):
+    """One hostile validator of the quorum cannot contradict it: all must say that the drawn rows show it."""
+    pool.naming_drawn = naming
+    replay_after_a_lone_acceptance(pool)
+    assert get_contradicted(pool) == contradicted
+    with pool.database.read() as rows:
+        assert (rows.require_validator(pool.validators[0]).failed_at > 0) == (contradicted[0] == 1)
+
+
+def test_tally__lone_acceptance_of_rows_that_a_removed_block_drew__is_not_contradicted(pool: FakePool):
+    """The block that replaces it draws other rows, and only these are named."""
+    pool.naming_drawn = {1, 2}
+    receipt_hash = hand_in_proven(pool)
+    pool.judge(receipt_hash, [(0, ACCEPT, {})])
+    with pool.database.write() as rows:
+        judging.forget_draws_above(rows, block=rows.get_submission(receipt_hash).draw_block - 1)
     pool.dispatch()
     pool.judge(receipt_hash, [(1, REJECT, {}), (2, REJECT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.REJECTED

@@ -111,3 +111,13 @@ def test_set_paused__twice__changes_nothing_the_second_time(pool: FakePool) -> N
 def test_require_running__no_pause__returns(pool: FakePool) -> None:
     with pool.database.read() as rows:
         pausing.require_running(rows)
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_set_paused__ended_pool__is_refused(pool: FakePool, is_paused: bool) -> None:
+    with pool.database.write() as rows:
+        rows.set_fact("ended", 7)
+    with pytest.raises(ProtocolError, match="the pool ended in block 7") as caught:
+        set_paused(pool, is_paused)
+    assert (caught.value.code, caught.value.status) == ("pool_ended", 409)
+    assert not report(pool, 20, *DEAD, pause=True)

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,18 @@ from covey.chain.deterrence import (
     MIN_FACTOR,
     UNDRAWN_PART,
     Deterrence,
+    SubmissionCheat,
     compute_deterrence,
+    compute_hit,
     compute_undrawn_limit,
     list_remedies,
 )
 from covey.console.pool_terms import describe_deterrence
 from covey.demo.participants import DemoOptions, Participants
 from covey.local.plan import PoolPlan, build_pool
+from covey.protocol.seeding import draw_rows
 from tests.fakes.configs import CONFIGS, read_settings
-from tests.fakes.pool import make_address
+from tests.fakes.pool import make_address, make_hash
 
 pytestmark = pytest.mark.unit
 COINS = 10**18
@@ -56,25 +60,29 @@ def test_compute_deterrence__demo__replays_everything(tmp_path: Path):
 
 
 def test_compute_deterrence__large_pool_with_a_stake_of_two_submissions__rewards_cheating():
-    """16 completions of 30,720 tokens at 10^12 pay 0.49 tokens. One draw in ten takes one token."""
+    """16 completions of 30,720 tokens at 10^12 pay 0.49 tokens. One draw in ten takes one token.
+
+    Nine submissions are paid before the first one that is drawn, and one more while it is replayed.
+    """
     terms, params = read_large(min_stake=COINS, slash_amount=COINS, max_slashes=1)
     rules = params.verification.model_copy(update={"audit_rate": 0.1})
     deterrence = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
-    assert (deterrence.pay, deterrence.slash, deterrence.cases, deterrence.tasks) == (COINS // 4, COINS, 1, 1)
-    assert deterrence.factor == pytest.approx(0.1 * 1 / (0.9 * 0.25))
+    found = (deterrence.pay, deterrence.slash, deterrence.cases, deterrence.submissions)
+    assert found == (COINS // 4, COINS, 1, 1)
+    assert deterrence.factor == pytest.approx(1 / ((9 + 1) * 0.25))
 
 
 def test_compute_deterrence__cheat_stakes_more_than_the_minimum__may_submit_work_that_pays_more():
-    """A quarter of 50 slashes lets one submission pay 0.49 tokens, and 0.1 are slashed in seven of ten.
+    """A quarter of 50 slashes lets two submissions pay 0.49 tokens each, and 0.1 are slashed in seven of ten.
 
-    Computed by hand: with the minimum stake, at most 0.025 tokens are paid undrawn, and the factor is over 3.
+    Computed by hand: with the minimum stake, at most 0.025 tokens are paid undrawn, and the factor is 2.8.
     """
     terms, params = read_large(min_stake=COINS // 10, slash_amount=COINS // 10, max_slashes=50)
     rules = params.verification.model_copy(update={"audit_rate": 0.7})
     deterrence = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
-    assert (deterrence.cases, deterrence.tasks) == (50, 8)  # 1.25 / 0.49152 / 0.3
-    paid = 0.3 * 0.49152 * (1 / 0.7 + 7)
-    assert deterrence.factor == pytest.approx(0.1 * (1 + 7 * 0.7) / paid, rel=1e-6)
+    assert (deterrence.cases, deterrence.submissions) == (50, 2)  # 1.25 / 0.49152
+    paid = 0.49152 * (0.3 / 0.7 + 2)
+    assert deterrence.factor == pytest.approx(0.1 * (1 + 2 * 0.7 / 0.3) / paid, rel=1e-6)
 
 
 def test_large_pool__stake__covers_the_largest_number_of_cases_in_a_span():
@@ -84,55 +92,157 @@ def test_large_pool__stake__covers_the_largest_number_of_cases_in_a_span():
     assert terms.signer_penalty >= terms.slash_amount / 2
     assert terms.validator_bond >= terms.max_slashes * terms.signer_penalty
     deterrence = compute_deterrence(terms, params)
-    assert (deterrence.cases, deterrence.tasks) == (4, int(10 / (16 * 30_720e-6) / 0.8))
+    assert (deterrence.cases, deterrence.submissions) == (4, int(10 / (16 * 30_720e-6)))
+
+
+def build(**values: float) -> Deterrence:
+    """Build a deterrence of 16 rows, of which none is drawn unless `values` say so."""
+    return Deterrence(**({"rows": 16, "drawn_rows": 0} | values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("deterrence", "factor"),
     [
-        (Deterrence(audit_rate=0.5, pay=10, slash=60, cases=1, tasks=1), 6.0),  # 0.5 x 60 over 0.5 x 10.
-        (Deterrence(audit_rate=0.1, pay=10, slash=60, cases=4, tasks=1), 6 / 9),
-        (Deterrence(audit_rate=0.5, pay=10, slash=60, cases=1, tasks=2), 4.0),  # One more task with the same stake.
-        (Deterrence(audit_rate=0.5, pay=10, slash=60, cases=2, tasks=2), 6.0),  # 1.5 cases over 1.5 submissions.
-        (Deterrence(audit_rate=0.5, pay=10, slash=60, cases=2, tasks=3), 60 * 1.75 / 20),  # K = 0 in 1 of 4.
-        (Deterrence(audit_rate=1.0, pay=10, slash=0, cases=0, tasks=1), math.inf),
-        (Deterrence(audit_rate=0.5, pay=0, slash=60, cases=1, tasks=1), math.inf),
-        (Deterrence(audit_rate=0.0, pay=10, slash=60, cases=1, tasks=1), 0.0),
-        (Deterrence(audit_rate=0.5, pay=10, slash=0, cases=0, tasks=1), 0.0),
+        # One is paid before the first that is drawn, and one after: 60 over 20.
+        (build(audit_rate=0.5, pay=10, slash=60, cases=1, submissions=1), 3.0),
+        (build(audit_rate=0.1, pay=10, slash=60, cases=4, submissions=1), 60 * 1.111 / 100),  # K = i: 0.9 x 0.1^i.
+        (build(audit_rate=0.5, pay=10, slash=60, cases=2, submissions=1), 4.5),  # 1.5 cases, as K = 0 in 1 of 2.
+        (build(audit_rate=0.5, pay=10, slash=60, cases=2, submissions=2), 3.5),  # K = 0 in 1 of 4.
+        # A replay finds one in two: 3 are paid before, and of those after, 2 undrawn and 1 replayed. K = 0 in 4 of 9.
+        (build(audit_rate=0.5, detection=0.5, pay=10, slash=60, cases=2, submissions=2), 60 * (2 - 4 / 9) / 60),
+        (build(audit_rate=1.0, pay=10, slash=0, cases=0, submissions=1), math.inf),
+        (build(audit_rate=0.5, pay=0, slash=60, cases=1, submissions=1), math.inf),
+        (build(audit_rate=0.0, pay=10, slash=60, cases=1, submissions=1), 0.0),
+        (build(audit_rate=0.5, pay=10, slash=0, cases=0, submissions=1), 0.0),
+        (build(drawn_rows=16, audit_rate=0.0, pay=10, slash=60, cases=1, submissions=1), math.inf),
+        (build(drawn_rows=3, audit_rate=0.0, pay=10, slash=60, cases=1, submissions=1), 0.0),  # a small difference
     ],
 )
 def test_factor__values_by_hand__are_reproduced(deterrence: Deterrence, factor: float):
     assert deterrence.factor == pytest.approx(factor)
 
 
-@pytest.mark.parametrize("detection", [1.0, 0.5])
-@pytest.mark.parametrize(("rate", "cases", "tasks"), [(0.1, 1, 1), (0.2, 4, 25), (0.3, 3, 7), (0.05, 2, 60)])
-def test_factor__many_simulated_cheats__equals_their_loss_over_their_gain(
-    rate: float, cases: int, tasks: int, detection: float
+def test_find_worst__one_of_two_rows_is_drawn__text_in_one_row_gains_half():
+    """Half a submission's pay is gained before the first catch and half after it. Two false rows are always seen."""
+    deterrence = build(rows=2, drawn_rows=1, audit_rate=0.0, pay=10, slash=15, cases=1, submissions=1)
+    one, two = deterrence.list_false_texts()
+    assert (one.share, one.by_rows, two.share, two.by_rows) == (0.5, 0.5, 1.0, 1.0)
+    plan = deterrence.find_worst([one, two])
+    assert (plan.first, plan.then, plan.factor) == (one, one, 1.5)
+    assert deterrence.find_worst([two]).factor == math.inf
+
+
+def test_find_worst__first_and_then__are_chosen_apart():
+    """Few false rows until the first catch, then as many as may stay unseen: cases beyond the stake cost nothing."""
+    terms, params = read_large()
+    deterrence = compute_deterrence(terms, params)
+    plan = deterrence.find_worst(deterrence.list_false_texts())
+    assert plan.then is not None
+    assert (plan.first.false_rows, plan.then.false_rows) == (2, 13)
+    assert plan.factor == pytest.approx(4.97, abs=0.01)
+    for cheat in deterrence.list_false_texts():
+        assert deterrence.find_worst([cheat]).factor >= plan.factor
+
+
+@pytest.mark.parametrize(("rows", "drawn"), [(1, 0), (1, 1), (5, 2), (8, 3), (9, 9)])
+def test_compute_hit__all_draws_are_counted__is_the_share_with_a_false_row(rows: int, drawn: int):
+    draws = list(combinations(range(rows), drawn))
+    for false in range(rows + 1):
+        hits = sum(any(row < false for row in draw) for draw in draws)
+        assert compute_hit(rows=rows, false_rows=false, drawn_rows=drawn) == pytest.approx(hits / len(draws))
+
+
+def test_compute_hit__draws_of_the_protocol__hit_as_often():
+    """Of 16 rows 3 are drawn: one false row in 18.75 %, half of them in 90 %."""
+    draws = [draw_rows(make_hash(f"receipt {i}"), make_hash("block"), count=3, rows=16) for i in range(2000)]
+    for false, expected in ((1, 3 / 16), (8, 1 - 56 / 560), (13, 1 - 1 / 560)):
+        assert compute_hit(rows=16, false_rows=false, drawn_rows=3) == pytest.approx(expected)
+        hits = sum(min(draw) < false for draw in draws) / len(draws)
+        assert hits == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / len(draws)))
+
+
+def test_list_false_texts__very_many_rows__tries_some_and_the_most_that_may_stay_unseen():
+    deterrence = build(rows=100_000, drawn_rows=5, audit_rate=0.1, pay=10, slash=60, cases=1, submissions=1)
+    counts = [cheat.false_rows for cheat in deterrence.list_false_texts()]
+    assert counts == sorted(counts)
+    assert len(counts) < 80
+    assert {1, 2, 99_995, 100_000} <= set(counts)
+
+
+@pytest.mark.parametrize("false_rows", [None, 1, 4, 13])
+@pytest.mark.parametrize(("rate", "cases", "submissions"), [(0.1, 1, 1), (0.2, 4, 20), (0.3, 3, 7)])
+def test_find_worst__many_simulated_cheats__equals_their_loss_over_their_gain(
+    rate: float, cases: int, submissions: int, false_rows: int | None
 ):
-    play, gain, loss = random.Random(7), 0, 0
+    """Rows are drawn one by one here, and a small difference is found by one in two replays."""
+    play, gain, loss, detection, drawn = random.Random(7), 0.0, 0, 0.5, 3
+    share = 1.0 if false_rows is None else false_rows / 16
 
-    def is_caught() -> bool:
-        return play.random() < rate and play.random() < detection
+    def submit() -> str:
+        if play.random() < rate:
+            return "caught" if false_rows is not None or play.random() < detection else "replayed"
+        is_hit = false_rows is not None and any(row < false_rows for row in play.sample(range(16), drawn))
+        return "caught" if is_hit else "undrawn"
 
-    for _ in range(20_000):
-        while not is_caught():
-            gain += 3
-        caught = [is_caught() for _ in range(tasks - 1)]
-        gain += 3 * caught.count(False)
-        loss += 50 * min(cases, 1 + caught.count(True))
-    deterrence = Deterrence(audit_rate=rate, detection=detection, pay=3, slash=50, cases=cases, tasks=tasks)
-    assert deterrence.factor == pytest.approx(loss / gain, rel=0.03)
+    for _ in range(6_000):
+        while submit() != "caught":
+            gain += 3 * share
+        caught, undrawn = 1, 0
+        while undrawn < submissions and (caught < cases or false_rows is None):
+            fate = submit()
+            caught, undrawn = caught + (fate == "caught"), undrawn + (fate == "undrawn")
+            gain += 3 * share * (fate != "caught")
+        gain += 3 * share * (submissions - undrawn)  # Cases beyond the stake cost nothing.
+        loss += 50 * min(cases, caught)
+    deterrence = build(
+        drawn_rows=drawn,
+        audit_rate=rate,
+        detection=detection,
+        pay=3,
+        slash=50,
+        cases=cases,
+        submissions=submissions,
+    )
+    (cheat,) = (each for each in deterrence.list_cheats() if each.false_rows == false_rows)
+    assert compute_plan(deterrence, cheat) == pytest.approx(loss / gain, rel=0.05)
+
+
+def compute_plan(deterrence: Deterrence, cheat: SubmissionCheat) -> float:
+    """Return the factor of a cheat that goes on after the first catch, which is worse for all cheats of the test."""
+    plan = deterrence.find_worst([cheat])
+    assert plan.then == cheat
+    return plan.factor
 
 
 def test_compute_deterrence__replays_that_find_few_cheats__deter_less_and_are_said():
-    """The large pool's factor of 3.4 holds only if each replay finds the cheat."""
+    """The large pool's factor of 3.2 holds only if each whole replay finds the cheat."""
     terms, params = read_large()
     factors = [compute_deterrence(terms, params, detection=rate).factor for rate in (1, 1 / 2, 1 / 4, 1 / 12)]
-    assert factors == pytest.approx([3.37, 2.04, 1.05, 0.34], abs=0.01)
+    assert factors == pytest.approx([3.20, 1.97, 1.04, 0.34], abs=0.01)
     assert describe_deterrence(terms, params) == (
-        "a cheat is expected to lose 3.4 times its gain, or 2.0 times if a replay finds one in two"
+        "a cheat is expected to lose 3.2 times its gain by the worst plan: small differences in all rows, which only a "
+        "whole replay finds. If a whole replay finds only one in two such differences, it loses 2.0 times its gain. By "
+        "the worst plan with false text it loses 5.0 times: false text in 2 of 16 rows until one is caught, then false "
+        "text in 13 of 16 rows"
     )
+    assert describe_deterrence(terms, params, as_json=True) == pytest.approx(3.20, abs=0.01)
+
+
+def test_describe_deterrence__all_rows_are_drawn__says_that_cheating_never_pays():
+    terms, params = read_large()
+    rules = params.verification.model_copy(update={"audit_rows": 16})
+    assert describe_deterrence(terms, params.model_copy(update={"verification": rules})) == (
+        "cheating never pays: all work is replayed, or nothing is paid for work"
+    )
+
+
+def test_list_weak_terms__row_draws_alone__do_not_deter_small_differences():
+    """Without whole replays false text does not pay, but what drawn rows do not find costs nothing."""
+    terms, params = read_large()
+    rules = params.verification.model_copy(update={"audit_rate": 0.0})
+    deterrence = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
+    assert deterrence.find_worst(deterrence.list_false_texts()).factor > MIN_FACTOR
+    assert deterrence.factor == 0
 
 
 def test_factor__cheat_uses_the_limit_of_undrawn_pay__approaches_undrawn_part():

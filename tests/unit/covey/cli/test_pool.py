@@ -122,13 +122,14 @@ def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_w
     assert refused.exception.code == "weak_terms"
     assert "--force" in refused.exception.fix
     assert (
-        "a cheat is expected to lose 0.79 times its gain, but must lose at least 3 times" in refused.exception.message
-    )
+        "a cheat is expected to lose 0.78 times its gain by small differences in all rows, which only a whole replay "
+        "finds, but must lose at least 3 times"
+    ) in refused.exception.message
     assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
     assert opened.sent == []
     forced = runner.invoke(cli.app, [*plain, "--force"])
     assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
-    assert "deterrence  a cheat is expected to lose 0.8 times its gain, or" in forced.stdout
+    assert "deterrence  a cheat is expected to lose 0.8 times its gain by the worst plan: small" in forced.stdout
     name, value = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message).groups()
     assert name == "audit_rate"
     file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
-from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, require_object
+from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, is_in_drawn_rows, require_object
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.running_sums import STATISTICS, ItemSum
 from covey.protocol.seeding import MAX_AUDIT_ROWS
@@ -218,3 +218,25 @@ def test_get_live_groups__number_of_groups__is_read_from_the_bytes():
 )
 def test_get_live_groups__hostile_or_missing__is_none(text: str):
     assert get_live_groups(require_object(text.encode()), groups=2) is None
+
+
+def test_is_in_drawn_rows__one__is_read_from_the_bytes():
+    for word in (0, 1):
+        bundle = require_object(make_bundle(details={"drawn": word}).to_bytes())
+        assert is_in_drawn_rows(bundle) == bool(word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"drawn":1}',
+        '{"details":[1]}',
+        '{"details":{"drawn":true}}',
+        '{"details":{"drawn":1.0}}',
+        '{"details":{"drawn":"1"}}',
+        '{"details":{"drawn":2}}',
+    ],
+)
+def test_is_in_drawn_rows__hostile_or_missing__is_false(text: str):
+    assert not is_in_drawn_rows(require_object(text.encode()))

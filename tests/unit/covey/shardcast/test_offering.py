@@ -37,7 +37,9 @@ def offer_again(policies, step, *, jump=False):
 
 
 def list_files(root):
-    return {path: (path.read_bytes(), path.stat().st_ino) for path in root.rglob("*") if path.is_file()}
+    """Return the content and the inode of each file besides what was hashed, which a repeated offer may complete."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".offered")
+    return {path: (path.read_bytes(), path.stat().st_ino) for path in files}
 
 
 def find_object(policies, step, name):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from covey.errors import OperatorError
 from covey.protocol.pieces import compute_blake3
+from covey.shardcast import piece_files
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_files import map_piece
 from covey.shardcast.reachability import PolicyRetention
@@ -99,6 +100,30 @@ def test_damage_that_keeps_the_stamp__is_found_when_a_client_asks_to_verify(publ
     assert served.find_checked_piece(digest) is not None
     assert served.find_piece(digest, verify=True) is None
     assert served.find_checked_piece(digest) is None
+
+
+def test_add_manifest__objects_that_were_hashed__are_served_without_hashing_them_until_they_change(
+    publisher, served, monkeypatch
+):
+    made = publisher.add_anchor(1)
+    publisher.store.add_manifest(made.anchor, made.files, known=made.files)
+    hashed = []
+    monkeypatch.setattr(piece_files, "_read_hash", hashed.append)
+    pieces = list(made.anchor.pieces)
+    assert is_served(served, made.anchor) == [True] * len(pieces)
+    assert hashed == []
+    for piece in pieces:
+        assert served.find_checked_piece(piece.digest) is not None
+    assert served.find_piece(pieces[0].digest, verify=True) is None, "a complaint is looked into"
+    assert len(hashed) > 0
+
+    again = OriginStore(publisher.store.root)
+    os.utime(get_object(publisher, made.anchor), ns=(0, 0))
+    assert again.find_piece(pieces[0].digest) is None, "a file that has changed is hashed"
+    offered = get_object(publisher, made.anchor, ".offered")
+    for data in (b"", b"[]", b'{"config.json": 3}', b'{"config.json": [1, 2]}', b"\xff"):
+        offered.write_bytes(data)
+        assert OriginStore(publisher.store.root).find_piece(pieces[-1].digest) is None
 
 
 def test_piece_in_two_objects__one_damaged__other_is_served(publisher, served):

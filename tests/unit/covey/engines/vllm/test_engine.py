@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.factory import run_in_lane
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -42,6 +43,10 @@ while True:
         os.kill(os.getpid(), 9)
     elif question.kind == "start" and question.values["folder"].endswith("unrunnable"):
         answer("refused", {{"code": "engine_start", "message": "no kernel", "fix": "Choose another"}})
+    elif question.kind == "start" and "graphs" in question.values["folder"] and not question.values["enforce_eager"]:
+        if question.values["folder"].endswith("dies_with_graphs"):
+            sys.exit("a fault of graphs")
+        answer("refused", {{"code": "engine_start", "message": "a fault of graphs", "fix": "Choose another"}})
     elif question.kind == "start":
         answer("started", {{"hidden": 96, "vocabulary": 259, "longest": 256}})
     elif question.kind == "wait":
@@ -175,6 +180,36 @@ def test_load_policy__policy_that_vllm_cannot_run__is_refused_and_the_old_one_st
             engine.load_policy(other, 5)
         assert (refused.value.code, engine.policy_version) == ("policy_mismatch", 4)
         assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
+
+
+@pytest.mark.parametrize("name", ["dies_with_graphs", "refuses_graphs"])
+def test_load_policy__exact_engine_does_not_start_with_graphs__a_role_runs_it_eagerly(
+    tmp_path: Path, options: VllmOptions, name: str
+) -> None:
+    """The role ended instead, although eager execution works."""
+    policy = tmp_path / name
+    policy.symlink_to(tiny_folder())
+    tried: list[bool] = []
+
+    def run(vllm: VllmOptions) -> None:
+        tried.append(bool(vllm.enforce_eager))
+        with VllmEngine(options=vllm.model_copy(update={"exact": True, "enforce_eager": tried[-1]})) as engine:
+            engine.load_policy(policy, 0)
+
+    run_in_lane(options, run)
+    assert tried == [False, True]
+
+
+@pytest.mark.parametrize(("name", "is_exact"), [("unrunnable", True), ("refuses_graphs", False)])
+def test_load_policy__neither_exact_nor_graphs__is_not_tried_in_another_way(
+    tmp_path: Path, options: VllmOptions, name: str, is_exact: bool
+) -> None:
+    policy = tmp_path / name
+    policy.symlink_to(tiny_folder())
+    changed = options.model_copy(update={"exact": is_exact, "enforce_eager": is_exact})
+    with VllmEngine(options=changed) as engine, pytest.raises(OperatorError) as caught:
+        engine.load_policy(policy, 0)
+    assert (caught.value.code, type(caught.value)) == ("engine_start", OperatorError)
 
 
 def test_load_policy__worker_runs_out_of_memory__reports_the_reason_from_the_log(
