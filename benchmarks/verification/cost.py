@@ -2,8 +2,8 @@
 
 `cost_full` is every check with the replay, `cost_cheap_checks` all checks but the replay, and `cost_audit_10` a tenth
 of work replayed with the cheap checks on all of it.  `cost_rows` is every check with the replay of 3 of 16 rows, for 16
-turns whose replays share a pass.  `turns_together_over_alone` compares it with the same turns one by one.  The file, the checks and their processes are the real ones;
-one thread; 64 completions of up to 128 tokens in float32.
+turns whose replays share a pass, and `turns_together_over_alone` compares it with the same turns one by one.  The file,
+the checks and their processes are the real ones; one thread; 64 completions of up to 128 tokens in float32.
 
 Whatever makes decoding cheaper raises the ratios.  Siblings share their prompt's prefill, and the sampler computes
 little of its noise.  On a GPU decoding waits for memory and a replay does not, so that public figures there are 1/25
