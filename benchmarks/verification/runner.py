@@ -6,6 +6,7 @@ file, and `conclude` adds them up.
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
@@ -66,7 +67,8 @@ def find_failures(measurements: Sequence[Measurement], bars: VerificationBars, s
     failures = [f"{name} was not measured" for name in (*bars.names, *bars.sizes) if name not in names]
     for measurement in measurements:
         bar, n = bars.get(measurement.name)
-        misses = round((1 - measurement.value) * measurement.n)
+        has_value = math.isfinite(measurement.value)
+        misses = round((1 - measurement.value) * measurement.n) if has_value else measurement.n
         miss = bar.describe_miss(measurement.value) if bar else None
         is_judged = is_full or bar is None or bar.least is None or misses > 1
         if miss is not None and is_judged:
