@@ -46,7 +46,7 @@ LOOK_AHEAD_S = 2.0
 
 
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
-    """Bring the database up to date, read the pool from the chain, open the store.
+    """Prepare the database, read the pool from the chain, open the store.
 
     Raises OperatorError "wrong_home", "not_the_operator", "epoch_too_small", and those of what it opens.
     """
@@ -59,7 +59,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     operator = load_key(config.key_file)
     pool = PoolId(config.pool)
     database = Database(config.database)
-    database.migrate()
+    database.prepare()
     network = identity.read_identity(client, deployment, pool)
     identity.require_same(database, network)  # before contracts are read, which another chain may not hold
     require_version(client, deployment)

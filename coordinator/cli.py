@@ -26,6 +26,21 @@ def coordinator_serve(config: ConfigFile = None, sets: Sets = None, processes: P
     app.serve(load_settings(CoordinatorConfig, config, sets))
 
 
+@coordinator.command("migrate")
+def coordinator_migrate(config: ConfigFile = None, sets: Sets = None, as_json: Json = False) -> None:
+    """Bring the database up to date after an upgrade of Covey. Stop all processes of the coordinator first.
+
+    Example: `covey coordinator migrate --config coordinator.toml`
+    """
+    from contextlib import closing
+
+    from coordinator.config import CoordinatorConfig
+    from coordinator.db.database import Database
+
+    with closing(Database(load_settings(CoordinatorConfig, config, sets).database)) as database:
+        show({"changed": database.migrate()}, as_json)
+
+
 @coordinator.command("restored")
 def coordinator_restored(config: ConfigFile = None, sets: Sets = None, as_json: Json = False) -> None:
     """Prepare a database that was restored from a backup. Run it once, before `serve` and `jobs` are started.
@@ -43,7 +58,7 @@ def coordinator_restored(config: ConfigFile = None, sets: Sets = None, as_json: 
 
     settings = load_settings(CoordinatorConfig, config, sets)
     with closing(Database(settings.database)) as database:
-        database.migrate()
+        database.prepare()
         with database.write() as rows:
             lease = restoring.jump(rows)
     show({"next_lease": lease}, as_json)

@@ -1,12 +1,9 @@
-"""The connection to the database: SQLite or PostgreSQL, its lock for the one writer, its migrations, its outages."""
+"""The connection to the database: SQLite or PostgreSQL, its lock for the one writer, its outages."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import alembic.command
-import alembic.config
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -49,19 +46,6 @@ def build(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     _prepare_sqlite(engine)
     return engine
-
-
-def migrate(engine: Engine) -> None:
-    """Bring the tables up to date, alone: the processes of a coordinator start at once.
-
-    Raises TransientError if the database does not answer, and the errors of `require_admitted`.
-    """
-    require_admitted(engine)
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.attributes["engine"] = engine
-    with translate_outage():
-        alembic.command.upgrade(config, "head")
 
 
 def require_admitted(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from coordinator.db import connection
+from coordinator.db import connection, schema_version
 from coordinator.db.change_counter import ChangeCounter, PostgresCommits, SqliteCommits
 from coordinator.db.repository import Repository
 from coordinator.db.write_lock import WriteLock
@@ -42,9 +42,13 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, "reader")
         self.changes: ChangeCounter = PostgresCommits(self._engine) if file is None else SqliteCommits(file)
 
-    def migrate(self) -> None:
-        """Bring the tables up to date. Raises TransientError if the database does not answer."""
-        connection.migrate(self._engine)
+    def prepare(self) -> None:
+        """Make the tables of an empty database. Raises the errors of `prepare_tables`."""
+        schema_version.prepare_tables(self._engine)
+
+    def migrate(self) -> bool:
+        """Bring the tables up to date, and return whether anything changed. Raises the errors of `migrate`."""
+        return schema_version.migrate(self._engine)
 
     @contextmanager
     def write(self) -> Iterator[Repository]:

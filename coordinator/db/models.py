@@ -14,7 +14,6 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -55,7 +54,7 @@ class NodeRow(Base):
     contributor: Mapped[str] = mapped_column(String(42), index=True)
     instance: Mapped[str] = mapped_column(String(32), default="")
     """Name of the worker that was heard last. Empty: none was heard yet."""
-    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    contract: Mapped[str] = mapped_column(String(66), default="")
     """Digest of its execution contract. Empty: it works in the calibrated lane."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When that was, in a heartbeat or a claim."""
@@ -72,7 +71,7 @@ class NodeRow(Base):
     """Reason for which nothing is assigned any more (`coordinator.domain.nodes`). Empty: it is not suspended."""
     removed: Mapped[bool] = mapped_column(default=False)
     """Whether its contributor vouches for it no more. Registration takes this back, and no suspension."""
-    registered_block: Mapped[int] = mapped_column(Number, default=0, server_default="0")
+    registered_block: Mapped[int] = mapped_column(Number, default=0)
     """Number of the newest block when it registered, for the first time or after its removal."""
 
     @property
@@ -90,11 +89,11 @@ class ContributorRow(Base):
     """Soft rejections and repeated drops of all its nodes, removed ones included."""
     accepted_since: Mapped[int] = mapped_column(default=0)
     """Number of submissions accepted since the last strike was taken back; 0 without strikes."""
-    accepted: Mapped[int] = mapped_column(default=0, server_default="0")
+    accepted: Mapped[int] = mapped_column(default=0)
     """Accepted submissions of all its nodes, since one of them was caught cheating last."""
-    dropped: Mapped[int] = mapped_column(default=0, server_default="0")
+    dropped: Mapped[int] = mapped_column(default=0)
     """Leases that its nodes dropped or held when they were removed."""
-    suspended: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    suspended: Mapped[str] = mapped_column(String(32), default="")
     """Reason for which none of its nodes is served, future ones included. Empty: they are served."""
     pardons: Mapped[int] = mapped_column(default=0)
     """Number of times that the operator took back all strikes."""
@@ -119,7 +118,7 @@ class StepRow(Base):
     """Groups of its batch. 0 until it is packed."""
     packed_live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of its batch whose rewards are not all equal."""
-    accepted_groups: Mapped[int] = mapped_column(default=0, server_default="0")
+    accepted_groups: Mapped[int] = mapped_column(default=0)
     """Groups of all accepted work of this policy, in whichever batch."""
 
 
@@ -139,7 +138,7 @@ class TaskRow(Base):
     """When the node collected the lease. None: not yet."""
     ends_at: Mapped[float | None]
     """When the collected lease ends. None: it is not collected."""
-    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    contract: Mapped[str] = mapped_column(String(66), default="")
     """Execution contract of its node at collection, under which its file is judged. Empty: the calibrated lane."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
@@ -191,11 +190,11 @@ class SubmissionRow(Base):
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
     """Whose batch it belongs to, once accepted and packed."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
-    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    contract: Mapped[str] = mapped_column(String(66), default="")
     """Contract of its lease. Only validators with the same one judge it. Empty: all validators do."""
     canary: Mapped[int] = mapped_column(default=0)
     """A `CanaryKind`, fixed at intake."""
-    consent: Mapped[str] = mapped_column(String(132), default="", server_default="")
+    consent: Mapped[str] = mapped_column(String(132), default="")
     """Signature of its contributor that it is a canary. Empty: it is ordinary."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
@@ -227,21 +226,21 @@ class ValidatorRow(Base):
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When it last asked for work, to about ten seconds."""
-    contract: Mapped[str] = mapped_column(String(66), default="", server_default="")
+    contract: Mapped[str] = mapped_column(String(66), default="")
     """Digest of its execution contract, which it named then. Empty: it judges in the calibrated lane alone."""
-    active_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    active_at: Mapped[float] = mapped_column(default=0.0)
     """When it last began to ask under its contract, committed to a verdict or let a turn of its contract pass."""
-    passed_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    passed_at: Mapped[float] = mapped_column(default=0.0)
     """When it last let a turn of its contract pass (`coordinator.domain.exact_lane`)."""
-    passes: Mapped[int] = mapped_column(default=0, server_default="0")
+    passes: Mapped[int] = mapped_column(default=0)
     """Number of turns of its contract that it let pass since it last decided a replay under it."""
     lapsed: Mapped[int] = mapped_column(default=0)
     """Turns that it took and did not finish in time."""
-    slow: Mapped[int] = mapped_column(default=0, server_default="0")
+    slow: Mapped[int] = mapped_column(default=0)
     """Verdicts to which it committed in the last fifth of its time."""
     contradicted: Mapped[int] = mapped_column(default=0)
     """Verdicts of its own that were the opposite of a quorum's."""
-    judged: Mapped[int] = mapped_column(default=0, server_default="0")
+    judged: Mapped[int] = mapped_column(default=0)
     """Verdicts of its own that were revealed when a submission was decided."""
     failed_at: Mapped[float] = mapped_column(default=0.0)
     """When one of the two last happened."""
@@ -264,7 +263,7 @@ class JudgementRow(Base):
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
-    on_drawn_rows: Mapped[bool] = mapped_column(default=True, server_default=false())
+    on_drawn_rows: Mapped[bool] = mapped_column(default=True)
     """Whether the verdict accepts the rows that the block of now draws, or its evidence says that they are false."""
     sums: Mapped[Sums | None] = mapped_column(SumsColumn)
     """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
@@ -302,7 +301,7 @@ class EpochRow(Base):
     cumulative: Mapped[str | None] = mapped_column(String(78))
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)
-    settled: Mapped[bool] = mapped_column(default=False, server_default=false())
+    settled: Mapped[bool] = mapped_column(default=False)
     """Whether its submissions are marked as settled, after it was posted."""
 
 

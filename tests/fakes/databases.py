@@ -37,17 +37,17 @@ def get_postgres_url() -> str:
 
 @contextmanager
 def open_sqlite(path: Path) -> Iterator[Database]:
-    """Open a new, migrated SQLite file."""
+    """Open a new SQLite file with the tables."""
     with closing(Database(f"sqlite:///{path}")) as database:
-        database.migrate()
+        database.prepare()
         yield database
 
 
 @contextmanager
 def open_postgres() -> Iterator[Database]:
-    """Open a migrated schema, which is dropped at the end. Skips the test if no server answers."""
+    """Open a schema with the tables, which is dropped at the end. Skips the test if no server answers."""
     with open_schema() as url, closing(Database(url)) as database:
-        database.migrate()
+        database.prepare()
         yield database
 
 

@@ -1,1 +1,1 @@
-"""Alembic's folder; `coordinator.db.database.Database.migrate` runs it."""
+"""Alembic's folder; `coordinator.db.schema_version` runs it."""

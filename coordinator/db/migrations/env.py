@@ -1,4 +1,4 @@
-"""Alembic's entry: the engine comes from `Database.migrate`."""
+"""Alembic's entry: the engine comes from `coordinator.db.schema_version`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

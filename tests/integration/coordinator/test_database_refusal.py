@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.db import connection
+from coordinator.db import connection, schema_version
 from covey.cli import up_down
 from covey.errors import OperatorError
 from covey.local.folder import create_pool_folder
@@ -31,6 +31,6 @@ def test_require_database__role_or_database_is_not_there__is_refused_at_once(tmp
         settings.write_text(f'{text}database_url = "{postgres.url}"\n')
         up_down._require_database(tmp_path / "mine")
         engine = connection.build(postgres.url)
-        connection.migrate(engine)
+        schema_version.prepare_tables(engine)
         engine.dispose()
     up_down._require_database(tmp_path / "mine")  # a server that does not answer is waited for

@@ -113,6 +113,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "case veto",
         "coordinator serve",
         "coordinator jobs",
+        "coordinator migrate",
         "coordinator restored",
         "worker run",
         "worker leave",

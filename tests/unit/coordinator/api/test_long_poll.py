@@ -27,7 +27,7 @@ def _only_signals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     database = Database(f"sqlite:///{tmp_path / 'rows.sqlite3'}")
-    database.migrate()
+    database.prepare()
     yield database
     database.close()
 

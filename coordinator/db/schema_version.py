@@ -1,0 +1,67 @@
+"""The version of the tables: who starts on an empty database makes them, and only `migrate` changes tables with rows.
+
+An upgrade of a coordinator is a step of its own, because processes of the version before may still be running.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine
+
+from coordinator.db.connection import require_admitted, translate_outage
+from covey.errors import OperatorError
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def prepare_tables(engine: Engine) -> None:
+    """Make the tables if the database has none. Processes that start together do this one after the other.
+
+    Raises OperatorError "old_tables" if the tables are of an earlier version of Covey and "unknown_tables" if they are
+    of a later one, and the errors of `require_admitted`.
+    """
+    found = _find_revision(engine)
+    if found is None:
+        _upgrade(engine)
+    elif found != ScriptDirectory(str(MIGRATIONS)).get_current_head():
+        raise OperatorError(
+            "old_tables",
+            f"the database has tables of revision {found}, which an earlier version of Covey made",
+            fix="Stop the coordinator's processes and run covey coordinator migrate",
+        )
+
+
+def migrate(engine: Engine) -> bool:
+    """Bring the tables up to date, all steps in one transaction. Returns whether anything changed.
+
+    Raises OperatorError("unknown_tables") as `prepare_tables` does, and the errors of `require_admitted`.
+    """
+    before = _find_revision(engine)
+    _upgrade(engine)
+    return before != _find_revision(engine)
+
+
+def _find_revision(engine: Engine) -> str | None:
+    """Return the revision of the tables, or None if there are none."""
+    require_admitted(engine)
+    with translate_outage(), engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    known = {each.revision for each in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+    if found is not None and found not in known:
+        raise OperatorError(
+            "unknown_tables",
+            f"the database has tables of revision {found}, which this version of Covey does not know",
+            fix="Install the version of Covey that made them, or name another database_url",
+        )
+    return found
+
+
+def _upgrade(engine: Engine) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["engine"] = engine
+    with translate_outage():
+        command.upgrade(config, "head")
