@@ -8,6 +8,7 @@ MODULES = {
     "demo": "benchmarks.network.demo_run",
     "gas": "benchmarks.contracts.gas",
     "verification": "benchmarks.verification.detection",
+    "schemes": "benchmarks.verification.schemes",
     "exact": "benchmarks.verification.exact",
     "deterrence": "benchmarks.verification.campaign_search",
     "graders": "benchmarks.verification.graders",

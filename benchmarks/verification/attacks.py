@@ -5,24 +5,20 @@ proves its tokens with the true policy where it can.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
-import torch
 
+from benchmarks.verification import cheating_engines
+from benchmarks.verification.cheating_engines import TopP
 from benchmarks.verification.policy_variants import get_paragraphs
 from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
-from covey.engines.hf import engine as hf
 from covey.model.tiny import BOS, build_tokenizer
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
 from covey.protocol.submission_file.rows import Rollout
-from covey.sampling.sampler import Sampled, sample
-from covey.sampling.torch_sampler import compute_logprobs
 from covey.toploc.proofs import Bits, find_tops
 from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
 from validator.calibration.calibrate import build_rollouts
@@ -173,8 +169,8 @@ def temperature_07(inputs: AttackInput) -> list[Completion]:
 
 def top_p_09(inputs: AttackInput) -> list[Completion]:
     """Sample only from the likeliest tokens that hold 0.9 of the probability."""
-    with _sampling_from_the_top(0.9):
-        return inputs.worker.generate("true", inputs.requests)
+    engine = TopP(inputs.worker.load("true"), share=0.9)
+    return engine.generate(inputs.requests, temperature=1.0, capture=inputs.worker.capture)
 
 
 def best_of_4(inputs: AttackInput) -> list[Completion]:
@@ -245,18 +241,9 @@ def false_eos_best(inputs: AttackInput) -> list[Completion]:
 
 def prove(inputs: AttackInput, written: Sequence[tuple[int, ...]]) -> list[Completion]:
     """Prove given tokens with states and log-probabilities of the true policy: the best that an attack can claim."""
-    claims = [_build_replay(inputs, i, tokens) for i, tokens in enumerate(written)]
-    replays = inputs.worker.load("true").replay(claims, temperature=1.0, capture=inputs.worker.capture)
-    return [
-        Completion(
-            policy_version=0,
-            tokens=tokens,
-            logprobs=tuple(replay.logprobs.tolist()),
-            tops=replay.tops,
-            finished=tokens[-1] == 1,
-        )
-        for tokens, replay in zip(written, replays, strict=True)
-    ]
+    worker = inputs.worker
+    engine = worker.load("true")
+    return cheating_engines.prove(engine, inputs.requests, written, temperature=1.0, capture=worker.capture)
 
 
 WINDOW_ATTACKS: dict[str, Attack] = {
@@ -325,18 +312,3 @@ def _choose_long(inputs: AttackInput, start: int) -> int:
     """Choose a completion of the submission that begins at `start` with at least two tokens; return its index."""
     long = [i for i in range(start, start + SUBMISSION) if len(inputs.honest[i].tokens) > 1]
     return inputs.rng.choice(long)
-
-
-@contextmanager
-def _sampling_from_the_top(share: float) -> Iterator[None]:
-    """Have the engine's sampler see only the likeliest tokens that hold `share` of the probability."""
-
-    def sample_top(logits: torch.Tensor, *rest: object) -> Sampled:
-        ordered, places = logits.sort(dim=-1, descending=True)
-        above = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-        dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(1, places, above > share)
-        tokens = sample(logits.masked_fill(dropped, -1e30), *rest).tokens  # type: ignore[arg-type]
-        return Sampled(tokens, compute_logprobs(logits, tokens))
-
-    with mock.patch.object(hf, "sample", sample_top):
-        yield

@@ -1,9 +1,9 @@
 """CPU seconds in which a validator judges a submission, over those in which a worker generates it.
 
 `cost_full` is every check with the replay, `cost_cheap_checks` all checks but the replay, and `cost_audit_10` a tenth
-of work replayed with the cheap checks on all of it.  `turns_together_over_alone` compares 16 turns of 3 of 16 rows
-whose replays share a pass with the same turns one by one.  The file, the checks and their processes are the real ones;
-one thread; 64 completions of up to 128 tokens in float32.
+of work replayed with the cheap checks on all of it.  `cost_rows` is every check with the replay of 3 of 16 rows, for 16
+turns whose replays share a pass, and `turns_together_over_alone` compares it with the same turns one by one.  The file,
+the checks and their processes are the real ones; one thread; 64 completions of up to 128 tokens in float32.
 
 Whatever makes decoding cheaper raises the ratios.  Siblings share their prompt's prefill, and the sampler computes
 little of its noise.  On a GPU decoding waits for memory and a replay does not, so that public figures there are 1/25
@@ -62,6 +62,8 @@ ROW_PARAMS = PARAMS.model_copy(update={"groups_per_task": 2})
 """Parameters of turns of drawn rows: 3 of 16."""
 TURNS = 16
 """Number of turns of drawn rows that are judged together."""
+TURNS_OVER_GENERATED = TURNS * ROW_PARAMS.rollouts_per_task / PARAMS.rollouts_per_task
+"""Completions of all these turns, over those of which the generation is measured."""
 MANIFEST, COURT = Hash("0x" + "11" * 32), Address("0x" + "22" * 20)
 
 
@@ -76,6 +78,7 @@ def measure_cost() -> list[Measurement]:
             "cost_full": full,
             "cost_audit_10": [AUDIT_RATE * a + (1 - AUDIT_RATE) * b for a, b in zip(full, cheap, strict=True)],
             "cost_cheap_checks": cheap,
+            "cost_rows": [run["turns_together"] / (run["generate"] * TURNS_OVER_GENERATED) for run in runs],
             "turns_together_over_alone": [run["turns_together"] / run["turns_alone"] for run in runs],
         }
         peer = f"generation {median(run['generate'] for run in runs):.2f} s"

@@ -7,6 +7,9 @@ Measurements named "detection" have bars, those named "observed" have none.  "wi
 alone, "short_window" shorter ones, "curve.bf16.128.int8" runs of 128 tokens that suffice to reject.  Some short windows
 stay undetected because a swap or another seed leaves them as an honest worker has them.
 
+The table of the benchmark "schemes" is a part of this one.  "cost_rows" is the cost of three rows of 16, "cost_full"
+that of all rows.
+
 An n without a miss supports its rate at 95 % confidence: 300 supports 99 %, 4,153 supports 99.9 %, and 30,747 supports
 1e-4.  The rate of stale_lr1e-6 depends on text and step: ruled tables in the text, or the smaller step of a trained
 optimizer's state, bring it below its bar.  ARGS="--scale 0.1" takes a tenth of every n, without cost and "observed".
@@ -18,20 +21,16 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.verification import schemes
 from benchmarks.verification.attacks import (
     OBSERVED_ATTACKS,
     SUBMISSION,
     SUBMISSION_ATTACKS,
-    VALIDATOR_BATCH,
     WINDOW_ATTACKS,
-    WORKER_BATCH,
     AttackInput,
-    SimulatedWorker,
-    build_params,
 )
 from benchmarks.verification.cost import measure_cost
-from benchmarks.verification.policy_variants import build_policies
-from benchmarks.verification.rejections import Counts, RejectionCounter, split
+from benchmarks.verification.rejections import Counts, RejectionCounter, build_counter, split
 from benchmarks.verification.runner import (
     SHORT,
     VerificationBars,
@@ -42,7 +41,7 @@ from benchmarks.verification.runner import (
     scale_count,
 )
 from covey.engines.base import GenerationRequest
-from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
+from covey.engines.hf.engine import prepare_process
 from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Bits, build_many, compare
 from validator.calibration.calibrate import count_passes
@@ -74,37 +73,20 @@ SUBMISSION_NAMES = ("temperature_07", "top_p_09", "best_of_4", "small_writes_lar
 FORGERIES = ("constant", "profile", "shuffled", "channels", "previous_policy")
 BARS = VerificationBars(
     rates={
+        **schemes.BARS.rates,
         "detection.fp32.window.": (0.999, 3000),
         "detection.fp32.submission.": (0.99, 300),
         "detection.bf16.submission.": (0.99, 300),
     },
     names=(
+        *schemes.BARS.names,
         *(f"detection.fp32.window.{name}" for name in (*WINDOW_NAMES, "stale_lr1e-6", "swapped_token")),
         *(f"detection.fp32.submission.{name}" for name in SUBMISSION_NAMES),
         *(f"detection.bf16.submission.{name}" for name in (*WINDOW_NAMES, *SUBMISSION_NAMES)),
-        "false_rejects",
-        "false_slashes",
     ),
     sizes={"honest_windows": 30_000, **{f"forgery_passes.{name}": 3_000 for name in FORGERIES}},
-    most={"cost_full": 0.3, "cost_audit_10": 0.04},
+    most={**schemes.BARS.most, "cost_full": 0.3, "cost_audit_10": 0.04, "cost_rows": 0.08},
 )
-
-
-def build_counter(architecture: str, dtype: str) -> RejectionCounter:
-    """Build the counter of a validator that runs Hugging Face, as the worker does.
-
-    bfloat16 names both engines and the hardware, because its thresholds need calibration.
-    """
-    pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
-    params = build_params(dtype, **pair)
-    worker = SimulatedWorker(
-        folder=build_policies(architecture),
-        params=params,
-        build_worker=partial(HuggingFaceEngine, dtype=dtype, max_batch=WORKER_BATCH),
-    )
-    validator = HuggingFaceEngine(dtype=dtype, max_batch=VALIDATOR_BATCH)
-    validator.load_policy(worker.folder / "true", 0)
-    return RejectionCounter(f"{architecture} {SHORT[dtype]}", worker, validator, params.verification)
 
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:
@@ -133,7 +115,7 @@ def run(architecture: str, dtype: str, scale: float) -> Counts:
         for name, attack in OBSERVED_ATTACKS.items():
             counter.count_submissions(f"observed.{short}.submission.{name}", first.requests, attack(first))
     count_forgeries(counter, requests[:completions], states[:completions])
-    return counter.counts
+    return counter.counts | schemes.run_table(architecture, dtype, scale)
 
 
 def count_curve(counter: RejectionCounter, name: str, distances: Sequence[RolloutDistances]) -> None:
@@ -173,4 +155,5 @@ def main(arguments: Sequence[str]) -> int:
     if not options.cost and not run_all(NAME, options):
         return 1
     prepare_process(threads=1)
-    return conclude(NAME, options, BARS, arguments, measure_cost if options.scale >= 1 else tuple)
+    measure_more = measure_cost if options.scale >= 1 else tuple
+    return conclude(NAME, options, BARS, arguments, measure_more, build=schemes.build_table)

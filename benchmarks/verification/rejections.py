@@ -3,9 +3,12 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from benchmarks.verification.attacks import SimulatedWorker
+from benchmarks.verification.attacks import VALIDATOR_BATCH, WORKER_BATCH, SimulatedWorker, build_params
+from benchmarks.verification.policy_variants import build_policies
 from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.protocol.params import VerificationParams
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Severity
@@ -40,7 +43,11 @@ class RejectionCounter:
     ) -> Iterator[list[RolloutDistances]]:
         """Yield the distances of each submission."""
         for rollouts in self.worker.build_submissions(requests, completions):
-            yield measure(rollouts, self.validator, self.worker.params)
+            yield self.measure(rollouts)
+
+    def measure(self, rollouts: tuple[Rollout, ...]) -> list[RolloutDistances]:
+        """Replay the rows of a submission and return their distances."""
+        return measure(rollouts, self.validator, self.worker.params)
 
     def count_honest(
         self,
@@ -93,11 +100,11 @@ class RejectionCounter:
         """Count the submissions that are rejected for their distances or for how they end."""
         started = time.monotonic()
         for rollouts in self.worker.build_submissions(requests, completions):
-            if not self._ends_well(rollouts):
+            if not self.ends_well(rollouts):
                 self.count(name, 1, 1)
                 self.reasons[name]["FALSE_TERMINATION"] += 1
                 continue
-            distances = measure(rollouts, self.validator, self.worker.params)
+            distances = self.measure(rollouts)
             self._count_breach(name, find_breach(distances, self.rules))
             if observer is not None:
                 observer(distances)
@@ -108,7 +115,7 @@ class RejectionCounter:
         self.counts[name][0] += int(hits)
         self.counts[name][1] += n
 
-    def _ends_well(self, rollouts: tuple[Rollout, ...]) -> bool:
+    def ends_well(self, rollouts: tuple[Rollout, ...]) -> bool:
         """Run the validator's own check of lengths and end tokens."""
         claim = Submitted(
             receipt=None, signature="", record_hash=None, contract="",  # type: ignore[arg-type]
@@ -128,6 +135,23 @@ class RejectionCounter:
         hits, n = self.counts[name]
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons[name].most_common())
         print(f"{self.name}: {name} {hits}/{n} ({reasons}) in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def build_counter(architecture: str, dtype: str, *, batch: int = WORKER_BATCH) -> RejectionCounter:
+    """Build the counter of a validator that runs Hugging Face, as the worker does in batches of `batch`.
+
+    bfloat16 names both engines and the hardware, because its thresholds need calibration.
+    """
+    pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
+    params = build_params(dtype, **pair)
+    worker = SimulatedWorker(
+        folder=build_policies(architecture),
+        params=params,
+        build_worker=partial(HuggingFaceEngine, dtype=dtype, max_batch=batch),
+    )
+    validator = HuggingFaceEngine(dtype=dtype, max_batch=VALIDATOR_BATCH)
+    validator.load_policy(worker.folder / "true", 0)
+    return RejectionCounter(f"{architecture} {dtype}", worker, validator, params.verification)
 
 
 def split(distances: RolloutDistances, step: int = WINDOW) -> list[RolloutDistances]:

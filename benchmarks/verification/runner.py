@@ -6,6 +6,7 @@ file, and `conclude` adds them up.
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
@@ -66,7 +67,8 @@ def find_failures(measurements: Sequence[Measurement], bars: VerificationBars, s
     failures = [f"{name} was not measured" for name in (*bars.names, *bars.sizes) if name not in names]
     for measurement in measurements:
         bar, n = bars.get(measurement.name)
-        misses = round((1 - measurement.value) * measurement.n)
+        has_value = math.isfinite(measurement.value)
+        misses = round((1 - measurement.value) * measurement.n) if has_value else measurement.n
         miss = bar.describe_miss(measurement.value) if bar else None
         is_judged = is_full or bar is None or bar.least is None or misses > 1
         if miss is not None and is_judged:
@@ -121,10 +123,13 @@ def conclude(
     bars: VerificationBars,
     arguments: Sequence[str],
     measure_more: Callable[[], Sequence[Measurement]] = tuple,
+    *,
+    build: Callable[[Counts], list[Measurement]] = build_measurements,
 ) -> int:
     """Add up what the processes counted, finish the benchmark, and return the exit code.
 
-    `measure_more` returns further measurements.  Counts that are absent or of another scale are an error.
+    `build` turns the counts into measurements, and `measure_more` returns further ones.  Counts that are absent or of
+    another scale are an error.
     """
     counts: Counts = defaultdict(lambda: [0, 0])
     for path in (get_path(name, architecture, dtype) for architecture in ARCHITECTURES for dtype in SHORT):
@@ -141,7 +146,7 @@ def conclude(
         for measurement, (hits, n) in counted["counts"].items():
             counts[measurement][0] += hits
             counts[measurement][1] += n
-    measurements = [*build_measurements(counts), *measure_more()]
+    measurements = [*build(counts), *measure_more()]
     failures = find_failures(measurements, bars, options.scale)
     measurements = [replace(each, bar=bars.get(each.name)[0]) for each in measurements]
     return finish(name, measurements, failures, arguments)

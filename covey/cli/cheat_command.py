@@ -9,7 +9,8 @@ from covey.console.options import ConfigFile, Sets, load_settings
 
 def worker_cheat(
     kind: Annotated[
-        str, typer.Argument(help="Way in which the worker cheats: quantized, best-of-n or likeliest-of-n.")
+        str,
+        typer.Argument(help="Way in which the worker cheats: quantized, best-of-n, likeliest-of-n or partial-int8."),
     ],
     config: ConfigFile = None,
     sets: Sets = None,

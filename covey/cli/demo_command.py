@@ -22,7 +22,7 @@ def demo(
     workers: Annotated[int, typer.Option(min=1, max=16, help="Number of honest workers.")] = 2,
     cheats: Annotated[
         int,
-        typer.Option(min=0, max=16, help="Number of dishonest workers, which alternate between two kinds of cheating."),
+        typer.Option(min=0, max=16, help="Number of dishonest workers, which take turns at three kinds of cheating."),
     ] = 2,
     max_staleness: Annotated[
         int,

@@ -3,12 +3,15 @@
 Each wraps an honest engine and presents its own output as honest.
 """
 
+import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey.engines.base import Completion, Engine, GenerationRequest, Replay, ReplayRequest
 from covey.errors import OperatorError
@@ -66,18 +69,48 @@ class Wrapped:
         self._engine.close()
 
 
-class QuantizedWeights(Wrapped):
+class EditedPolicy(Wrapped):
+    """Runs a copy of the policy's folder in which it has changed something. Subclasses define `edit`."""
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
+            edited = Path(name) / "policy"
+            shutil.copytree(folder, edited)
+            self.edit(edited)
+            self._engine.load_policy(edited, version)
+
+    def edit(self, folder: Path) -> None:
+        """Change files of the copy in place."""
+        raise NotImplementedError
+
+
+class QuantizedWeights(EditedPolicy):
     """Runs coarser weights than it claims: bfloat16 with two mantissa bits instead of seven.
 
     The check `proof` rejects its submissions.
     """
 
-    def load_policy(self, folder: Path, version: int) -> None:
-        with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
-            cheap = Path(name) / "policy"
-            shutil.copytree(folder, cheap)
-            coarsen_weights(cheap / WEIGHTS_FILE)
-            self._engine.load_policy(cheap, version)
+    def edit(self, folder: Path) -> None:
+        coarsen_weights(folder / WEIGHTS_FILE)
+
+
+class PartialInt8(EditedPolicy):
+    """Runs all linear layers of the last `layers` layers in int8, which saves memory and time. The rest is honest.
+
+    `layers` is half of the model's layers if it is None. In float32 the check `proof` rejects its submissions.
+    """
+
+    def __init__(self, engine: Engine, *, layers: int | None = None) -> None:
+        super().__init__(engine)
+        self._layers = layers
+
+    def edit(self, folder: Path) -> None:
+        depth = int(json.loads((folder / "config.json").read_text())["num_hidden_layers"])
+        first = depth - (depth // 2 if self._layers is None else self._layers)
+        edit_matrices(
+            folder / WEIGHTS_FILE,
+            lambda name, weight: round_to_int8(weight) if _get_layer(name) >= first else weight,
+        )
 
 
 class BestOfN(Wrapped):
@@ -121,6 +154,34 @@ class LikeliestOfN(BestOfN):
         return sum(completion.logprobs)
 
 
+def edit_matrices(path: Path, change: Callable[[str, NDArray[np.float32]], NDArray[np.float32]]) -> None:
+    """Replace the matrices of a bf16 safetensors file in place. `change` is given the name and values of each."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__" or len(entry["shape"]) != 2:
+            continue
+        begin, end = entry["data_offsets"]
+        words = np.frombuffer(data, dtype="<u2", offset=start + begin, count=(end - begin) // 2)
+        values = (words.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+        bits = np.ascontiguousarray(change(name, values), np.float32).view(np.uint32).ravel()
+        words[:] = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to the nearest value, ties to the even one
+    path.write_bytes(data)
+
+
+def round_to_int8(weight: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Quantize the rows of a matrix symmetrically to 8 bits, with one scale per row, as common inference engines do."""
+    scale = np.maximum(np.abs(weight).max(axis=1, keepdims=True), np.float32(1e-9)) / np.float32(127)
+    rounded: NDArray[np.float32] = np.round(weight / scale) * scale
+    return rounded
+
+
+def _get_layer(name: str) -> int:
+    """Return the number of the layer that a tensor belongs to, or -1 for embedding, head and final norm."""
+    found = re.search(r"\.layers\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
 def coarsen_weights(path: Path) -> None:
     """Clear the five lowest mantissa bits of every value of a bf16 safetensors file, in place."""
     data = bytearray(path.read_bytes())
@@ -142,6 +203,7 @@ CHEATS: dict[str, Callable[[Engine], Engine]] = {
     "quantized": QuantizedWeights,
     "best-of-n": lambda engine: BestOfN(engine, n=4, score=score_spelling),
     "likeliest-of-n": lambda engine: LikeliestOfN(engine, n=4),
+    "partial-int8": PartialInt8,
 }
 
 

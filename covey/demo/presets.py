@@ -20,7 +20,7 @@ from covey.model.recipe import WarmStart
 DEFAULT = f"reasoning_gym:{DEMO.options['name']}"
 """Name of the default preset. Its model is shipped with Covey."""
 DIGITS = "0123456789"
-TASK_AGNOSTIC_CHEATS = ("quantized", "likeliest-of-n")
+TASK_AGNOSTIC_CHEATS = ("quantized", "likeliest-of-n", "partial-int8")
 """Cheats that need no knowledge of the task."""
 
 
@@ -119,7 +119,7 @@ PRESETS: Mapping[str, Preset] = {
             name=DEFAULT,
             parts=(Part(kind=DEMO.kind, options=DEMO.options),),
             recipe=None,
-            cheats=("quantized", "best-of-n"),
+            cheats=("quantized", "best-of-n", "partial-int8"),
             gain_steps=8,
         ),
         Preset(

@@ -1,8 +1,9 @@
 """Rows 7, 13 and 14: completions that are shorter, longer or different from what the seeded choice wrote."""
 
+from benchmarks.verification.cheating_engines import FalseText
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
-from tests.cheats.base import END, FIRST_TEXT, Cheat, choose_other, find, pick, rewrite, with_right_rewards
+from tests.cheats.base import END, FIRST_TEXT, Cheat, choose_other, find, rewrite, with_right_rewards
 from tests.fakes.tools import Work, Worker
 
 # -- 7: early stop, truncation, padding
@@ -115,15 +116,22 @@ class EditedProven(Cheat):
         return rewrite(worker, work, i, tokens)
 
 
-class InsertedProven(Cheat):
-    """Submits a completion of its own choice instead of the policy's, proven by the true policy."""
+class FalseTextInOneRow(Cheat):
+    """Submits text of its own choice in one of 16 completions, proven by the true policy."""
 
     row, reason = 13, Reason.TOKEN_MARGIN
 
     def cheat(self, worker: Worker) -> Work:
-        work, i = pick(worker)
-        limit, first = worker.params.model.max_completion_tokens, work.rollouts[i].tokens[0]
-        return rewrite(worker, work, i, (*(choose_other(worker, first) for _ in range(limit)),))
+        return worker.using(FalseText(worker.engine, every=16)).work()
+
+
+class FalseTextInHalf(Cheat):
+    """Submits text of its own choice in every second completion, proven by the true policy."""
+
+    row, reason = 13, Reason.TOKEN_MARGIN
+
+    def cheat(self, worker: Worker) -> Work:
+        return worker.using(FalseText(worker.engine, every=2)).work()
 
 
 class InsertedAnswer(Cheat):
@@ -163,5 +171,5 @@ class StuffedAnswer(Cheat):
 
 CONTENT: tuple[type[Cheat], ...] = (
     Truncated, SaysUnfinished, FalseEnd, FalseEndProven, Padded, WritesOn, SwappedLastToken, SwappedFirstToken,
-    EditedProven, InsertedProven, InsertedAnswer, StuffedAnswer,
+    EditedProven, FalseTextInOneRow, FalseTextInHalf, InsertedAnswer, StuffedAnswer,
 )  # fmt: skip

@@ -90,13 +90,47 @@ class FailsEveryValidator(Elsewhere):
     )
 
 
+class RotatedKeys(Elsewhere):
+    """Registers one node key after the other, for the best of many prompts and seeds."""
+
+    row = 52
+    shown_by = (
+        f"{COORDINATOR}/test_nodes__one_person.py"
+        "::test_remove__keys_that_are_rotated_with_their_leases__count_as_drops_of_the_contributor",
+        f"{COORDINATOR}/test_nodes__one_person.py"
+        "::test_assign__node_that_registered_after_the_policy__waits_while_an_earlier_one_asks",
+    )
+
+
+class BondlessValidator(Elsewhere):
+    """Judges without its bond, so that the court refuses the case."""
+
+    row = 53
+    shown_by = (
+        f"{COORDINATOR}/test_panel__bonds.py::test_claim__validator_without_its_bond__gets_no_turn",
+        f"{COORDINATOR}/test_panel__bonds.py"
+        "::test_seek_signatures__bond_withdrawn_after_the_rejection__a_third_validator_signs",
+    )
+
+
+class SlowValidators(Elsewhere):
+    """Two validators of one operator that let their turns lapse, or commit in the last second of their time."""
+
+    row = 58
+    shown_by = (
+        f"{COORDINATOR}/test_panel.py::test_dispatch__three_validators_two_take_turns_and_let_them_lapse__comes_to_an_end",
+        f"{COORDINATOR}/test_judging.py::test_record_commit__in_the_last_fifth_of_the_time__is_counted",
+    )
+
+
 JUDGED: tuple[type[Cheat], ...] = (*ENGINES, *SLOTS, *CONTENT, *NUMBERS, *FILES)
 ELSEWHERE: tuple[type[Elsewhere], ...] = (
     ManyIdentities, HackedGrader, TwoReceipts, NeverDelivers, ForgedUnseen, InventedUnseen, RedrawsPrompts,
-    FailsEveryValidator,
+    FailsEveryValidator, RotatedKeys, BondlessValidator, SlowValidators,
 )  # fmt: skip
 DISHONEST = range(1, 17)
 """The rows of dishonest work."""
 ROWS: dict[int, tuple[type[Cheat] | type[Elsewhere], ...]] = {
-    row: tuple(each for each in (*JUDGED, *ELSEWHERE) if each.row == row) for row in (*DISHONEST, 39, 40, 41)
+    row: tuple(each for each in (*JUDGED, *ELSEWHERE) if each.row == row)
+    for row in (*DISHONEST, 39, 40, 41, 52, 53, 58)
 }

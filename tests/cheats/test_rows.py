@@ -23,7 +23,7 @@ def list_tests(path: Path) -> set[str]:
 
 
 def test_rows__of_dishonest_work__each_has_a_cheat_or_a_test():
-    assert all(ROWS[row] for row in (*DISHONEST, 39, 40, 41))
+    assert all(ROWS[row] for row in (*DISHONEST, 39, 40, 41, 52, 53, 58))
     judged = {each.row for each in JUDGED}
     assert {*range(1, 11), 12, 13, 14} <= judged
 

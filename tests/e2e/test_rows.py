@@ -1,6 +1,5 @@
 """Work that is not drawn whole: false text in half of its rows is found in the drawn rows, and a quorum rejects it."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +12,10 @@ from covey.protocol.evidence import Bundle
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from tests.cheats.base import Cheat, choose_other, prove, with_right_rewards
+from tests.cheats.content import FalseTextInHalf
 from tests.e2e.submitting import ShortParticipants, hand_in, judge_all
 from tests.e2e.test_audit import audit
 from tests.e2e.walk import open_walk
-from tests.fakes.tools import Work, Worker
 
 pytestmark = [pytest.mark.e2e]
 ROWS = 17
@@ -33,20 +31,6 @@ class UndrawnParticipants(ShortParticipants):
         return super()._write(name, values)
 
 
-class HalfInserted(Cheat):
-    """Submits text of its own choice in every second row, proven by the true policy and with right rewards."""
-
-    row, reason = 13, Reason.TOKEN_MARGIN
-
-    def cheat(self, worker: Worker) -> Work:
-        work, limit = worker.work(), worker.params.model.max_completion_tokens
-        rows = list(work.rollouts)
-        for i in range(0, len(rows), 2):
-            tokens = tuple(choose_other(worker, rows[i].tokens[0]) for _ in range(limit))
-            rows[i] = prove(worker, dataclasses.replace(rows[i], tokens=tokens, finished=False))
-        return with_right_rewards(worker, work.with_rollouts(rows))
-
-
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no submission whole, whatever the block says."""
@@ -60,7 +44,7 @@ async def test_walk__false_text_in_half_of_the_rows__a_row_turn_orders_the_repla
         await walk.publish()
         await walk.follow()
         honest = await hand_in(walk, "worker-1")
-        cheat = await hand_in(walk, "worker-2", HalfInserted())
+        cheat = await hand_in(walk, "worker-2", FalseTextInHalf())
         rows = await judge_all(walk)
         assert (rows[honest].state, rows[honest].audited) == (SubmissionState.ACCEPTED, False)
         assert (rows[cheat].state, rows[cheat].reason, rows[cheat].audited) == (

@@ -1,6 +1,5 @@
 """What each attack changes, with an engine whose output shows how it was called."""
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.verification import attacks
 from benchmarks.verification.attacks import (
@@ -23,8 +21,8 @@ from benchmarks.verification.attacks import (
     SimulatedWorker,
     build_params,
 )
-from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
-from covey.sampling.sampler import Sampled
+from benchmarks.verification.cheating_engines import TopP
+from covey.engines.base import Completion, Engine, GenerationRequest, Replay, ReplayRequest
 from covey.toploc.topk import Capture
 
 pytestmark = pytest.mark.unit
@@ -39,6 +37,8 @@ class EchoEngine:
     """Engine that generates the seed's last byte, with a log-probability that depends on policy and seed."""
 
     policy: str = ""
+    policy_version: int = 0
+    end_tokens: frozenset[int] = frozenset({1})
     calls: list[tuple[str, str, float]] = field(default_factory=list)
 
     def load_policy(self, folder: Path, version: int) -> None:
@@ -206,16 +206,17 @@ def test_draw_requests__two_submissions__are_groups_with_one_prompt_and_own_seed
     assert requests == inputs.worker.draw_requests(2, seed=1)
 
 
-def test_top_p_09__sampler__sees_the_likeliest_tokens_that_hold_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.Tensor] = []
+def test_top_p_09__generation__samples_from_the_top_of_the_true_policy(
+    inputs: AttackInput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
 
-    def sample(logits: torch.Tensor, *_: object) -> Sampled:
-        seen.append(logits)
-        return Sampled(tokens=torch.tensor([1]), logprobs=torch.tensor([0.0]))
+    class Recorded(TopP):
+        def __init__(self, engine: Engine, *, share: float) -> None:
+            super().__init__(engine, share=share)
+            shares.append(share)
 
-    monkeypatch.setattr(attacks, "sample", sample)
-    logits = torch.tensor([[0.05, 0.6, 0.25, 0.1]]).log()
-    with attacks._sampling_from_the_top(0.8):
-        drawn = attacks.hf.sample(logits)  # type: ignore[call-arg]
-    assert (seen[0] > -1e29).tolist() == [[False, True, True, False]]
-    assert drawn.logprobs.tolist() == pytest.approx([math.log(0.6)])  # that of the model, as an honest node claims
+    monkeypatch.setattr(attacks, "TopP", Recorded)
+    SUBMISSION_ATTACKS["top_p_09"](inputs)
+    assert list_calls(inputs) == [("generate", "true", 1.0)]
+    assert shares == [0.9]

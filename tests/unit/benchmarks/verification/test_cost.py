@@ -30,10 +30,12 @@ def test_measure_cost__three_processes__are_medians_of_their_ratios(monkeypatch:
             "cost_full": 0.3,
             "cost_audit_10": 0.1 * 0.3 + 0.9 * 0.1,
             "cost_cheap_checks": 0.1,
+            "cost_rows": 0.3 / (4 * 2),  # 16 turns of 16 rows are four times 64 completions
             "turns_together_over_alone": 0.75,
             "cost_full.large": 0.3,
             "cost_audit_10.large": 0.12,
             "cost_cheap_checks.large": 0.1,
+            "cost_rows.large": 0.3 / (4 * 2),
             "turns_together_over_alone.large": 0.75,
         }
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.verification import detection
+from benchmarks.verification import detection, schemes
 from benchmarks.verification.attacks import OBSERVED_ATTACKS, SUBMISSION, SUBMISSION_ATTACKS, WINDOW_ATTACKS
 from benchmarks.verification.detection import BARS, SUBMISSION_NAMES, WINDOW_NAMES, count_curve, count_forgeries, run
 from covey.engines.base import Completion
@@ -57,6 +57,8 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> RecordingCounter:
     counter = RecordingCounter()
     monkeypatch.setattr(detection, "build_counter", lambda *_: counter)
     monkeypatch.setattr(detection, "count_forgeries", lambda _, requests, __: counter.count("forged", 0, len(requests)))
+    table = {"table.fp32.some.whole": [1, 2]}
+    monkeypatch.setattr(detection.schemes, "run_table", lambda *_: table)
     for attacks in (WINDOW_ATTACKS, SUBMISSION_ATTACKS, OBSERVED_ATTACKS):
         for name in attacks:
             monkeypatch.setitem(attacks, name, lambda inputs: inputs.requests)  # type: ignore[arg-type]
@@ -72,7 +74,9 @@ def test_names__that_must_be_present__are_those_of_all_attacks() -> None:
 def test_run__full__counts_every_name_that_has_a_bar(counter: RecordingCounter, dtype: str) -> None:
     counts = run("qwen2", dtype, 1.0)
     short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
-    assert {name for name in BARS.names if f".{short}." in name} <= counts.keys()
+    own = {*BARS.names} - {*schemes.BARS.names}
+    assert {name for name in own if f".{short}." in name} <= counts.keys()
+    assert counts["table.fp32.some.whole"] == [1, 2]
     assert counts["honest"] == [150 * SUBMISSION] * 2
     assert counts["forged"] == [0, 48 * SUBMISSION]
     assert counts[f"observed.{short}.submission.false_eos_best_place"][0] == 50 * SUBMISSION

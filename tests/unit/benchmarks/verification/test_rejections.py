@@ -31,7 +31,7 @@ def make_counter(monkeypatch: pytest.MonkeyPatch, *submissions: list[Any], ends_
     """Make a counter to whose validator each submission is a list of prepared distances."""
     worker: Any = SimpleNamespace(build_submissions=lambda *_: submissions, params=None)
     monkeypatch.setattr(rejections, "measure", lambda rollouts, *_: rollouts)
-    monkeypatch.setattr(RejectionCounter, "_ends_well", lambda *_: ends_well)
+    monkeypatch.setattr(RejectionCounter, "ends_well", lambda *_: ends_well)
     engine: Any = None
     return RejectionCounter("test", worker, engine, VerificationParams())
 

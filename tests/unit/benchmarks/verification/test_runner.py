@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -47,6 +48,8 @@ def make_options(scale: float) -> argparse.Namespace:
         ({"detection.a.int8": (1.0, 2999)}, 1.0, "detection.a.int8 has an n of 2999, less than 3000"),
         ({"honest_windows": (29_999, 29_999)}, 1.0, "honest_windows has an n of 29999, less than 30000"),
         ({"detection.b.int8": (0.1, 10)}, 1.0, None),
+        ({"until.b.int8": (math.nan, 10)}, 1.0, None),
+        ({"detection.a.int8": (math.nan, 3000)}, 0.1, "detection.a.int8 is nan, below 0.999"),
         ({"exact.fp32.false_rejects": (1, 9)}, 0.1, "exact.fp32.false_rejects is 1, above 0"),
         ({"false_slashes": (2, 9)}, 1.0, "false_slashes is 2, above 0"),
         ({"forgery_passes.constant": (1, 9)}, 1.0, "forgery_passes.constant is 1, above 0"),

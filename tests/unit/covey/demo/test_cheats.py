@@ -1,16 +1,23 @@
 import json
 import struct
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from benchmarks.verification import policy_variants as variants
 from covey.demo.cheats import (
     CHEATS,
     BestOfN,
     LikeliestOfN,
+    PartialInt8,
     QuantizedWeights,
     Wrapped,
     coarsen_weights,
+    edit_matrices,
     get_cheat,
+    round_to_int8,
     score_spelling,
 )
 from covey.engines.base import Completion, GenerationRequest
@@ -93,6 +100,40 @@ def test_quantized__load_policy__a_cheaper_copy_and_the_policy_itself_is_untouch
     assert not folder.exists()
 
 
+def write_matrices(path, matrices):
+    """Write bf16 matrices and one vector of equal values."""
+    tensors = {name: torch.tensor(rows, dtype=torch.bfloat16) for name, rows in matrices.items()}
+    save_file(tensors | {"model.norm.weight": torch.full((3,), 0.377, dtype=torch.bfloat16)}, path)
+
+
+def test_round_to_int8__rows__have_127_steps_each_way_of_their_own_scale():
+    weight = np.array([[1.27, 0.014, -0.5], [12.7, 0.1, -0.04]], np.float32)
+    np.testing.assert_allclose(round_to_int8(weight), [[1.27, 0.01, -0.5], [12.7, 0.1, 0.0]], atol=1e-6)
+
+
+def test_edit_matrices__any_values__are_rounded_as_torch_rounds_them(tmp_path):
+    path, values = tmp_path / "model.safetensors", torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
+    write_matrices(path, {"w": values.tolist()})
+    edit_matrices(path, lambda name, weight: round_to_int8(weight))
+    found = load_file(path)
+    assert torch.equal(found["w"], variants.round_to_int8(values.bfloat16().float()).bfloat16())
+    assert found["model.norm.weight"].tolist() == [pytest.approx(0.377, rel=0.01)] * 3
+
+
+@pytest.mark.parametrize(("layers", "changed"), [(None, [2, 3]), (1, [3]), (4, [0, 1, 2, 3])])
+def test_partial_int8__load_policy__changes_the_matrices_of_the_last_layers(tmp_path, layers, changed):
+    names = {i: f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)}
+    rows = [[1.0, 0.3, 0.377], [0.5, 0.123, 0.01]]
+    write_matrices(tmp_path / "model.safetensors", dict.fromkeys([*names.values(), "lm_head.weight"], rows))
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 4}')
+    cheat = PartialInt8(Engine(), layers=layers)
+    cheat.edit(tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    before = torch.tensor(rows, dtype=torch.bfloat16)
+    assert [i for i, name in names.items() if not torch.equal(found[name], before)] == changed
+    assert torch.equal(found["lm_head.weight"], before)
+
+
 def test_best_of_n__generate__n_seeds_for_each_and_the_best_of_them():
     engine = Engine()
     cheat = BestOfN(engine, n=3, score=lambda prompt, answer: float(answer == "c"))
@@ -112,9 +153,9 @@ def test_score_spelling__by_hand(prompt, answer, score):
 
 def test_get_cheat__names__and_a_wrong_one():
     engine = Engine()
-    assert {type(get_cheat(kind)(engine)) for kind in CHEATS} == {QuantizedWeights, BestOfN, LikeliestOfN}
+    assert {type(get_cheat(kind)(engine)) for kind in CHEATS} == {QuantizedWeights, BestOfN, LikeliestOfN, PartialInt8}
     with pytest.raises(
         OperatorError,
-        match=r"bad_cheat: there is no kind of cheat called lazy. Use one of quantized, best-of-n, likeliest-of-n",
+        match=r"bad_cheat: there is no kind of cheat called lazy. Use one of quantized, best-of-n, .*, partial-int8",
     ):
         get_cheat("lazy")

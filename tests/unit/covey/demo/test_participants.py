@@ -15,13 +15,14 @@ ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 def test_participants__workers__honest_and_cheats_in_turn(tmp_path):
-    participants = Participants(tmp_path / "demo", DemoOptions(workers=2, cheats=3, seed=7))
+    participants = Participants(tmp_path / "demo", DemoOptions(workers=2, cheats=4, seed=7))
     assert [(p.name, p.cheat) for p in participants.workers] == [
         ("worker-1", ""),
         ("worker-2", ""),
         ("cheat-1", "quantized"),
         ("cheat-2", "best-of-n"),
-        ("cheat-3", "quantized"),
+        ("cheat-3", "partial-int8"),
+        ("cheat-4", "quantized"),
     ]
     assert participants.get_name(participants.workers[1].node) == "worker-2"
     assert participants.get_name("0xnobody") == "0xnobody"
