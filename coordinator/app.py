@@ -1,9 +1,12 @@
 """The coordinator's composition root: builds the context from settings, runs the API process and the jobs process."""
 
 import asyncio
+import os
+import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Thread
 
@@ -17,8 +20,8 @@ from coordinator.context import Context
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
-from coordinator.lanes import Lane
 from coordinator.queue.celery_app import BackgroundKicker, Kicker, build_celery, run_jobs
+from coordinator.queue.routes import JobQueue
 from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -34,11 +37,13 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.messages import CanaryConsent
 from covey.protocol.params import PoolParams
+from covey.runtime.child_processes import call_when_orphaned
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import CycleResult, Pace, run_forever, stop_signals
 from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
-from covey.runtime.http_processes import HttpProcesses, call_when_orphaned
+from covey.runtime.http_processes import HttpProcesses
+from covey.runtime.lanes import Lane
 from covey.runtime.log import configure, get_logger
 
 LOOK_AHEAD_S = 2.0
@@ -105,7 +110,9 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
         ),
         operator=operator,
-        kicker=BackgroundKicker(Kicker(build_celery(config.broker_url, config.home))),
+        kicker=BackgroundKicker(
+            Kicker(build_celery(config.broker_url, config.home), get_commit=lambda: database.newest_commit)
+        ),
         chain=chain,
         chain_lane=Lane("chain's node", threads=8, patience_s=12.0),
         store_lane=Lane("object store", threads=8, patience_s=60.0),
@@ -224,15 +231,47 @@ async def _serve_api(ctx: Context, *, listener: socket.socket | None = None) -> 
     )
 
 
-def jobs(config: CoordinatorConfig) -> None:
-    """Run the jobs process until a stop signal."""
-    from coordinator.jobs import build_jobs
+def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueue)) -> None:
+    """Run the jobs of some queues until a stop signal."""
+    from coordinator.jobs import VALIDATORS_S, build_jobs
 
     configure("jobs", level=config.log_level)
     ctx = build(config)
     exempt_from_collection()
-    run_jobs(build_celery(config.broker_url, config.home), build_jobs(ctx))
+    beat = ctx.database.open_leadership("beat")
+    looking = _look_at_validators(ctx, wait_s=VALIDATORS_S) if JobQueue.CHAIN in queues else nullcontext()
+    with looking:
+        run_jobs(
+            build_celery(config.broker_url, config.home),
+            build_jobs(ctx),
+            queues=queues,
+            read_commit=ctx.database.read_commit,
+            is_leader=beat.is_held,
+        )
+    beat.close()
     _close(ctx)
+
+
+@contextmanager
+def _look_at_validators(ctx: Context, *, wait_s: float) -> Iterator[None]:
+    """Look the validators up again and again in a thread, so that no job waits for the chain's node to name them."""
+    from coordinator.chain_events import look_ahead
+
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    pace = Pace(idle_wait_s=wait_s, max_retry_s=wait_s)
+
+    def look() -> None:
+        try:
+            loop.run_until_complete(run_forever(look_ahead, ctx, stop=stop, pace=pace))
+        finally:
+            if not stop.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)  # After a defect, jobs would judge by what is outdated.
+
+    Thread(target=look, name="validators", daemon=True).start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
 
 
 def _close(ctx: Context) -> None:

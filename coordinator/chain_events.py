@@ -67,7 +67,7 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 async def look_ahead(ctx: Context) -> CycleResult:
-    """Look up what requests need of the chain, in a process that does not follow it."""
+    """Look up what requests and jobs need of the chain, in a process that does not follow it."""
 
     def look() -> None:
         ctx.chain.note_head(ctx.client.get_block("latest"))
@@ -172,9 +172,9 @@ def apply_progress(
         repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
         is_drawn = audit_draws.look_at_drawn(repository, ctx.params, block_time=progress.read_until)
     if is_drawn:
-        ctx.kicker.kick("dispatch_validation")
+        ctx.kicker.kick("draw_submissions")
     if progress.events:
-        for job in ("assign_tasks", "settle_epoch"):
+        for job in ("assign_tasks", "settle_epoch", "mark_settled"):
             ctx.kicker.kick(job)
 
 

@@ -1,15 +1,26 @@
 """`covey coordinator`: run the processes of a coordinator."""
 
-from typing import Annotated
+import os
+import signal
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coordinator.queue.routes import JobQueue, parse_queues
 from covey.console.options import ConfigFile, Json, Sets, load_settings, show
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
 
 Processes = Annotated[
     int | None,
     typer.Option(help="Number of API processes, instead of the setting's. Several require PostgreSQL and Redis."),
 ]
+Queues = Annotated[str, typer.Option(help='Queues that are served, separated by commas, for example "now,chain".')]
+Separate = Annotated[bool, typer.Option("--separate", help="Serve each queue by a process of its own.")]
+ALL_QUEUES = ",".join(JobQueue)
 coordinator = typer.Typer(help="Run a pool's coordinator.", no_args_is_help=True)
 
 
@@ -65,12 +76,37 @@ def coordinator_restored(config: ConfigFile = None, sets: Sets = None, as_json: 
 
 
 @coordinator.command("jobs")
-def coordinator_jobs(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Run the jobs process: assignment, leases, validation, settlement.
+def coordinator_jobs(
+    config: ConfigFile = None, sets: Sets = None, queues: Queues = ALL_QUEUES, separate: Separate = False
+) -> None:
+    """Run the jobs: assignment and expiry (queue now), draws, judging and payment (chain), epochs and files (bulk).
 
-    Example: `covey coordinator jobs --config coordinator.toml`
+    Jobs that wait for the chain's node delay no others. `--separate` starts a process for each queue and stops them
+    together. More processes of the queue bulk can be started on any machine.
+
+    Example: `covey coordinator jobs --config coordinator.toml --queues now,chain`
     """
-    from coordinator import app
     from coordinator.config import CoordinatorConfig
 
-    app.jobs(load_settings(CoordinatorConfig, config, sets))
+    chosen = parse_queues(queues)
+    settings = load_settings(CoordinatorConfig, config, sets)
+    if separate and len(chosen) > 1:
+        from covey.runtime.child_processes import ChildProcesses
+        from covey.runtime.log import configure
+
+        configure("jobs", level=settings.log_level)
+        ChildProcesses([partial(_serve_queue, settings, queue) for queue in chosen], name="jobs").run_until_signal()
+        return
+    from coordinator import app
+
+    app.jobs(settings, chosen)
+
+
+def _serve_queue(config: "CoordinatorConfig", queue: JobQueue) -> None:
+    """Run the jobs of one queue until SIGTERM, or until the process that started this one is gone."""
+    from coordinator import app  # The process that starts others does without these imports.
+    from covey.runtime.child_processes import call_when_orphaned
+
+    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
+    Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
+    app.jobs(config, [queue])

@@ -11,7 +11,6 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
-from coordinator.lanes import Lane
 from coordinator.queue.celery_app import BackgroundKicker
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
@@ -22,6 +21,7 @@ from covey.chain.wallet import Wallet
 from covey.object_store import ObjectStore
 from covey.protocol.eip712 import Domain
 from covey.protocol.params import PoolParams
+from covey.runtime.lanes import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

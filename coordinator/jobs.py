@@ -1,9 +1,12 @@
 """What each Celery job does: short transactions on the rows, then the kicks that follow from them.
 
-Registered by `celery_app.run_jobs` in the jobs process.  Every job may run twice or late without harm.
+Every job may run twice, late, or in two processes at once without harm. The jobs of the queue "now" never wait for the
+chain's node.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
@@ -24,22 +27,24 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
 VALIDATORS_S = 10.0
-"""Maximum age in seconds of what is known of validators and their bonds when turns are opened or verdicts counted. What
-is missed meanwhile is found by the court, and by `seek_signatures`."""
+"""Seconds between two looks at the validators and their bonds in a jobs process. What is missed meanwhile is found by
+the court, and by `seek_signatures`."""
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
 
-def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
-    """The jobs by name; the names are those of `celery_app.BEAT_SECONDS`."""
+def build_jobs(ctx: Context) -> dict[str, Callable[..., None]]:
+    """The jobs by name; the names are those of `coordinator.queue.routes.ROUTES`."""
     return {
-        "assign_tasks": lambda: assign_tasks(ctx),
-        "expire_leases": lambda: expire_leases(ctx),
-        "dispatch_validation": lambda: dispatch_validation(ctx),
-        "tally": lambda: dispatch_validation(ctx),
-        "seek_signatures": lambda: seek_signatures(ctx),
-        "settle_epoch": lambda: settle_epoch(ctx),
-        "prune_files": lambda: prune_files(ctx),
+        "assign_tasks": partial(assign_tasks, ctx),
+        "expire_leases": partial(expire_leases, ctx),
+        "draw_submissions": partial(draw_submissions, ctx),
+        "dispatch_validation": partial(dispatch_validation, ctx),
+        "seek_signatures": partial(seek_signatures, ctx),
+        "settle_epoch": partial(settle_epoch, ctx),
+        "close_epoch": partial(close_epochs, ctx),
+        "mark_settled": partial(mark_settled, ctx),
+        "prune_files": partial(prune_files, ctx),
     }
 
 
@@ -66,34 +71,52 @@ def expire_leases(ctx: Context) -> None:
         ctx.kicker.kick("expire_leases")
 
 
-def dispatch_validation(ctx: Context) -> None:
-    """Draw, open turns, decide what can be decided, for the submissions that are due.  `tally` is the same."""
+def draw_submissions(ctx: Context) -> None:
+    """Find the blocks that draw the submissions that are due, and open the first turns.
+
+    It waits for the chain's node, before its transaction: a node that is slow would hold up all who write.
+    """
     started, looked_at = ctx.clock(), DISPATCHED
     while looked_at == DISPATCHED:
         with ctx.database.read() as repository:
-            rows = repository.list_due(started, limit=DISPATCHED)
-            due = [row.receipt_hash for row in rows]
-            signed = {row.signed_at for row in rows if row.draw is None}
+            rows = repository.list_due(started, limit=DISPATCHED, is_drawn=False)
+            due, signed = [row.receipt_hash for row in rows], {row.signed_at for row in rows}
         looked_at = len(due)
-        if not due:
-            return
-        # Not within the transaction: a chain that is slow would hold up all who write.
-        ctx.chain.refresh(max_age_s=VALIDATORS_S)
-        head = ctx.client.get_block(ctx.config.finality)
-        blocks = find_drawing_blocks(ctx, signed, head=head)
-        with ctx.database.write() as repository:
-            rows = repository.list_undecided(due)
-            judging.dispatch(
-                repository,
-                ctx.params,
-                rows,
-                validators=ctx.chain.validators,
-                active=ctx.chain.active_validators,
-                find_block=blocks.get,
-                secret=ctx.canary_secret,
-                now=ctx.clock(),
-            )
-        log_decided(rows)
+        if due:
+            head = ctx.client.get_block(ctx.config.finality)
+            _dispatch(ctx, due, find_drawing_blocks(ctx, signed, head=head))
+
+
+def dispatch_validation(ctx: Context) -> None:
+    """Decide what can be decided and open further turns, for the drawn submissions that are due.
+
+    What it needs of the chain is in memory, so judging goes on while the chain's node does not answer.
+    """
+    started, looked_at = ctx.clock(), DISPATCHED
+    while looked_at == DISPATCHED:
+        with ctx.database.read() as repository:
+            due = [row.receipt_hash for row in repository.list_due(started, limit=DISPATCHED, is_drawn=True)]
+        looked_at = len(due)
+        if due:
+            _dispatch(ctx, due, {})
+
+
+def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock]) -> None:
+    """Draw some submissions by the blocks, decide them or open turns, and log what was decided."""
+    with ctx.database.write() as repository:
+        rows = repository.list_undecided(due)
+        judging.dispatch(
+            repository,
+            ctx.params,
+            rows,
+            validators=ctx.chain.validators,
+            active=ctx.chain.active_validators,
+            find_block=blocks.get,
+            secret=ctx.canary_secret,
+            now=ctx.clock(),
+        )
+    log_decided(rows)
+    if any(row.state is not SubmissionState.SUBMITTED for row in rows):  # More tasks may be planned.
         ctx.kicker.kick("assign_tasks")
 
 
@@ -103,7 +126,6 @@ def seek_signatures(ctx: Context) -> None:
     with ctx.database.read() as repository:
         if not repository.list_unopened(decided_since=ctx.clock() - 2 * seconds):
             return
-    ctx.chain.refresh(max_age_s=VALIDATORS_S)
     with ctx.database.write() as repository:
         opened = signing.seek_signatures(
             repository, ctx.params, validators=ctx.chain.list_active(), seconds=seconds, now=ctx.clock()
@@ -130,27 +152,39 @@ def find_drawing_blocks(ctx: Context, signed: Iterable[int], *, head: Block) -> 
 
 
 def settle_epoch(ctx: Context) -> None:
-    """Close an epoch that is due, have what is closed posted, and mark what the chain has as settled."""
-    chain_time = get_chain_time(ctx)  # Not within a transaction: a chain that is slow would hold up all who write.
-    mark_settled(ctx)
+    """Begin an epoch that is due, and have what is closed posted. The chain's time is read only if one may be due."""
+    now = ctx.clock()
     with ctx.database.read() as repository:
-        is_over = settlement.is_closed(repository, chain_time=chain_time)
-        is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time)
-        unposted = repository.list_unposted()
-    if is_over:
-        report_unpaid(ctx)
-        return
-    closing = next((epoch.number for epoch in unposted if epoch_closing.is_closing(epoch)), None)
-    if is_due:
-        with ctx.database.write() as repository:
-            closing = epoch_closing.begin_epoch(repository, now=ctx.clock())
-    if closing is not None:
-        close_epoch(ctx, closing)
-    if unposted or closing is not None:
-        with ctx.database.write() as repository:
-            for epoch in repository.list_unposted():
-                if not epoch_closing.is_closing(epoch):
-                    post_epoch(ctx, repository, epoch)
+        unposted = [(epoch.number, epoch_closing.is_closing(epoch)) for epoch in repository.list_unposted()]
+        may_be_over = settlement.is_closed(repository, chain_time=math.inf)
+        may_be_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=math.inf)
+    if may_be_over or may_be_due:
+        chain_time = get_chain_time(ctx)
+        with ctx.database.read() as repository:
+            is_over = settlement.is_closed(repository, chain_time=chain_time)
+            is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=chain_time)
+        if is_over:
+            report_unpaid(ctx)
+            return
+        if is_due:
+            with ctx.database.write() as repository:
+                number = epoch_closing.begin_epoch(repository, now=ctx.clock())
+            unposted += [] if number is None else [(number, True)]
+    for number, is_closing in unposted:
+        if is_closing:
+            ctx.kicker.kick("close_epoch", epoch=number)
+    if not all(is_closing for _, is_closing in unposted):
+        post_epochs(ctx)
+
+
+def close_epochs(ctx: Context, *, epoch: int | None = None) -> None:
+    """Compute the roots of an epoch that is closing and have it posted. None: of any that is closing."""
+    with ctx.database.read() as repository:
+        closing = [row.number for row in repository.list_unposted() if epoch_closing.is_closing(row)]
+    for number in closing:
+        if epoch in (None, number):
+            close_epoch(ctx, number)
+            post_epochs(ctx)
 
 
 def close_epoch(ctx: Context, number: int) -> None:
@@ -174,6 +208,14 @@ def close_epoch(ctx: Context, number: int) -> None:
     with ctx.database.write() as repository:
         if not epoch_closing.record_closed(repository, closed):
             get_logger().warning("an epoch was changed while it was computed, so it is computed again", epoch=number)
+
+
+def post_epochs(ctx: Context) -> None:
+    """Have an intent for each epoch that is closed and not on chain, unless the pool takes no epoch any more."""
+    with ctx.database.write() as repository:
+        for epoch in repository.list_unposted():
+            if not epoch_closing.is_closing(epoch):
+                post_epoch(ctx, repository, epoch)
 
 
 def mark_settled(ctx: Context) -> None:

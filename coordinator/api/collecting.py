@@ -1,4 +1,4 @@
-"""How waiting nodes collect their leases, many at a time."""
+"""How nodes whose long polls wait collect their leases, many at a time."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,18 @@ def build_collections(ctx: Context) -> RequestBatches[Ask, TaskOrder | None]:
     """Return the batches of collected leases. Their errors are those of `tasks.collect_tasks`."""
 
     def collect(repository: Repository, asks: Sequence[Ask]) -> list[TaskOrder | CoveyError | None]:
-        found = tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock())
-        versions = {each.policy_version for each in found if isinstance(each, TaskRow)}
-        steps = {version: repository.get_step(version) for version in versions}
-        return [_build_order(each, steps[each.policy_version]) if isinstance(each, TaskRow) else each for each in found]
+        return build_orders(repository, tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock()))
 
     return RequestBatches(lambda asks: ctx.database.run(lambda rows: collect(rows, asks)))
+
+
+def build_orders(
+    repository: Repository, found: Sequence[TaskRow | CoveyError | None]
+) -> list[TaskOrder | CoveyError | None]:
+    """Return what nodes are told of the tasks that they have collected. Errors and None stay as they are."""
+    versions = {each.policy_version for each in found if isinstance(each, TaskRow)}
+    steps = {version: repository.get_step(version) for version in versions}
+    return [_build_order(each, steps[each.policy_version]) if isinstance(each, TaskRow) else each for each in found]
 
 
 def _build_order(task: TaskRow, step: StepRow | None) -> TaskOrder | None:

@@ -1,18 +1,22 @@
 """The nodes that were heard, in memory. What a heartbeat says is written once a second, and claims as soon as possible.
 
-A crash loses a second of heartbeats, which nobody misses. While one transaction is being committed, claims collect for
-the next one.
+A claim takes one transaction: its sign of life, the assignment of a pending task, and the collection of its lease.
+While one transaction is being committed, claims gather for the next one. A crash loses a second of heartbeats, which
+nobody misses.
 """
 
 import asyncio
 from collections.abc import Sequence
 
+from coordinator.api.collecting import build_orders
 from coordinator.api.request_batches import settle
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain.nodes import INSTANCE_SECONDS
-from coordinator.domain.presence import Sign, record_signs
+from coordinator.domain.presence import Sign
+from coordinator.domain.tasks import MOST_AT_ONCE, claim_tasks
 from covey.errors import CoveyError, ProtocolError, TransientError
+from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
 from covey.runtime.log import get_logger
 
@@ -31,28 +35,28 @@ class RollCall:
         """Instance that was heard last of each node, and when, in Unix seconds."""
         self._beats: dict[Address, Sign] = {}
         """Heartbeats that are not written yet. A later one replaces an earlier one."""
-        self._asking: list[tuple[Sign, asyncio.Future[bool]]] = []
+        self._asking: list[tuple[Sign, asyncio.Future[TaskOrder | None]]] = []
         """Signs whose senders wait until they are written."""
         self._is_asked = asyncio.Event()
         self._written_at = float("-inf")
         """Time of the event loop at which heartbeats were last written."""
 
-    async def hear(self, sign: Sign) -> bool:
-        """Note a sign of life, and return whether the node has a lease that it does not know of.
+    async def hear(self, sign: Sign) -> TaskOrder | None:
+        """Note a sign of life, and return the task that a claim collects. None if there is none yet.
 
         A heartbeat of a known worker is only noted in memory. Everything else returns once it is written, and raises
-        the errors of `record_signs`.
+        the errors of `presence.record_signs`.
         """
         instance, heard_at = self._heard.get(sign.node, ("", 0.0))
         now = self._ctx.clock()
         if not sign.is_claim and instance == sign.instance and now - heard_at < INSTANCE_SECONDS:
             self._heard[sign.node] = instance, now
             self._beats[sign.node] = sign
-            return False
-        future = asyncio.get_running_loop().create_future()
+            return None
+        future: asyncio.Future[TaskOrder | None] = asyncio.get_running_loop().create_future()
         self._asking.append((sign, future))
         self._is_asked.set()
-        return bool(await future)
+        return await future
 
     async def run(self) -> None:
         """Write what was heard, until this is cancelled."""
@@ -70,13 +74,16 @@ class RollCall:
             if asking or beats:
                 await self._write(asking, beats)
 
-    async def _write(self, asking: Sequence[tuple[Sign, asyncio.Future[bool]]], beats: Sequence[Sign]) -> None:
+    async def _write(
+        self, asking: Sequence[tuple[Sign, asyncio.Future[TaskOrder | None]]], beats: Sequence[Sign]
+    ) -> None:
         ctx, signs = self._ctx, [*beats, *(sign for sign, _ in asking)]
 
-        def record(repository: Repository) -> list[bool | CoveyError]:
-            return record_signs(repository, ctx.params, signs, rule=ctx.stake_rule, now=ctx.clock())
+        def record(repository: Repository) -> list[TaskOrder | CoveyError | None]:
+            found = claim_tasks(repository, ctx.params, signs, rule=ctx.stake_rule, now=ctx.clock())
+            return build_orders(repository, found)
 
-        results: Sequence[bool | CoveyError] = ()
+        results: Sequence[TaskOrder | CoveyError | None] = ()
         try:
             results = await ctx.database.run(record)
             self._written_at = asyncio.get_running_loop().time() if beats else self._written_at
@@ -87,10 +94,10 @@ class RollCall:
             results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
         finally:  # A defect must not keep anybody waiting.
             settle([future for _, future in asking], results[len(beats) :])
-        if any(sign.is_claim for sign, _ in asking):
+        if len(asking) >= MOST_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
             ctx.kicker.kick("assign_tasks")
 
-    def _note(self, sign: Sign, result: bool | CoveyError) -> None:
+    def _note(self, sign: Sign, result: TaskOrder | CoveyError | None) -> None:
         if self._beats.get(sign.node) is sign:
             del self._beats[sign.node]
         if isinstance(result, ProtocolError) and result.code != "stake_too_low":

@@ -129,7 +129,7 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
         outcome=verdict.outcome,
         receipt=verdict.receipt_hash,
     )
-    ctx.kicker.kick("tally")
+    ctx.kicker.kick("dispatch_validation")
 
 
 @router.post("/cases")

@@ -60,7 +60,7 @@ async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
 
 @router.post("/tasks/claim", responses=name_refusals(409))
 async def claim_task(request: Request, state: State, node: Node, body: ClaimRequest) -> TaskOrder | None:
-    """Long-poll for a lease. The answer is null if there is none.
+    """Ask for a lease, and wait for one if there is no task now. The answer is null if there is none in time.
 
     Raises ProtocolError "suspended", "stake_too_low" or "another_instance" if the node is not served, and "pool_paused"
     at the end of the poll while no new tasks are assigned.
@@ -77,13 +77,12 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
         holding=body.holding,
     )
     with state.offers.open(node) as offer, call_when_gone(request.receive, offer.end):
-        has_lease = await state.roll_call.hear(sign)
-        while has_lease or await offer.wait(max(0.0, deadline - loop.time())):
+        order = await state.roll_call.hear(sign)
+        while order is None and await offer.wait(max(0.0, deadline - loop.time())):
             order = await state.collections.add(Ask(node=node, instance=body.instance, holding=body.holding))
-            if order is not None:
-                get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
-                return order
-            has_lease = False
+    if order is not None:
+        get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
+        return order
     await state.ctx.database.look(pausing.require_running)
     return None
 

@@ -67,12 +67,24 @@ def require_admitted(engine: Engine) -> None:
         ) from error
 
 
-def lock_writers_out(connection: Connection) -> None:
-    """Lock other writers out until the transaction ends, and have its commit announced. SQLite's BEGIN has done it."""
-    if connection.dialect.name == "postgresql":
-        # By schema, so that two pools in one database do not wait for each other.
-        lock = "pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
-        connection.execute(text(f"SELECT {lock}, pg_notify({CHANNEL}, '')"))
+def lock_writers_out(connection: Connection) -> int:
+    """Lock other writers out until the transaction ends, and have its commit announced. For PostgreSQL.
+
+    Returns the number of the transaction.
+    """
+    # By schema, so that two pools in one database do not wait for each other.
+    lock = "pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
+    row = connection.execute(text(f"SELECT {lock}, pg_notify({CHANNEL}, ''), txid_current()")).one()
+    return int(row[2])
+
+
+def read_commit(engine: Engine) -> int:
+    """Return the number of a transaction of PostgreSQL. One that begins now sees what it and all earlier ones wrote.
+
+    Raises TransientError if the database does not answer.
+    """
+    with translate_outage(), engine.connect() as connection:
+        return int(connection.scalar(text("SELECT txid_snapshot_xmin(txid_current_snapshot())")) or 0) - 1
 
 
 @contextmanager

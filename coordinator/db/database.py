@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.db import connection, schema_version
 from coordinator.db.change_counter import ChangeCounter, PostgresCommits, SqliteCommits
+from coordinator.db.leadership import FileLeadership, Leadership, PostgresLeadership
 from coordinator.db.repository import Repository
 from coordinator.db.write_lock import WriteLock
 from coordinator.db.writer import Writer, WriterMeter
@@ -39,6 +41,9 @@ class Database:
         file = self._engine.url.database if url.startswith("sqlite") else None
         self._lock = None if file is None else WriteLock(Path(file))
         self._writer = Writer(self._begin)
+        self.newest_commit: int | None = None
+        """Number of the newest commit of this process. None before the first one."""
+        self._noting = Lock()
         self._readers = ThreadPoolExecutor(READERS, "reader")
         self.changes: ChangeCounter = PostgresCommits(self._engine) if file is None else SqliteCommits(file)
 
@@ -91,6 +96,20 @@ class Database:
         except TimeoutError:
             raise TransientError("database_busy", "the database did not answer in time") from None
 
+    def read_commit(self) -> int:
+        """Return the number of a commit, of any process. A transaction that begins now sees it and all earlier ones.
+
+        Raises TransientError if the database does not answer.
+        """
+        return connection.read_commit(self._engine) if self._lock is None else self._lock.read_count()
+
+    def open_leadership(self, name: str) -> Leadership:
+        """Return a lock that at most one process among those of this database has at a time."""
+        file = self._engine.url.database
+        if self._lock is None or file is None:
+            return PostgresLeadership(self._engine, name)
+        return FileLeadership(Path(f"{file}.{name}"))
+
     @property
     def writer_meter(self) -> WriterMeter:
         """What the commands of this process have cost."""
@@ -109,8 +128,10 @@ class Database:
         with connection.translate_outage():
             if self._lock is None:
                 with self._writing.begin() as opened:
-                    connection.lock_writers_out(opened)
+                    number = connection.lock_writers_out(opened)
                     yield opened
             else:
-                with self._lock.hold(), self._writing.begin() as opened:
+                with self._lock.hold() as number, self._writing.begin() as opened:
                     yield opened
+            with self._noting:
+                self.newest_commit = max(number, self.newest_commit or 0)

@@ -41,11 +41,16 @@ class JudgingQueries:
     def get_judgement(self, judgement: int) -> JudgementRow | None:
         return self.session.get(JudgementRow, judgement)
 
-    def list_due(self, now: float, *, limit: int) -> Sequence[SubmissionRow]:
-        """Undecided submissions for which there may be something to do, with their judgements, the first due first."""
+    def list_due(self, now: float, *, limit: int, is_drawn: bool | None = None) -> Sequence[SubmissionRow]:
+        """Undecided submissions for which there may be something to do, with their judgements, the first due first.
+
+        `is_drawn` says whether a block has drawn them. None stands for any.
+        """
         query = select(SubmissionRow).where(
             SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.look_at <= now
         )
+        if is_drawn is not None:
+            query = query.where(SubmissionRow.draw.is_not(None) if is_drawn else SubmissionRow.draw.is_(None))
         query = query.order_by(SubmissionRow.look_at, SubmissionRow.task).limit(limit)
         return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
 

@@ -119,18 +119,6 @@ class TaskQueries:
         query = select(TaskRow.node).where(TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_(None))
         return [node for node in self.session.scalars(query.distinct()) if node is not None]
 
-    def list_collected(self, nodes: Collection[str]) -> dict[str, list[int]]:
-        """Leases that some nodes have collected and not handed in, by node."""
-        query = select(TaskRow.node, TaskRow.lease).where(
-            TaskRow.state == TaskState.ASSIGNED, TaskRow.collected_at.is_not(None)
-        )
-        leases: dict[str, list[int]] = {}
-        for part in cut(nodes):
-            for node, lease in self.session.execute(query.where(TaskRow.node.in_(part))):
-                if node is not None and lease is not None:
-                    leases.setdefault(node, []).append(lease)
-        return leases
-
     def count_groups_in_flight(self, *, oldest_version: int) -> int:
         """Groups of tasks that may still bring accepted work of `oldest_version` or later."""
         open_tasks = select(func.coalesce(func.sum(TaskRow.groups), 0)).where(

@@ -1,20 +1,24 @@
-"""The lock that SQLite's writers take before BEGIN, so that processes write in turns.
+"""The lock that SQLite's writers take before BEGIN, so that processes write in turns. It counts their transactions.
 
 SQLite's own waiting is a loop of sleeps: a process that writes again and again keeps all others out.
 """
 
 import fcntl
+import os
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
+
+_COUNT = struct.Struct("<q")
 
 
 class WriteLock:
     """Two files beside the database, `flock`ed one after the other. Example: `with WriteLock(path).hold(): ...`.
 
     A writer waits for its turn on the first file and holds the second one, so one that has just written comes after
-    those that wait. The locks end with their process.
+    those that wait. The locks end with their process. The second file holds the number of the last transaction.
     """
 
     def __init__(self, database: Path) -> None:
@@ -23,11 +27,37 @@ class WriteLock:
         """The same for the threads of this process, which share the files."""
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Wait for the turn of this thread, and keep the lock to the end of the block."""
+    def hold(self) -> Iterator[int]:
+        """Wait for the turn of this thread, and keep the lock to the end of the block.
+
+        Yields the number of the transaction in the block, which is counted once it has ended.
+        """
         with ExitStack() as held:
             with self._threads_turn, self._turn.open("w") as turn:
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 held.enter_context(self._threads_writing)
-                fcntl.flock(held.enter_context(self._writing.open("w")), fcntl.LOCK_EX)
-            yield
+                writing = os.open(self._writing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                held.callback(os.close, writing)
+                fcntl.flock(writing, fcntl.LOCK_EX)
+            number = _read_count(writing) + 1
+            yield number
+            os.pwrite(writing, _COUNT.pack(number), 0)  # A process that dies before this has told nobody the number.
+
+    def read_count(self) -> int:
+        """Return the number of the last transaction that has ended. A transaction that begins now sees what it wrote.
+
+        0 if none has ended.
+        """
+        try:
+            file = os.open(self._writing, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            return _read_count(file)
+        finally:
+            os.close(file)
+
+
+def _read_count(file: int) -> int:
+    data = os.pread(file, _COUNT.size, 0)
+    return int(_COUNT.unpack(data)[0]) if len(data) == _COUNT.size else 0

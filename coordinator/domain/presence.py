@@ -35,23 +35,22 @@ class Sign:
     wait_s: float = 0.0
     """Seconds for which a claim waits."""
     holding: tuple[int, ...] = ()
-    """Leases that the node knows of."""
+    """Leases that the node knows of, for a claim."""
 
 
 def record_signs(
     repository: Repository, params: PoolParams, signs: Sequence[Sign], *, rule: StakeRule, now: float
-) -> list[bool | CoveyError]:
+) -> list[CoveyError | None]:
     """Note signs of life.
 
-    Returns for each its error, or whether the node has collected a lease that it does not know of. Errors are those of
-    `nodes.require_node` and `nodes.require_instance`, and for claims ProtocolError "suspended" or "stake_too_low", or
-    TransientError "stake_unknown".
+    Returns the error of each. Errors are those of `nodes.require_node` and `nodes.require_instance`, and for claims
+    ProtocolError "suspended" or "stake_too_low", or TransientError "stake_unknown".
     """
     claiming = {sign.node for sign in signs if sign.is_claim}
     loaded = repository.load_nodes({sign.node for sign in signs})
     owners = {row.contributor for row in loaded if isinstance(row, NodeRow) and row.address in claiming}
-    counts, collected = repository.count_nodes_of(owners), repository.list_collected(claiming)
-    results: list[bool | CoveyError] = []
+    counts = repository.count_nodes_of(owners)
+    results: list[CoveyError | None] = []
     changes: dict[str, dict[str, object]] = {}
     instances: dict[str, str] = {}
     for sign in signs:
@@ -63,7 +62,7 @@ def record_signs(
                 raise nodes.build_another_instance(sign.node, silence=0.0)
             nodes.require_instance(row, sign.instance, now)
             nodes.take_over(repository, params, row, sign.instance, now)
-            results.append(bool(set(collected.get(sign.node, ())).difference(sign.holding)))
+            results.append(None)
         except CoveyError as error:
             results.append(error)
             continue

@@ -96,7 +96,7 @@ def is_known(repository: Repository, header: EpochHeader) -> bool:
 
 
 def record_posted(repository: Repository, header: EpochHeader, record: EpochRecord, *, block: int) -> bool:
-    """Note that the chain holds the epoch. The job `settle_epoch` then marks its submissions as settled.
+    """Note that the chain holds the epoch. The job `mark_settled` then marks its submissions as settled.
 
     Returns False for an epoch that was not closed here.
     """

@@ -1,6 +1,8 @@
 """The life of a task as functions of a repository, parameters and a given time: planned, leased, collected, returned.
 
-Nothing here sleeps, sends or commits.
+A claim that finds a pending task collects its lease in the transaction that notes the claim (`claim_tasks`). What no
+claim triggers is leased by a job: tasks of a new step, and those whose leases have ended. Both use `assign_tasks`, so
+the rules are the same. Nothing here sleeps, sends or commits.
 """
 
 from collections.abc import Sequence
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import exact_lane, nodes, pausing, presence, scheduling
+from coordinator.domain.presence import Sign
+from coordinator.domain.stakes import StakeRule
 from coordinator.domain.steps import get_oldest_version, plan_tasks
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Address, LeaseId, TaskId
@@ -28,7 +32,7 @@ COLLECT_SECONDS = 5.0
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
     """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
 
-    Returns how many, at most `limit`, and 0 while new tasks are paused. Called by Celery only.
+    Returns how many, at most `limit`, and 0 while new tasks are paused.
     """
     latest = None if pausing.is_paused(repository) else repository.get_latest_step()
     lanes = exact_lane.list_served(repository, params, now=now)
@@ -87,6 +91,27 @@ class Ask:
     instance: str
     holding: tuple[int, ...] = ()
     """Leases that the worker knows of."""
+
+
+def claim_tasks(
+    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, rule: StakeRule, now: float
+) -> list[TaskRow | CoveyError | None]:
+    """Note signs of life, lease pending tasks, and let the claims among the signs collect their leases.
+
+    Nodes that wait since earlier claims are leased tasks too, in the order of `assign_tasks`: a claim does not
+    overtake them. Returns for each sign its error, the task that a claim collects, or None. Errors are those of
+    `presence.record_signs`.
+    """
+    results: list[TaskRow | CoveyError | None] = [*presence.record_signs(repository, params, signs, rule=rule, now=now)]
+    claims = [index for index, sign in enumerate(signs) if sign.is_claim and results[index] is None]
+    if not claims:
+        return results
+    if repository.has_pending():
+        assign_tasks(repository, params, now=now)
+    asks = [Ask(node=sign.node, instance=sign.instance, holding=sign.holding) for sign in (signs[i] for i in claims)]
+    for index, found in zip(claims, collect_tasks(repository, params, asks, now=now), strict=True):
+        results[index] = found
+    return results
 
 
 def collect_tasks(

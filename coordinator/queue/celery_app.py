@@ -1,46 +1,48 @@
-"""Celery: the jobs that move work along.  A message is only a kick, sent after commit; a lost or doubled one changes
-nothing, because every job looks at the rows again and beat kicks whatever may be overdue.
+"""Celery: the jobs that move work along, in three queues by what they wait for (`coordinator.queue.routes`).
+
+A message is sent after the commit that it is about. A lost or doubled one changes nothing, because every job looks at
+the rows again, and beat asks for whatever may be overdue. A message is acknowledged after its run.
 """
 
 import importlib
 import logging
 import threading
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from celery import Celery
-from celery.beat import EmbeddedService
+from celery.beat import EmbeddedService, Scheduler
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
 from kombu.exceptions import ChannelError, OperationalError
 from kombu.transport import resolve_transport
 
 from coordinator.queue import folder_broker
-from covey.errors import OperatorError, TransientError
+from coordinator.queue.job_runs import JobRuns
+from coordinator.queue.routes import ROUTES, JobQueue
+from covey.errors import OperatorError
 from covey.runtime.log import get_logger
 
-QUEUE = "covey"
-SENT_AT = "sent_at"
-"""Argument of a kick: the Unix time at which it was sent."""
+PREFIX = "covey"
+"""First part of the names of the queues on the broker."""
 PAUSE_S = 0.01
 """Seconds between two kicks of the same job in the background."""
-BEAT_SECONDS = {
-    "assign_tasks": 0.5,
-    "expire_leases": 1.0,
-    "dispatch_validation": 0.5,
-    "tally": 2.0,
-    "seek_signatures": 2.0,
-    "settle_epoch": 1.0,
-    "prune_files": 5.0,
-}
+KICK_EXPIRES_S = 30.0
+"""Seconds after which a kick is dropped."""
+CLOCKS_DIFFER_S = 5.0
+"""Seconds by which the clocks of two machines may differ. A message of beat is dropped so much later than the next one
+is due."""
+THREADS_PER_JOB = 2
+"""Threads of a jobs process for each of its jobs: one runs it, and one waits for its end with the next message."""
 
 
-def build_celery(broker_url: str, home: Path) -> Celery:
-    """The Celery application; an empty URL means a folder in `home`, polled every 20 ms.
+def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery:
+    """Build the Celery application. An empty URL means a folder in `home`, which is polled every 20 ms.
 
-    Raises OperatorError("bad_broker_url").
+    `prefix` begins the names of the queues. Raises OperatorError("bad_broker_url").
     """
     folder_broker.register()
     if broker_url:
@@ -52,13 +54,21 @@ def build_celery(broker_url: str, home: Path) -> Celery:
         task_ignore_result=True,
         task_acks_late=True,
         task_reject_on_worker_lost=True,
-        task_default_queue=QUEUE,
+        task_default_queue=_name_queue(prefix, JobQueue.NOW),
+        task_routes={name: {"queue": _name_queue(prefix, route.queue)} for name, route in ROUTES.items()},
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
-        worker_cancel_long_running_tasks_on_connection_loss=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # A thread cannot be cancelled.
         broker_connection_retry_on_startup=True,
-        beat_schedule={name: {"task": name, "schedule": seconds} for name, seconds in BEAT_SECONDS.items()},
+        beat_schedule={
+            name: {
+                "task": name,
+                "schedule": route.every_s,
+                "options": {"expires": route.every_s + CLOCKS_DIFFER_S},
+            }
+            for name, route in ROUTES.items()
+        },
         beat_max_loop_interval=0.5,
     )
     if broker_url:
@@ -96,16 +106,19 @@ def _require_transport(broker_url: str) -> None:
 
 
 class Kicker:
-    """Sends kicks. A broker that does not answer costs latency, never state: beat kicks again."""
+    """Sends kicks. A broker that does not answer costs latency, never state: beat asks again."""
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
+    def __init__(self, app: Celery, *, get_commit: Callable[[], int | None] = lambda: None) -> None:
+        """`get_commit` returns the number of the last commit of this process, or None if it has made none."""
+        self._app, self._get_commit = app, get_commit
 
-    def kick(self, job: str) -> None:
-        """Ask the jobs process to run `job`. To be called after the commit only."""
+    def kick(self, job: str, **ids: int) -> None:
+        """Ask for a run of `job`, about the object with these ids. To be called after the commit only."""
         _require_job(job)
+        commit = self._get_commit()
+        arguments = ids if commit is None else ids | {"commit": commit}
         try:
-            self._app.send_task(job, kwargs={SENT_AT: time.time()}, ignore_result=True, retry=False, expires=30)
+            self._app.send_task(job, kwargs=arguments, ignore_result=True, retry=False, expires=KICK_EXPIRES_S)
         except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
             get_logger().warning("kick lost", job=job, error=str(error))
 
@@ -118,16 +131,17 @@ class BackgroundKicker:
 
     def __init__(self, kicker: Kicker) -> None:
         self._kicker = kicker
-        self._waiting: set[str] = set()
+        self._waiting: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+        """Jobs with their ids."""
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_over = False
 
-    def kick(self, job: str) -> None:
-        """Ask the jobs process to run `job` soon. To be called after the commit only."""
+    def kick(self, job: str, **ids: int) -> None:
+        """Ask for a run of `job` soon, about the object with these ids. To be called after the commit only."""
         _require_job(job)
         with self._change:
-            self._waiting.add(job)
+            self._waiting.add((job, tuple(sorted(ids.items()))))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kicks", daemon=True)
                 self._thread.start()
@@ -146,54 +160,81 @@ class BackgroundKicker:
             with self._change:
                 while not self._waiting and not self._is_over:
                     self._change.wait()
-                jobs, self._waiting = self._waiting, set()
-                if not jobs:
+                waiting, self._waiting = self._waiting, set()
+                if not waiting:
                     return
-            for job in sorted(jobs):
-                self._kicker.kick(job)
+            for job, ids in sorted(waiting):
+                self._kicker.kick(job, **dict(ids))
             with self._change:
                 self._change.wait_for(lambda: self._is_over, PAUSE_S)
 
 
+class _LockedScheduler(Scheduler):  # type: ignore[misc]
+    """Beat that sends messages only while its process leads, so that several processes send each message once."""
+
+    def __init__(self, *arguments: Any, is_leader: Callable[[], bool], **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._is_leader = is_leader
+
+    def tick(self, *arguments: Any, **named: Any) -> float:
+        """Send what is due, and return the seconds to the next look."""
+        if not self._is_leader():
+            return float(self.max_interval)
+        return float(super().tick(*arguments, **named))
+
+
+def _as_function(runs: JobRuns) -> Callable[..., None]:
+    """Return what Celery takes for a task, which must not be a bound method."""
+
+    def run(**arguments: int) -> None:
+        runs.run(**arguments)
+
+    return run
+
+
+def _name_queue(prefix: str, queue: JobQueue) -> str:
+    return f"{prefix}-{queue}"
+
+
 def _require_job(job: str) -> None:
-    if job not in BEAT_SECONDS:
-        raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(BEAT_SECONDS)}")
+    if job not in ROUTES:
+        raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(ROUTES)}")
 
 
-def run_jobs(app: Celery, jobs: dict[str, Callable[[], None]]) -> None:
-    """Run the jobs process with beat until SIGINT or SIGTERM; a job under way is finished first."""
-    for name, job in jobs.items():
-        app.task(_guard(_skip_covered(job)), name=name, ignore_result=True)
-    beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls="celery.beat:Scheduler")
+def run_jobs(
+    app: Celery,
+    jobs: Mapping[str, Callable[..., None]],
+    *,
+    queues: Collection[JobQueue],
+    read_commit: Callable[[], int],
+    is_leader: Callable[[], bool],
+) -> None:
+    """Run the jobs of some queues, and beat, until SIGINT or SIGTERM. Runs under way are finished first.
+
+    Each job has threads of its own, so one that hangs stops no other. A process that serves `bulk` alone has one thread
+    for all, because several such processes share the work.
+    """
+    own = [name for name in jobs if ROUTES[name].queue in queues]
+    for name in own:
+        app.task(_as_function(JobRuns(name, jobs[name], read_commit=read_commit)), name=name, ignore_result=True)
+    scheduler = partial(_LockedScheduler, is_leader=is_leader)
+    beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls=scheduler)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     setup_logging.connect(lambda **_: None, weak=False)
+    worker_ready.connect(lambda **_: get_logger().info("jobs are served", queues=",".join(queues)), weak=False)
     worker_ready.connect(lambda **_: beat.start(), weak=False)
     worker_shutdown.connect(lambda **_: beat.stop(), weak=False)
-    worker = app.Worker(pool="solo", concurrency=1, quiet=True, without_gossip=True, without_mingle=True, beat=False)
+    prefix = str(app.conf.task_default_queue).removesuffix(f"-{JobQueue.NOW}")
+    worker = app.Worker(
+        pool="threads",
+        concurrency=1 if set(queues) == {JobQueue.BULK} else THREADS_PER_JOB * len(own),
+        queues=[_name_queue(prefix, queue) for queue in queues],
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        beat=False,
+    )
     worker.start()
     if worker.exitcode:
         raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")
-
-
-def _skip_covered(job: Callable[[], None]) -> Callable[..., None]:
-    """Skip kicks that were sent before the job last began: it has seen what they are about."""
-    begun_at = 0.0
-
-    def run(*, sent_at: float | None = None) -> None:
-        nonlocal begun_at
-        if sent_at is None or sent_at > begun_at:
-            begun_at = time.time()
-            job()
-
-    return run
-
-
-def _guard(job: Callable[..., None]) -> Callable[..., None]:
-    def run(**arguments: float) -> None:
-        try:
-            job(**arguments)
-        except TransientError as error:
-            get_logger().warning("job will be kicked again", code=error.code, message=error.message)
-
-    return run

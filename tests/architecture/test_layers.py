@@ -30,6 +30,7 @@ ADDRESSES = {
         "coordinator/db/connection.py",
         "coordinator/db/schema_version.py",
         "coordinator/db/change_counter.py",
+        "coordinator/db/leadership.py",
         MIGRATIONS,
     ],
     "alembic": ["coordinator/db/schema_version.py", MIGRATIONS],

@@ -40,8 +40,8 @@ class CoordinatorProcesses:
         self.settings = folder / "coordinator.toml"
         self.settings.write_text("\n".join(lines))
 
-    def start(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a process."""
+    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start a process with further options of its command."""
         command = [
             sys.executable,
             "-m",
@@ -50,6 +50,7 @@ class CoordinatorProcesses:
             name.rsplit(maxsplit=1)[-1],
             "--config",
             str(self.settings),
+            *options,
         ]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -65,6 +66,6 @@ class CoordinatorProcesses:
         for name in self._running:
             self.kill(name)
 
-    def read_log(self, name: str) -> list[str]:
+    def read_log(self, name: str, *, lines: int = 12) -> list[str]:
         """Return the last lines that a process has logged."""
-        return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-12:]
+        return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:]

@@ -27,6 +27,7 @@ def free_references(connection: Connection) -> Iterator[None]:
 
 engine = context.config.attributes["engine"]
 with engine.connect() as connection, free_references(connection), connection.begin():
-    lock_writers_out(connection)  # all steps in one transaction: no other process finds tables half-way
+    if connection.dialect.name == "postgresql":
+        lock_writers_out(connection)  # all steps in one transaction: no other process finds tables half-way
     context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
     context.run_migrations()

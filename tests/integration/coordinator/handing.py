@@ -148,4 +148,4 @@ async def decide(harness: CoordinatorHarness, **changes: Any) -> None:
         async with harness.client(f"validator-{i}") as client:
             assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
             await client.reveal_verdict(request)
-    harness.run_job("tally")
+    harness.run_job("dispatch_validation")

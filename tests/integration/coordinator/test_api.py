@@ -4,6 +4,7 @@ refusals.
 
 import asyncio
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.common import MAX_WAIT_SECONDS, ReceiptBody
 from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.ids import PoolId
+from covey.protocol.status import TaskState
 from covey.protocol.verdict import Reason
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address, make_hash
@@ -131,23 +133,55 @@ async def test_claim_task__suspended__is_told(harness: CoordinatorHarness):
         assert await refuse(waiting) == ("suspended", 403)
 
 
-async def test_claim_task__kick_lost__is_found_by_the_next_one(harness: CoordinatorHarness):
+async def test_claim_task__no_task_is_pending__waits_and_a_job_leases_the_first_one(harness: CoordinatorHarness):
     async with harness.client("node") as client:
         await client.register()
-        assert (
-            await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1) is None
-        ), "nobody ran the job"
-        harness.run_job("assign_tasks")  # the job runs late: the poll has ended, so no lease is created
-        assert (await harness.claim(client)).lease == 1
+        set_tasks(harness, TaskState.PENDING, TaskState.EXPIRED)
+        claim = functools.partial(client.claim_task, instance=INSTANCE, free_slots=1, cached_version=None)
+        assert await claim(wait_seconds=0.1) is None
+        set_tasks(harness, TaskState.EXPIRED, TaskState.PENDING)
+        harness.run_job("assign_tasks")  # The poll has ended, so it leases nothing.
+        set_tasks(harness, TaskState.PENDING, TaskState.EXPIRED)
+        waiting = asyncio.create_task(claim(wait_seconds=MAX_WAIT_SECONDS))
+        await await_poll(harness)
+        set_tasks(harness, TaskState.EXPIRED, TaskState.PENDING)
+        harness.run_job("assign_tasks")
+        order = await waiting
+        assert order is not None
+        assert order.lease == 1
+
+
+async def test_claim_task__task_is_pending__is_leased_without_any_job(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
+        await client.register()
+        order = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=1)
+    assert order is not None
+    assert (order.policy_version, order.groups) == (0, 2)
+
+
+def set_tasks(harness: CoordinatorHarness, before: TaskState, after: TaskState) -> None:
+    with harness.ctx.database.write() as rows:
+        for task in rows.list_tasks(before):
+            task.state = after
+
+
+async def await_poll(harness: CoordinatorHarness) -> None:
+    """Wait until the long poll of a node is noted in its row."""
+    async with asyncio.timeout(60):
+        while True:
+            with harness.ctx.database.read() as rows:
+                if rows.has_waiting(harness.clock()):
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def test_jobs__doubled_kicks__change_nothing(harness: CoordinatorHarness):
     async with harness.client("node") as client:
         await hand_in(harness, client)
-    for job in ("assign_tasks", "expire_leases", "dispatch_validation", "tally", "settle_epoch"):
+    for job in ("assign_tasks", "expire_leases", "dispatch_validation", "settle_epoch"):
         harness.run_job(job)
     before = await snapshot(harness)
-    for job in ("tally", "dispatch_validation", "settle_epoch", "expire_leases", "assign_tasks") * 2:
+    for job in ("dispatch_validation", "settle_epoch", "expire_leases", "assign_tasks") * 2:
         harness.run_job(job)
     assert await snapshot(harness) == before
 

@@ -58,7 +58,7 @@ async def judge(harness: CoordinatorHarness, *, is_bad: bool) -> list[str]:
                 assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
                 await client.reveal_verdict(request)
         asked += requests
-        harness.run_job("tally")
+        harness.run_job("dispatch_validation")
     return asked
 
 

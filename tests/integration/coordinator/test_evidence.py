@@ -110,7 +110,7 @@ async def test_public__evidence__is_read_once_the_submission_is_decided(harness:
             assert await refuse(anybody.get_public(key, max_bytes=1 << 16)) == ("not_public", 404)
         async with harness.client("validator-1") as client:
             await client.reveal_verdict(second)
-        harness.run_job("tally")
+        harness.run_job("dispatch_validation")
         for key, request in zip(keys, (first, second), strict=True):
             data = await anybody.get_public(key, max_bytes=1 << 16)
             assert data == request.evidence.encode()

@@ -48,7 +48,7 @@ async def work(harness: CoordinatorHarness, number: int, told: tuple[Any, Any]) 
         async with harness.client(f"validator-{i}") as client:
             await client.claim_validation(wait_seconds=0)
             await client.reveal_verdict(request)
-    harness.run_job("tally")
+    harness.run_job("dispatch_validation")
 
 
 def build_request(harness: CoordinatorHarness, validator: int, order: JudgeOrder, word: Any) -> RevealRequest:

@@ -1,4 +1,4 @@
-"""The jobs process on each broker that is available: kicks arrive, and beat replaces lost ones."""
+"""Jobs processes on each broker that is available: messages reach their queues, none is lost, and none hangs others."""
 
 import os
 import secrets
@@ -13,34 +13,50 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.queue.celery_app import BEAT_SECONDS, Kicker, build_celery
+from coordinator.queue.celery_app import Kicker, build_celery
+from coordinator.queue.routes import ROUTES, JobQueue
 
 pytestmark = pytest.mark.integration
 HANG_S = 240
 """Deadline against hanging, in seconds, of the start and of the end of a process."""
 BROKERS = {"folder": "", "redis": "redis://127.0.0.1:6379/13", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 PROGRAM = """
-import sys
+import sys, time
 from pathlib import Path
-from coordinator.queue.celery_app import BEAT_SECONDS, build_celery, run_jobs
+from coordinator.db.leadership import FileLeadership
+from coordinator.queue.celery_app import build_celery, run_jobs
+from coordinator.queue.routes import ROUTES, parse_queues
 from covey.errors import TransientError
-url, home, queue, beats = sys.argv[1:]
-done = Path(home, "done")
+url, folder, prefix, queues, beats = sys.argv[1:]
+home = Path(folder)
 def make(name):
-    def job():
-        with done.open("a") as file:
-            file.write(name + chr(10))
+    def job(**ids):
+        with (home / "done").open("a") as file:
+            file.write(" ".join([name, *map(str, ids.values())]) + chr(10))
         if name == "expire_leases":
             raise TransientError("database_unavailable", "gone")
-        if name == "settle_epoch":
+        if name == "prune_files":
             raise KeyError("a defect")
+        while name == "draw_submissions" and not (home / "may_draw").exists():
+            time.sleep(0.01)
+        if name == "close_epoch" and ids:
+            (home / f"closing-{ids['epoch']}").touch()
+            while len(list(home.glob("closing-*"))) < 2:
+                time.sleep(0.01)
     return job
-app = build_celery(url, Path(home))
-app.conf.task_default_queue = queue
+app = build_celery(url, home, prefix=prefix)
 if beats == "no":
     app.conf.beat_schedule = {}
-run_jobs(app, {name: make(name) for name in BEAT_SECONDS})
+beat = FileLeadership(home / "beat")
+run_jobs(
+    app,
+    {name: make(name) for name in ROUTES},
+    queues=parse_queues(queues),
+    read_commit=lambda: int((home / "commit").read_text()) if (home / "commit").exists() else 0,
+    is_leader=beat.is_held,
+)
 """
+ALL = ",".join(JobQueue)
 
 
 def require(url: str) -> None:
@@ -52,66 +68,135 @@ def require(url: str) -> None:
             pytest.skip(f"no broker answers on port {port}")
 
 
-@contextmanager
-def run_process(url: str, home: Path, queue: str, *, beats: bool) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [sys.executable, "-c", PROGRAM, url, str(home), queue, "yes" if beats else "no"]
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            arguments, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=Path.cwd()
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+class Broker:
+    """A broker with queues of this test, and the jobs processes that serve them."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self.url, self.home, self.prefix = url, home, f"covey-test-{secrets.token_hex(4)}"
+        self.app = build_celery(url, home, prefix=self.prefix)
+        self.commit: int | None = None
+        self.kicker = Kicker(self.app, get_commit=lambda: self.commit)
+
+    def list_done(self) -> list[str]:
+        path = self.home / "done"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + HANG_S
+        while not is_so():
+            assert time.monotonic() < deadline, [log.read_text() for log in self.home.glob("*.log")]
+            time.sleep(0.02)
+
+    @contextmanager
+    def serve(self, queues: str = ALL, *, name: str = "jobs", beats: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        arguments = [sys.executable, "-c", PROGRAM, self.url, str(self.home), self.prefix, queues]
+        with (self.home / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*arguments, "yes" if beats else "no"],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                cwd=Path.cwd(),
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        if self.url:
+            with self.app.connection_for_write() as connection:
+                for queue in JobQueue:
+                    connection.default_channel.queue_delete(f"{self.prefix}-{queue}")
+        self.app.close()
 
 
-def wait_until(is_so: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not is_so():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
+@pytest.fixture(params=BROKERS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    require(BROKERS[request.param])
+    broker = Broker(BROKERS[request.param], tmp_path)
+    yield broker
+    broker.close()
 
 
-def read_done(home: Path) -> list[str]:
-    path = home / "done"
-    return path.read_text().split() if path.exists() else []
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end. A job under way is finished first."""
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=HANG_S) == 0
 
 
-@pytest.mark.parametrize("broker", BROKERS)
-def test_kicks__doubled_failing_and_after__all_have_their_effect_and_the_process_ends_when_told(
-    broker: str, tmp_path: Path
-):
-    """A kick that was sent before the process runs waits for it. One run covers all kicks that were sent before it.
+def test_kicks__doubled_failing_and_after__all_have_their_effect_and_the_process_ends_when_told(broker: Broker):
+    """A kick that was sent before the process runs waits for it. One run covers all commits before it.
 
     A failing job does not stop the following ones.
     """
-    require(url := BROKERS[broker])
-    queue = f"covey-test-{secrets.token_hex(4)}"
-    app = build_celery(url, tmp_path)
-    app.conf.task_default_queue = queue
-    kicker = Kicker(app)
-    kicker.kick("assign_tasks")
-    kicker.kick("assign_tasks")
-    try:
-        with run_process(url, tmp_path, queue, beats=False) as process:
-            wait_until(lambda: read_done(tmp_path) == ["assign_tasks"], (tmp_path / "log").read_text)
-            for job in ("expire_leases", "settle_epoch", "tally"):
-                kicker.kick(job)
-            wait_until(lambda: "tally" in read_done(tmp_path), (tmp_path / "log").read_text)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=HANG_S) == 0
-        assert sorted(read_done(tmp_path)) == ["assign_tasks", "expire_leases", "settle_epoch", "tally"]
-        assert "a defect" in (tmp_path / "log").read_text(), "a job that breaks is seen"
-    finally:
-        if url:
-            with app.connection_for_write() as connection:
-                connection.default_channel.queue_delete(queue)
-        app.close()
+    broker.commit = 3
+    (broker.home / "commit").write_text("3")
+    for _ in range(3):
+        broker.kicker.kick("assign_tasks")
+    with broker.serve() as process:
+        broker.wait_until(lambda: broker.list_done() == ["assign_tasks"])
+        for job in ("expire_leases", "prune_files", "mark_settled"):
+            broker.kicker.kick(job)
+        broker.wait_until(lambda: len(broker.list_done()) >= 4)
+        broker.commit = 4
+        broker.kicker.kick("assign_tasks")
+        broker.wait_until(lambda: len(broker.list_done()) >= 5)
+        end(process)
+    assert sorted(broker.list_done()) == sorted(
+        ["assign_tasks", "expire_leases", "prune_files", "mark_settled", "assign_tasks"]
+    )
+    assert "a defect" in (broker.home / "jobs.log").read_text(), "a job that breaks is seen"
 
 
-def test_beat__without_any_kick__runs_every_job(tmp_path: Path):
-    with run_process("", tmp_path, "covey-test", beats=True) as process:
-        wait_until(lambda: set(read_done(tmp_path)) == set(BEAT_SECONDS), (tmp_path / "log").read_text)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=HANG_S) == 0
+def test_jobs__draw_hangs__all_other_jobs_of_the_process_run(broker: Broker):
+    with broker.serve() as process:
+        for _ in range(20):
+            broker.kicker.kick("draw_submissions")
+        broker.wait_until(lambda: broker.list_done() == ["draw_submissions"])
+        others = sorted(set(ROUTES) - {"draw_submissions"})
+        for job in others:
+            broker.kicker.kick(job)
+        broker.wait_until(lambda: sorted(broker.list_done()[1:]) == others)
+        (broker.home / "may_draw").touch()
+        end(process)
+
+
+def test_jobs__two_processes_of_bulk__close_two_epochs_at_the_same_time(broker: Broker):
+    """Each run waits until both have begun, and a process of this queue runs one job at a time."""
+    with broker.serve("bulk", name="one") as one, broker.serve("bulk", name="other") as other:
+        for epoch in (1, 2):
+            broker.kicker.kick("close_epoch", epoch=epoch)
+        broker.wait_until(lambda: sorted(broker.list_done()) == ["close_epoch 1", "close_epoch 2"])
+        end(one)
+        end(other)
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_jobs__process_is_killed_during_a_run__another_one_runs_it(broker: Broker):
+    """A message is acknowledged after its run.
+
+    A folder has no acknowledgements, and Redis gives a message out again after an hour, so there beat replaces it.
+    """
+    with broker.serve("bulk", name="one") as one:
+        broker.kicker.kick("close_epoch", epoch=1)
+        broker.wait_until(lambda: broker.list_done() == ["close_epoch 1"])
+        one.kill()
+        one.wait()
+    (broker.home / "closing-2").touch()
+    with broker.serve("bulk", name="other") as other:
+        broker.wait_until(lambda: broker.list_done() == ["close_epoch 1"] * 2)
+        end(other)
+
+
+def test_beat__two_processes_without_any_kick__every_job_runs_and_another_process_takes_over(tmp_path: Path):
+    broker = Broker("", tmp_path)
+    (tmp_path / "may_draw").touch()
+    with broker.serve(beats=True, name="one") as one, broker.serve("now,chain", beats=True, name="other") as other:
+        broker.wait_until(lambda: {line.split()[0] for line in broker.list_done()} == set(ROUTES))
+        end(one)
+        (tmp_path / "done").unlink()
+        broker.wait_until(lambda: {"assign_tasks", "settle_epoch"} <= set(broker.list_done()))
+        end(other)
+    broker.close()

@@ -51,7 +51,7 @@ async def work(harness: CoordinatorHarness, *stated: Any, number: int = 0) -> No
         async with harness.client(f"validator-{i}") as client:
             await client.claim_validation(wait_seconds=0)
             await client.reveal_verdict(request)
-    harness.run_job("tally")
+    harness.run_job("dispatch_validation")
 
 
 async def see(harness: CoordinatorHarness) -> NodeDetail:

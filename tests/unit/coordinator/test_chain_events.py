@@ -72,7 +72,7 @@ def test_policy_published__of_the_pool__opens_the_step_and_kicks(ctx: SimpleName
         assert (step.record_hash, step.block_number, step.state) == (make_hash("policy 0"), 20, StepState.OPEN)
         assert rows.list_blocks() == [(20, make_hash("20"))]
     assert len(pool.tasks(TaskState.PENDING)) == 2
-    assert ctx.kicker == ["assign_tasks", "settle_epoch"]
+    assert ctx.kicker == ["assign_tasks", "settle_epoch", "mark_settled"]
 
 
 def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(ctx: SimpleNamespace, pool: FakePool):
@@ -85,7 +85,7 @@ def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(
     tell(ctx, block=21, read_until=drawn_at - 1)
     assert (ctx.kicker, pool.submission(receipt_hash).look_at) == ([], row.look_at)
     tell(ctx, block=22, read_until=drawn_at)
-    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == (["dispatch_validation"], 0.0)
+    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == (["draw_submissions"], 0.0)
     pool.dispatch()
     ctx.kicker.clear()
     tell(ctx, block=23, read_until=drawn_at + 1)

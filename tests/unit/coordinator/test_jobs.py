@@ -5,14 +5,17 @@ from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.db.database_outbox import DatabaseOutbox
+from coordinator.queue.routes import ROUTES, JobQueue
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
+from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.epochs import EpochHeader
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
@@ -27,6 +30,13 @@ class FakeLedger:
         return Call(to=make_address("ledger"), data=json.dumps(asdict(header)).encode(), label="EpochLedger.post")
 
 
+class Kicks(list[str]):
+    """Notes which jobs were asked for."""
+
+    def kick(self, job: str, **_: int) -> None:
+        self.append(job)
+
+
 @pytest.fixture
 def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(
@@ -36,14 +46,25 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
         client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(pool.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         contracts=SimpleNamespace(ledger=FakeLedger()),
-        config=SimpleNamespace(pool=POOL),
+        config=SimpleNamespace(pool=POOL, finality="latest"),
+        chain=SimpleNamespace(validators=pool.validators, active_validators=frozenset(pool.validators)),
+        canary_secret=b"s",
+        kicker=Kicks(),
         clock=lambda: pool.now,
     )
 
 
+def settle(ctx: SimpleNamespace) -> None:
+    """Run the jobs that settle, and those that they ask for."""
+    jobs.settle_epoch(ctx)
+    if "close_epoch" in ctx.kicker:
+        jobs.close_epochs(ctx)
+    ctx.kicker.clear()
+
+
 def close_first_epoch(ctx: SimpleNamespace, pool: FakePool) -> None:
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
+    settle(ctx)
 
 
 def do_first_work(pool: FakePool) -> None:
@@ -64,7 +85,7 @@ def test_settle_epoch__due__stores_the_leaves_under_their_hash_and_writes_one_in
     ctx: SimpleNamespace, pool: FakePool
 ):
     close_first_epoch(ctx, pool)
-    jobs.settle_epoch(ctx)
+    settle(ctx)
     (entry,) = DatabaseOutbox(pool.database).list_pending()
     values = json.loads(entry.intent.call.data)
     assert (entry.intent.key, values["pool"], values["leaf_count"]) == (f"epoch/{POOL}/0/0", POOL, 1)
@@ -83,7 +104,7 @@ def test_settle_epoch__refused_by_the_ledger__is_tried_again_ever_more_rarely(ct
             seen.append(entry.intent.key)
             store.record_reverted(entry.intent.key, "Insolvent", None)
         pool.now += wait
-        jobs.settle_epoch(ctx)
+        settle(ctx)
     # closed at t: the second try comes 10 s after t, the third 20 s
     assert seen == [f"epoch/{POOL}/0/{n}" for n in (0, 1, 2)]
     assert [entry.intent.key for entry in store.list_pending()] == [f"epoch/{POOL}/0/3"]
@@ -96,7 +117,7 @@ def test_settle_epoch__refused_for_hours__is_tried_again_every_five_minutes(ctx:
         for entry in store.list_pending():
             store.record_reverted(entry.intent.key, "Insolvent", None)
         pool.now += 10
-        jobs.settle_epoch(ctx)
+        settle(ctx)
         if store.list_pending():
             tried.append(pool.now - closed_at)
     waits = [after - before for before, after in pairwise(tried)]
@@ -111,7 +132,7 @@ def test_settle_epoch__mined__is_not_sent_again(ctx: SimpleNamespace, pool: Fake
     place = Place(block_number=5, block_hash=make_hash("5"), transaction_hash=make_hash("t"))
     store.record_mined(entry.intent.key, place)
     pool.now += 10_000
-    jobs.settle_epoch(ctx)
+    settle(ctx)
     assert store.find(entry.intent.key).state is IntentState.MINED
     assert store.list_pending() == []
 
@@ -127,8 +148,8 @@ def test_settle_epoch__pool_is_closed__posts_nothing_and_says_once_what_stays_un
     pool.accept(pool.work("a"))
     end_pool(pool, closes_at=pool.now)
     with capture_logs() as logs:
-        jobs.settle_epoch(ctx)
-        jobs.settle_epoch(ctx)
+        settle(ctx)
+        settle(ctx)
     assert store.list_pending() == []
     errors = [(log["event"], log["submissions"]) for log in logs if log["log_level"] == "error"]
     assert errors == [("the pool is closed: no epoch can pay for these submissions any more", 2)]
@@ -137,7 +158,7 @@ def test_settle_epoch__pool_is_closed__posts_nothing_and_says_once_what_stays_un
 def test_settle_epoch__second_before_the_pool_closes__still_posts(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
     end_pool(pool, closes_at=pool.now + 1)
-    jobs.settle_epoch(ctx)
+    settle(ctx)
     assert len(DatabaseOutbox(pool.database).list_pending()) == 1
 
 
@@ -146,3 +167,74 @@ def test_get_chain_time__newest_block__unless_the_chain_waits_for_something_to_d
     block = SimpleNamespace(timestamp=newest)
     ctx = SimpleNamespace(client=SimpleNamespace(get_block=lambda _: block), clock=lambda: 1000.0)
     assert jobs.get_chain_time(ctx) == expected
+
+
+# -- the chain's node
+
+
+def fail(*_: object) -> Any:
+    raise TransientError("chain_unreachable", "gone")
+
+
+def test_settle_epoch__nothing_is_due__does_not_ask_the_chain(ctx: SimpleNamespace, pool: FakePool):
+    ctx.client.get_block = fail
+    jobs.settle_epoch(ctx)
+    do_first_work(pool)
+    pool.now -= 1
+    jobs.settle_epoch(ctx)
+    pool.now += 1
+    with pytest.raises(TransientError):
+        jobs.settle_epoch(ctx)
+
+
+def test_settle_epoch__closed_epoch__is_posted_while_the_chains_node_is_gone(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+    ctx.client.get_block = fail
+    jobs.close_epochs(ctx, epoch=0)
+    jobs.settle_epoch(ctx)
+    assert [entry.intent.key for entry in DatabaseOutbox(pool.database).list_pending()] == [f"epoch/{POOL}/0/0"]
+
+
+def test_close_epochs__of_another_number_or_twice__changes_nothing(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+    jobs.close_epochs(ctx, epoch=1)
+    assert DatabaseOutbox(pool.database).list_pending() == []
+    jobs.close_epochs(ctx, epoch=0)
+    jobs.close_epochs(ctx, epoch=0)
+    assert len(DatabaseOutbox(pool.database).list_pending()) == 1
+
+
+def test_assign_and_expire__chain_of_the_context_is_missing__work(ctx: SimpleNamespace, pool: FakePool):
+    """The jobs of the queue "now" have nothing to do with the chain."""
+    del ctx.client, ctx.chain, ctx.contracts
+    pool.register("a")
+    pool.publish(0)
+    pool.wait("a")
+    jobs.assign_tasks(ctx)
+    assert pool.collect("a") is not None
+    pool.now += 31
+    jobs.expire_leases(ctx)
+    assert ctx.kicker == ["assign_tasks"]
+    assert {name for name, route in ROUTES.items() if route.queue is JobQueue.NOW} == {"assign_tasks", "expire_leases"}
+
+
+def test_dispatch_validation__chains_node_is_gone__judges_what_is_drawn(ctx: SimpleNamespace, pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    with pool.database.write() as rows:
+        rows.get_submission(receipt_hash).draw, rows.get_submission(receipt_hash).draw_block = make_hash("block"), 1
+        rows.get_submission(receipt_hash).look_at = 0.0
+    ctx.client.get_block = fail
+    jobs.dispatch_validation(ctx)
+    assert len(pool.submission(receipt_hash).judgements) == 1, "a turn is open"
+    pool.now += 1
+    other = pool.work("a")
+    with pool.database.write() as rows:
+        rows.get_submission(other).look_at = 0.0
+    jobs.dispatch_validation(ctx)
+    assert pool.submission(other).draw is None, "it is left to the job that draws"
+    with pytest.raises(TransientError):
+        jobs.draw_submissions(ctx)

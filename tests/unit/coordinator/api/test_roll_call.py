@@ -11,7 +11,8 @@ from coordinator.domain import stakes
 from coordinator.domain.presence import Sign
 from coordinator.domain.stakes import Stake
 from covey.errors import ProtocolError, TransientError
-from tests.fakes.pool import INSTANCE, POOL, STAKE_RULE, FakePool, make_address
+from covey.protocol.api.worker import TaskOrder
+from tests.fakes.pool import INSTANCE, POOL, STAKE_RULE, FakePool, make_address, make_hash
 
 pytestmark = pytest.mark.unit
 HANG_S = 60
@@ -33,11 +34,11 @@ class Calls:
         )
         self.roll_call = RollCall(ctx)
 
-    async def beat(self, name: str, **changes: Any) -> bool:
+    async def beat(self, name: str, **changes: Any) -> TaskOrder | None:
         values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 0} | changes
         return await self.roll_call.hear(Sign(**values))
 
-    async def claim(self, name: str) -> bool:
+    async def claim(self, name: str) -> TaskOrder | None:
         return await self.beat(name, is_claim=True, wait_s=5.0)
 
 
@@ -75,13 +76,13 @@ async def test_hear__claims_without_a_pause__do_not_keep_heartbeats_from_their_r
         await calls.claim("b")
         await asyncio.sleep(0.03)
     assert calls.pool.node("a").seen_at == calls.pool.now
-    assert set(calls.kicks) == {"assign_tasks"}
+    assert calls.kicks == []
 
 
 async def test_hear__unknown_node__is_refused_alone(calls: Calls):
     found = await asyncio.gather(calls.claim("stranger"), calls.claim("a"), return_exceptions=True)
     assert isinstance(found[0], ProtocolError)
-    assert (found[0].code, found[1]) == ("unknown_node", False)
+    assert (found[0].code, found[1]) == ("unknown_node", None)
 
 
 async def test_hear__database_fails__tells_those_that_wait_and_goes_on(calls: Calls, monkeypatch: pytest.MonkeyPatch):
@@ -92,4 +93,22 @@ async def test_hear__database_fails__tells_those_that_wait_and_goes_on(calls: Ca
         broken.setattr(calls.pool.database, "run", fail)
         with pytest.raises(TransientError):
             await calls.claim("a")
-    assert await calls.claim("a") is False
+    assert await calls.claim("a") is None
+
+
+async def test_hear__claim_while_a_task_is_pending__is_one_transaction_and_no_kick(calls: Calls):
+    calls.pool.publish(0)
+    before = calls.pool.database.writer_meter.commits
+    order = await calls.claim("a")
+    assert order is not None
+    assert (order.policy_version, order.groups, order.deadline) == (0, 2, calls.pool.now + 30)
+    assert order.record_hash == make_hash("policy 0")
+    assert (calls.pool.database.writer_meter.commits - before, calls.kicks) == (1, [])
+
+
+async def test_hear__more_claims_than_one_transaction_leases__kick_the_job(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(roll_call, "MOST_AT_ONCE", 2)
+    await asyncio.gather(calls.claim("a"), calls.claim("b"))
+    assert set(calls.kicks) == {"assign_tasks"}

@@ -41,3 +41,28 @@ async def test_guard__call_within_a_command_of_the_writer__is_noted(
     await database.run(lambda _: store.delete("uploads/1"))
     assert calls_while_writing == ["ObjectStore.delete"]
     calls_while_writing.clear()
+
+
+def test_read_commit__during_and_after_a_transaction__counts_only_what_a_new_one_sees(database: Database):
+    before = database.read_commit()
+    with database.write() as rows:
+        rows.set_fact("a", 1)
+        during = database.read_commit()
+    after, own = database.read_commit(), database.newest_commit
+    assert own is not None
+    assert before <= during < own <= after
+
+
+def test_newest_commit__other_process_commits_or_own_one_fails__stays(database: Database):
+    other = Database(database.url)
+    try:
+        with database.write() as rows:
+            rows.set_fact("a", 1)
+        own = database.newest_commit
+        with other.write() as rows:
+            rows.set_fact("a", 2)
+        with pytest.raises(KeyError), database.write() as rows:
+            raise KeyError
+        assert (database.newest_commit, other.read_commit() >= (other.newest_commit or 0) > (own or 0)) == (own, True)
+    finally:
+        other.close()

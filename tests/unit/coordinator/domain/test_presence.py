@@ -29,7 +29,7 @@ def stake(pool: FakePool, name: str, staked: int, locked: int = 0) -> None:
 
 
 def record(pool: FakePool, *signs: Sign) -> list[Any]:
-    """Return the codes of errors, and whether a lease waits that the node does not know of."""
+    """Return the code of the error of each sign, or None."""
     with pool.database.write() as rows:
         found = record_signs(rows, pool.params, signs, rule=STAKE_RULE, now=pool.now)
     return [each.code if isinstance(each, CoveyError) else each for each in found]
@@ -37,7 +37,7 @@ def record(pool: FakePool, *signs: Sign) -> list[Any]:
 
 def test_record_signs__heartbeats__are_noted_and_make_nobody_a_candidate(pool: FakePool):
     pool.register("a")
-    assert record(pool, make_sign("a"), make_sign("stranger")) == [False, "unknown_node"]
+    assert record(pool, make_sign("a"), make_sign("stranger")) == [None, "unknown_node"]
     node = pool.node("a")
     assert (node.seen_at, node.instance, node.cached_version, node.waiting_until) == (pool.now, INSTANCE, 3, 0.0)
 
@@ -51,7 +51,7 @@ def test_record_signs__claims__are_refused_one_by_one(pool: FakePool):
     with pool.database.write() as rows:
         nodes.suspend(rows, rows.get_node(make_address("bad")), nodes.CASE)
     signs = [claim(name) for name in ("a", "poor", "new", "bad", "gone")]
-    assert record(pool, *signs) == [False, "stake_too_low", "stake_unknown", "suspended", "suspended"]
+    assert record(pool, *signs) == [None, "stake_too_low", "stake_unknown", "suspended", "suspended"]
     assert pool.node("a").waiting_until == pool.now + 5
     assert pool.node("poor").waiting_until == 0.0
 
@@ -62,29 +62,20 @@ def test_record_signs__stake_of_one_contributor__must_back_all_its_nodes(pool: F
         stakes.record_stake(rows, make_address("both"), Stake(199, 0), block=1)
     assert record(pool, claim("a"), claim("b")) == ["stake_too_low"] * 2
     pool.remove("b")
-    assert record(pool, claim("a")) == [False]
-
-
-def test_record_signs__lease_that_the_node_does_not_know__is_told(pool: FakePool):
-    pool.register("a")
-    stake(pool, "a", 100)
-    pool.publish(0)
-    task = pool.lease("a")
-    assert record(pool, claim("a", holding=(task.lease,))) == [False]
-    assert record(pool, claim("a")) == [True]
+    assert record(pool, claim("a")) == [None]
 
 
 def test_record_signs__another_instance__is_refused_until_the_first_is_silent(pool: FakePool):
     pool.register("a")
-    assert record(pool, make_sign("a")) == [False]
+    assert record(pool, make_sign("a")) == [None]
     assert record(pool, make_sign("a", instance=OTHER)) == ["another_instance"]
     pool.now += nodes.INSTANCE_SECONDS
-    assert record(pool, make_sign("a", instance=OTHER), make_sign("a")) == [False, "another_instance"]
+    assert record(pool, make_sign("a", instance=OTHER), make_sign("a")) == [None, "another_instance"]
 
 
 def test_record_signs__two_instances_at_once__only_the_first_is_served(pool: FakePool):
     pool.register("a")
-    assert record(pool, make_sign("a"), make_sign("a", instance=OTHER)) == [False, "another_instance"]
+    assert record(pool, make_sign("a"), make_sign("a", instance=OTHER)) == [None, "another_instance"]
     assert pool.node("a").instance == INSTANCE
 
 
@@ -100,7 +91,7 @@ def test_record_signs__ten_times_as_many_nodes__need_no_more_queries(pool: FakeP
         listener = lambda *arguments: statements.append(arguments[2])  # noqa: E731
         event.listen(engine, "before_cursor_execute", listener)
         try:
-            assert record(pool, *signs) == [False] * len(signs)
+            assert record(pool, *signs) == [None] * len(signs)
         finally:
             event.remove(engine, "before_cursor_execute", listener)
         return len(statements)

@@ -1,20 +1,24 @@
 """Kicks: which there are, and that a broker that is gone costs neither time nor state."""
 
+import base64
+import json
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator.jobs import build_jobs
-from coordinator.queue.celery_app import BEAT_SECONDS, Kicker, _guard, build_celery
-from covey.errors import OperatorError, ProtocolError, TransientError
+from coordinator.queue.celery_app import Kicker, _LockedScheduler, build_celery
+from coordinator.queue.routes import ROUTES
+from covey.errors import OperatorError
 
 pytestmark = pytest.mark.unit
 
 
 def test_build_jobs__names__are_those_that_beat_kicks():
-    assert set(build_jobs(None)) == set(BEAT_SECONDS)
+    assert set(build_jobs(None)) == set(ROUTES)
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "amqp://guest:guest@127.0.0.1:1//"])
@@ -28,9 +32,9 @@ def test_kick__broker_that_is_gone__is_lost_at_once_and_said(url: str, tmp_path:
 
     monkeypatch.setattr(socket.socket, "connect", count_and_connect)
     with capture_logs() as logs:
-        Kicker(build_celery(url, tmp_path)).kick("tally")
+        Kicker(build_celery(url, tmp_path)).kick("settle_epoch")
     assert attempts == [("127.0.0.1", 1)]
-    assert [(line["event"], line["job"]) for line in logs] == [("kick lost", "tally")]
+    assert [(line["event"], line["job"]) for line in logs] == [("kick lost", "settle_epoch")]
 
 
 def test_kick__job_that_is_none__is_the_operators_mistake(tmp_path: Path):
@@ -48,8 +52,8 @@ def test_folder__connection__is_not_warned_of(tmp_path: Path, caplog: pytest.Log
 
 def test_kick__folder__holds_one_message_for_each(tmp_path: Path):
     kicker = Kicker(build_celery("", tmp_path))
-    kicker.kick("tally")
-    kicker.kick("tally")
+    kicker.kick("settle_epoch")
+    kicker.kick("settle_epoch")
     assert len(list((tmp_path / "broker" / "messages").iterdir())) == 2
 
 
@@ -59,16 +63,34 @@ def test_build_celery__settings__speak_json_and_forget_nothing_unfinished(tmp_pa
     assert (conf.task_acks_late, conf.task_reject_on_worker_lost, conf.worker_prefetch_multiplier) == (True, True, 1)
 
 
-def test_guard__transient_error__waits_for_the_next_kick_and_others_are_seen():
-    def fail(error: Exception):
-        def job() -> None:
-            raise error
+def test_kick__after_a_commit__names_it_and_the_object(tmp_path: Path):
+    app = build_celery("", tmp_path)
+    kicker = Kicker(app, get_commit=lambda: 17)
+    kicker.kick("close_epoch", epoch=3)
+    (message,) = (tmp_path / "broker" / "messages").iterdir()
+    assert message.name.endswith(".covey-bulk.msg")
+    body = json.loads(base64.b64decode(json.loads(message.read_text())["body"]))
+    assert body[1] == {"epoch": 3, "commit": 17}
 
-        return _guard(job)
 
-    fail(TransientError("chain_unreachable", "gone"))()
-    with pytest.raises(ProtocolError):
-        fail(ProtocolError("x", "y"))()
+def test_build_celery__messages_of_beat__expire_soon_after_the_next_one(tmp_path: Path):
+    schedule = build_celery("", tmp_path).conf.beat_schedule
+    assert set(schedule) == set(ROUTES)
+    assert schedule["expire_leases"]["options"] == {"expires": 6.0}
+
+
+def test_beat__another_process_leads__sends_nothing_until_it_is_gone(tmp_path: Path):
+    leads = [False]
+    scheduler = _LockedScheduler(build_celery("", tmp_path), is_leader=lambda: leads[0])
+    messages = tmp_path / "broker" / "messages"
+    deadline = time.monotonic() + 60
+    for _ in range(3):
+        assert scheduler.tick() > 0
+    assert list(messages.iterdir()) == []
+    leads[0] = True
+    while not list(messages.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(max(0.0, min(0.1, scheduler.tick())))
 
 
 @pytest.mark.parametrize("url", ["kafkaesque://host", "http://host", "localhost:6379"])

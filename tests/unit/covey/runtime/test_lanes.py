@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from coordinator.lanes import Lane
 from covey.errors import TransientError
+from covey.runtime.lanes import Lane
 
 pytestmark = pytest.mark.unit
 HANG_S = 60

@@ -1,0 +1,114 @@
+"""Runs of one job: which messages they cover, and what a failure leaves."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.queue import job_runs
+from coordinator.queue.job_runs import JobRuns
+from covey.errors import ProtocolError, TransientError
+
+pytestmark = pytest.mark.unit
+HANG_S = 60
+"""Deadline against hanging, in seconds. Only a wrong implementation reaches it."""
+
+
+class Work:
+    """A job that notes its runs and can be held up, and the number of the newest commit."""
+
+    def __init__(self) -> None:
+        self.commit, self.ids = 0, list[dict[str, int]]()
+        self.begun, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_held = False
+        self.error: Exception | None = None
+        self.runs = JobRuns("assign_tasks", self.run, read_commit=lambda: self.commit)
+
+    def run(self, **ids: int) -> None:
+        self.ids.append(ids)
+        self.begun.release()
+        if self.is_held:
+            assert self.may_end.acquire(timeout=HANG_S)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+def start(call: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_run__kicks_about_commits_that_a_run_has_seen__are_skipped(work: Work):
+    work.commit = 7
+    for commit in (5, 6, 7):
+        work.runs.run(commit=commit)
+    assert len(work.ids) == 1
+    work.runs.run(commit=8)
+    assert len(work.ids) == 2, "the run has begun before that commit"
+    work.runs.run()
+    assert len(work.ids) == 3, "beat names no commit"
+
+
+def test_run__messages_during_a_run__are_covered_by_one_that_follows(work: Work):
+    work.is_held = True
+    first = start(work.runs.run)
+    assert work.begun.acquire(timeout=HANG_S)
+    second = start(lambda: work.runs.run(commit=9))
+    while not work.runs._turns[()].is_awaited:
+        second.join(0.001)
+    for _ in range(5):
+        work.runs.run(commit=9)  # They return at once.
+    assert len(work.ids) == 1
+    work.may_end.release(2)
+    for thread in (first, second):
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert len(work.ids) == 2
+
+
+def test_run__run_under_way_hangs__gives_the_message_up(work: Work, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(job_runs, "WAIT_S", 0.01)
+    work.is_held = True
+    first = start(work.runs.run)
+    assert work.begun.acquire(timeout=HANG_S)
+    with capture_logs() as logs:
+        work.runs.run()
+    assert [line["event"] for line in logs] == ["a job waited too long for its run under way"]
+    work.may_end.release()
+    first.join(HANG_S)
+    work.is_held = False
+    work.runs.run()
+    assert len(work.ids) == 2
+
+
+def test_run__messages_about_different_objects__run_at_the_same_time(work: Work):
+    work.is_held = True
+    threads = [start(lambda number=number: work.runs.run(epoch=number)) for number in (1, 2)]
+    for _ in threads:
+        assert work.begun.acquire(timeout=HANG_S)
+    work.may_end.release(2)
+    for thread in threads:
+        thread.join(HANG_S)
+    assert sorted(each["epoch"] for each in work.ids) == [1, 2]
+    assert work.runs._turns == {}, "nothing is kept about objects that are done"
+
+
+def test_run__failure__is_logged_or_raised_and_covers_nothing(work: Work):
+    work.commit, work.error = 7, TransientError("chain_unreachable", "gone")
+    with capture_logs() as logs:
+        work.runs.run(commit=3)
+    assert [(line["event"], line["code"]) for line in logs] == [("job will be asked for again", "chain_unreachable")]
+    work.error = ProtocolError("x", "y")
+    with pytest.raises(ProtocolError):
+        work.runs.run(commit=3)
+    work.error = None
+    work.runs.run(commit=3)
+    work.runs.run(commit=3)
+    assert len(work.ids) == 3
