@@ -51,7 +51,7 @@ class OriginStore:
         self._sound: dict[Path, FileStamp] = {}
         """Stamps of objects of which every piece is known to have its hash."""
         self._offered: dict[Path, FileStamp] = {}
-        """Stamps of objects that the process that offered them had hashed."""
+        """Stamps of objects that were hashed by the process that offered them."""
         self._pools: dict[str, int] = {}
         """Pools of the records that this process has read, by the names of their files."""
 
@@ -232,10 +232,9 @@ class OriginStore:
         self._remove(self._list_orphans(pool, _list_names(smaller), now))
 
     def _refresh(self) -> None:
-        dropped = self._index.refresh()
+        _forget(self._offered, dropped := self._index.refresh())
         for folder in dropped:
             self._checks.forget_folder(folder)
-        _forget(self._offered, dropped)
 
     def _find_sound(self, digest: Hash, *, verify: bool) -> Location | None:
         for place in self._index.find(digest):
@@ -311,10 +310,9 @@ class OriginStore:
         return result
 
     def _is_offered(self, location: Location) -> bool:
-        """Return whether the file has not changed since the process that offered it had hashed it.
+        """Return whether the file is as it was when the process that offered it had hashed it.
 
-        Hashing a large policy again would delay everybody's first download. A client verifies what it receives, and
-        asks for another look (`verify`) if a disk has damaged it meanwhile.
+        Hashing it again would delay the first download. A client verifies what it receives, and complains (`verify`).
         """
         path = location.path
         if path not in self._offered:
