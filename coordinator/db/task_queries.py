@@ -129,7 +129,7 @@ class TaskQueries:
         )
         counts: dict[str, int] = {}
         for part in cut(nodes):
-            counts |= {row[0]: row[1] for row in self.session.execute(query.where(TaskRow.node.in_(part)))}
+            counts |= {row[0]: row[1] for row in self.session.execute(query.where(TaskRow.node.in_(part))) if row[0]}
         return counts
 
     def list_tasks(self, *states: TaskState) -> Sequence[TaskRow]:
