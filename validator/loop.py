@@ -95,9 +95,10 @@ async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> AsyncIterator[tup
             yield order, obstacle
         return
     begun: list[tuple[JudgeOrder, SubmissionClaim, asyncio.Future[PartialJudgement]]] = []
-    seconds, size = ctx.turns.get_seconds_left(orders[0]), 0
+    last, size = orders[-1], 0  # it is held until the loop ends, unlike those that were yielded
+    end = ctx.turns.get_seconds_left(last) - CHEAP_SHARE * ctx.turns.get_seconds_left(orders[0])
     for order in orders:
-        seconds_left = ctx.turns.get_seconds_left(orders[0]) - (1 - CHEAP_SHARE) * seconds
+        seconds_left = ctx.turns.get_seconds_left(last) - end
         is_full = size >= ctx.network.params.max_submission_bytes
         if order is not orders[0] and (seconds_left <= 0 or is_full or ctx.stop.is_set()):
             break
