@@ -86,6 +86,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     chain = ChainState(contracts, pool, validator_bond=terms.validator_bond)
     chain.refresh()
     secret = keccak(b"covey links" + bytes(operator.key))
+    celery = build_celery(config.broker_url, config.home, prefix=name_queues(contracts.ledger.address, pool))
     return Context(
         config=config,
         params=params,
@@ -110,9 +111,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
         ),
         operator=operator,
-        kicker=BackgroundKicker(
-            Kicker(build_celery(config.broker_url, config.home), get_commit=lambda: database.newest_commit)
-        ),
+        kicker=BackgroundKicker(Kicker(celery, get_commit=lambda: database.newest_commit)),
         chain=chain,
         chain_lane=Lane("chain's node", threads=8, patience_s=12.0),
         store_lane=Lane("object store", threads=8, patience_s=60.0),
@@ -231,6 +230,14 @@ async def _serve_api(ctx: Context, *, listener: socket.socket | None = None) -> 
     )
 
 
+def name_queues(ledger: Address, pool: int) -> str:
+    """Return the first part of the names of a pool's queues, because pools may share a broker.
+
+    Example: pool 1 of the ledger 0x5fbdb231... has "covey-5fbdb231-1".
+    """
+    return f"covey-{ledger[2:10]}-{pool}"
+
+
 def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueue)) -> None:
     """Run the jobs of some queues until a stop signal."""
     from coordinator.jobs import VALIDATORS_S, build_jobs
@@ -242,7 +249,7 @@ def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueu
     looking = _look_at_validators(ctx, wait_s=VALIDATORS_S) if JobQueue.CHAIN in queues else nullcontext()
     with looking:
         run_jobs(
-            build_celery(config.broker_url, config.home),
+            build_celery(config.broker_url, config.home, prefix=name_queues(ctx.ledger.address, config.pool)),
             build_jobs(ctx),
             queues=queues,
             read_commit=ctx.database.read_commit,

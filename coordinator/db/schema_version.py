@@ -1,4 +1,4 @@
-"""The version of the tables: who starts on an empty database makes them, and only `migrate` changes tables with rows.
+"""The version of the tables. A process that finds an empty database makes them. Only `migrate` changes others.
 
 An upgrade of a coordinator is a step of its own, because processes of the version before may still be running.
 """

@@ -42,7 +42,8 @@ THREADS_PER_JOB = 2
 def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery:
     """Build the Celery application. An empty URL means a folder in `home`, which is polled every 20 ms.
 
-    `prefix` begins the names of the queues. Raises OperatorError("bad_broker_url").
+    `prefix` begins the names of the queues. Coordinators that share a broker need different ones.
+    Raises OperatorError("bad_broker_url").
     """
     folder_broker.register()
     if broker_url:

@@ -51,7 +51,7 @@ class OriginStore:
         self._sound: dict[Path, FileStamp] = {}
         """Stamps of objects of which every piece is known to have its hash."""
         self._offered: dict[Path, FileStamp] = {}
-        """Stamps of objects that the process that offered them had hashed."""
+        """Stamps of objects that were hashed by the process that offered them."""
         self._pools: dict[str, int] = {}
         """Pools of the records that this process has read, by the names of their files."""
 
@@ -66,8 +66,8 @@ class OriginStore:
     ) -> None:
         """Add a transport manifest with the files of its objects. Replace damaged objects that are here already.
 
-        A file ends with the bytes of its object. `known` are names of objects whose files this process has hashed, so
-        that `is_sound` need not hash them again, and processes that serve them not until a client complains.
+        A file ends with the bytes of its object. `known` are names of objects whose files this process has hashed.
+        `is_sound` then does not hash them again. Nor do processes that serve them, until a client complains.
         Raises OperatorError("damaged_object") if an object here is damaged and the offered file does not replace it.
         """
         contents = tuple(ObjectContents(each.name, each.pieces) for each in manifest.objects)
@@ -197,7 +197,7 @@ class OriginStore:
             except ProtocolError:
                 policies = ()
             pools[path.stem] = max((policy.step for policy in policies), default=None)
-        size = sum(path.stat().st_size for path in self._objects.glob("*/*"))
+        size = sum(path.stat().st_size for path in self._objects.glob("*/[!.]*"))
         return {"pieces": len(self._index), "bytes_on_disk": size, "newest_steps": pools}
 
     def verify_all(self) -> int:
@@ -232,10 +232,9 @@ class OriginStore:
         self._remove(self._list_orphans(pool, _list_names(smaller), now))
 
     def _refresh(self) -> None:
-        for folder in self._index.refresh():
+        _forget(self._offered, dropped := self._index.refresh())
+        for folder in dropped:
             self._checks.forget_folder(folder)
-            for path in [path for path in self._offered if path.parent == folder]:
-                del self._offered[path]
 
     def _find_sound(self, digest: Hash, *, verify: bool) -> Location | None:
         for place in self._index.find(digest):
@@ -296,9 +295,8 @@ class OriginStore:
             self._documents.forget(self._records / f"{name}.json")
             self._documents.forget(self._manifests / name)
             shutil.rmtree(self._objects / name, ignore_errors=True)
-        for stamps in (self._sound, self._offered):
-            for path in [path for path in stamps if path.parent.name in names]:
-                del stamps[path]
+        _forget(self._sound, {self._objects / name for name in names})
+        _forget(self._offered, {self._objects / name for name in names})
 
     def _has_hash(self, digest: Hash, location: Location, *, verify: bool) -> bool:
         result = None if verify else self._checks.get_result(digest, location)
@@ -312,10 +310,9 @@ class OriginStore:
         return result
 
     def _is_offered(self, location: Location) -> bool:
-        """Return whether the file has not changed since the process that offered it had hashed it.
+        """Return whether the file is as it was when the process that offered it had hashed it.
 
-        Hashing a large policy again would delay everybody's first download. A client verifies what it receives, and
-        asks for another look (`verify`) if a disk has damaged it meanwhile.
+        Hashing it again would delay the first download. A client verifies what it receives, and complains (`verify`).
         """
         path = location.path
         if path not in self._offered:
@@ -358,6 +355,13 @@ class OriginStore:
         draft.unlink(missing_ok=True)  # A rename between two links to the same file does nothing.
         self._checks.forget(target)
         self._sound.pop(target, None)
+
+
+def _forget(stamps: dict[Path, FileStamp], folders: Collection[Path]) -> None:
+    """Remove the stamps of files in some folders, while other threads may add some."""
+    for path in tuple(stamps):
+        if path.parent in folders:
+            stamps.pop(path, None)
 
 
 def _locate(place: PiecePlace) -> Location | None:

@@ -29,5 +29,7 @@ engine = context.config.attributes["engine"]
 with engine.connect() as connection, free_references(connection), connection.begin():
     if connection.dialect.name == "postgresql":
         lock_writers_out(connection)  # all steps in one transaction: no other process finds tables half-way
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a large table may take minutes
     context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
     context.run_migrations()

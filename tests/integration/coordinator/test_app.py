@@ -43,3 +43,15 @@ async def test_serve__connections_of_the_settings__are_the_limit(
     await app._serve_api(ctx)
     ctx.database.close()
     assert seen == [100]
+
+
+def test_build__pools_on_one_broker__have_queues_of_their_own(harness: CoordinatorHarness, tmp_path: Path):
+    pool = create_pool(harness.chain, harness.ctx.params)
+    names: list[set[str]] = []
+    for number in (harness.ctx.config.pool, pool):
+        ctx = app.build(harness.ctx.config.model_copy(update={"pool": number, "home": tmp_path / str(number)}))
+        routes = ctx.kicker._kicker._app.conf.task_routes
+        names.append({route["queue"] for route in routes.values()})
+        ctx.database.close()
+    assert [len(each) for each in names] == [3, 3]
+    assert names[0].isdisjoint(names[1])
