@@ -271,6 +271,19 @@ def test_expire_leases__never_collected__is_no_drop_and_still_costs_a_pause(pool
     assert len(pool.tasks(TaskState.PENDING)) == 2
 
 
+def test_expire_leases__never_collected__does_not_shorten_a_pause(pool: FakePool):
+    """Pauses of dropped leases add up, and one more lease that is not collected must not erase them."""
+    pool.register("a")
+    pool.publish(0)
+    pool.wait("a")
+    pool.assign()
+    pool.now += tasks.COLLECT_SECONDS
+    with pool.database.write() as rows:
+        nodes.require_node(rows, make_address("a")).cooldown_until = pool.now + 40
+    assert pool.expire() == 1
+    assert pool.node("a").cooldown_until == pool.now + 40
+
+
 def test_expire_leases__node_that_never_collects__cannot_keep_a_task_from_another(pool: FakePool):
     """Addresses decide between two that dropped nothing, and the hoarder's is the lower one."""
     pool.params = make_params(groups_per_step=2)  # one task
