@@ -102,7 +102,7 @@ def forget_draws_above(repository: Repository, block: int) -> None:
         if not row.audited and any(turn.commitment for turn in row.judgements):
             nodes.judge_again(repository, row)
         for turn in row.judgements:
-            turn.on_drawn_rows = False
+            turn.drew_other_rows = True
         panel.close_uncommitted(row)
 
 
@@ -246,8 +246,7 @@ def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *,
     """Note a revealed verdict, and the live groups and sums in its evidence. Raises the errors of `require_reveal`."""
     row = require_reveal(repository, params, reveal, now=now)
     row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
-    is_on_rows = reveal.is_in_drawn_rows or reveal.verdict.outcome != Decision.REJECT
-    row.on_drawn_rows = row.on_drawn_rows and is_on_rows
+    row.drawn_rows_false = reveal.is_in_drawn_rows and reveal.verdict.outcome == Decision.REJECT
     submission = _require_submission(repository, row)
     row.sums = sum_limits.find_countable(params, submission, row, reveal.sums)
     exact_lane.note_verdict(repository, submission, row)
