@@ -6,7 +6,8 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Thread
 
@@ -261,24 +262,35 @@ def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueu
 
 @contextmanager
 def _look_at_validators(ctx: Context, *, wait_s: float) -> Iterator[None]:
-    """Look the validators up again and again in a thread, so that no job waits for the chain's node to name them."""
+    """Look the validators up every `wait_s` seconds in a thread, so that no job waits for the chain's node.
+
+    A defect in the thread sends SIGTERM to this process, and is raised at the end of the block.
+    """
     from coordinator.chain_events import look_ahead
 
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     pace = Pace(idle_wait_s=wait_s, max_retry_s=wait_s)
+    look = partial(look_ahead, max_age_s=0.0)  # The pace alone says when.
 
-    def look() -> None:
-        try:
-            loop.run_until_complete(run_forever(look_ahead, ctx, stop=stop, pace=pace))
-        finally:
-            if not stop.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)  # After a defect, jobs would judge by what is outdated.
+    def end(_: Future[None]) -> None:
+        if not stop.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)  # After a defect, jobs would judge by what is outdated.
 
-    Thread(target=look, name="validators", daemon=True).start()
+    def run() -> None:
+        with closing(loop):
+            loop.run_until_complete(run_forever(look, ctx, stop=stop, pace=pace))
+
+    executor = ThreadPoolExecutor(1, "validators")
+    looking = executor.submit(run)
+    looking.add_done_callback(end)
+    executor.shutdown(wait=False)
     try:
         yield
+        if looking.done():
+            looking.result()
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        with suppress(RuntimeError):  # The loop is closed after a defect.
+            loop.call_soon_threadsafe(stop.set)
 
 
 def _close(ctx: Context) -> None:

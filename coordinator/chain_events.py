@@ -30,7 +30,7 @@ MAX_EPOCH_BYTES = 1 << 30
 UNSETTLED_S = 1.0
 """Minimum seconds between two looks at the validators while one of them is not active."""
 LOOK_AGAIN_S = 20.0
-"""Seconds after which a process that does not follow the chain looks at its validators again."""
+"""Seconds after which an API process that does not follow the chain looks at its validators again."""
 MOST_LOOKED_UP = 200
 """Maximum number of contributors whose stake is looked up for the first time in one cycle."""
 
@@ -66,13 +66,16 @@ async def cycle(ctx: Context) -> CycleResult:
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
-async def look_ahead(ctx: Context) -> CycleResult:
-    """Look up what requests and jobs need of the chain, in a process that does not follow it."""
+async def look_ahead(ctx: Context, *, max_age_s: float = LOOK_AGAIN_S) -> CycleResult:
+    """Look up what requests and jobs need of the chain, in a process that does not follow it.
+
+    Validators are looked up again after `max_age_s` seconds, and after UNSETTLED_S while one of them is not active.
+    """
 
     def look() -> None:
         ctx.chain.note_head(ctx.client.get_block("latest"))
         ctx.chain.note_poll()
-        ctx.chain.refresh(max_age_s=LOOK_AGAIN_S if ctx.chain.is_settled else UNSETTLED_S)
+        ctx.chain.refresh(max_age_s=max_age_s if ctx.chain.is_settled else min(UNSETTLED_S, max_age_s))
 
     await asyncio.to_thread(look)
     return CycleResult.IDLE

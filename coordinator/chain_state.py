@@ -19,6 +19,8 @@ from covey.runtime.log import get_logger
 
 QUIET_S = 5.0
 """Maximum time in seconds between two full cycles of the follower."""
+OUTDATED_S = 60.0
+"""Age of the validators in seconds from which their use is logged."""
 _STAKE_EVENTS = (events.Staked, events.StakeUnbonded, events.StakeWithdrawn, events.StakeSlashed)
 _CASE_EVENTS = (
     events.CaseOpened,
@@ -46,6 +48,8 @@ class ChainState:
         self._head_time, self._head_seen = 0, 0.0
         self._polled_at: float | None = None
         self._refreshed_at = float("-inf")
+        self._is_outdated = False
+        """Whether it was logged that the validators are outdated."""
         self.cursor: tuple[SeenBlock, ...] | None = None
         """Cursor of the follower, as it was last read from the database."""
         self._quiet: tuple[int, float] | None = None
@@ -116,7 +120,13 @@ class ChainState:
             get_logger().error("a validator gets no more turns", validator=each, bond=bonds.get(each), needed=needed)
         self.validators, self.bonds, self.active_validators = validators, bonds, active
         self._seated = len(seated)
-        self._refreshed_at = time.monotonic()
+        self._refreshed_at, self._is_outdated = time.monotonic(), False
+
+    def report_outdated(self) -> None:
+        """Log once that the validators are older than OUTDATED_S, until they are looked up again."""
+        if self.validators_age_s > OUTDATED_S and not self._is_outdated:
+            self._is_outdated = True
+            get_logger().warning("validators in use are outdated", seconds=round(self.validators_age_s))
 
     def list_active(self) -> list[Address]:
         """Return the active validators, in the order in which the chain names them."""

@@ -79,10 +79,10 @@ def coordinator_restored(config: ConfigFile = None, sets: Sets = None, as_json: 
 def coordinator_jobs(
     config: ConfigFile = None, sets: Sets = None, queues: Queues = ALL_QUEUES, separate: Separate = False
 ) -> None:
-    """Run the jobs: assignment and expiry (queue now), draws, judging and payment (chain), epochs and files (bulk).
+    """Run the jobs: assignment and expiry (queue now), draws, judging, payment and old files (chain), epochs (bulk).
 
     Jobs that wait for the chain's node delay no others. `--separate` starts a process for each queue and stops them
-    together. More processes of the queue bulk can be started on any machine.
+    together. More processes of a queue can be started on any machine. They take over if one ends.
 
     Example: `covey coordinator jobs --config coordinator.toml --queues now,chain`
     """

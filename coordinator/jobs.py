@@ -6,6 +6,7 @@ chain's node.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 
 from coordinator.context import Context
@@ -27,8 +28,8 @@ RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
 VALIDATORS_S = 10.0
-"""Seconds between two looks at the validators and their bonds in a jobs process. What is missed meanwhile is found by
-the court, and by `seek_signatures`."""
+"""Seconds between two looks at the validators and their bonds in a jobs process, whatever their age. What is missed
+meanwhile is found by the court, and by `seek_signatures`."""
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -103,6 +104,7 @@ def dispatch_validation(ctx: Context) -> None:
 
 def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock]) -> None:
     """Draw some submissions by the blocks, decide them or open turns, and log what was decided."""
+    ctx.chain.report_outdated()
     with ctx.database.write() as repository:
         rows = repository.list_undecided(due)
         judging.dispatch(
@@ -155,7 +157,7 @@ def settle_epoch(ctx: Context) -> None:
     """Begin an epoch that is due, and have what is closed posted. The chain's time is read only if one may be due."""
     now = ctx.clock()
     with ctx.database.read() as repository:
-        unposted = [(epoch.number, epoch_closing.is_closing(epoch)) for epoch in repository.list_unposted()]
+        is_any_closed = not all(map(epoch_closing.is_closing, repository.list_unposted()))
         may_be_over = settlement.is_closed(repository, chain_time=math.inf)
         may_be_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=math.inf)
     if may_be_over or may_be_due:
@@ -169,22 +171,29 @@ def settle_epoch(ctx: Context) -> None:
         if is_due:
             with ctx.database.write() as repository:
                 number = epoch_closing.begin_epoch(repository, now=ctx.clock())
-            unposted += [] if number is None else [(number, True)]
-    for number, is_closing in unposted:
-        if is_closing:
-            ctx.kicker.kick("close_epoch", epoch=number)
-    if not all(is_closing for _, is_closing in unposted):
+            if number is not None:
+                ctx.kicker.kick("close_epoch", epoch=number)
+    if is_any_closed:
         post_epochs(ctx)
 
 
 def close_epochs(ctx: Context, *, epoch: int | None = None) -> None:
-    """Compute the roots of an epoch that is closing and have it posted. None: of any that is closing."""
+    """Compute the roots of an epoch that is closing, and ask for its posting. None: of any that is closing.
+
+    One process closes at a time, because two would read the same submissions and write the same file. None closes an
+    epoch once it is known that the ledger takes no more.
+    """
     with ctx.database.read() as repository:
-        closing = [row.number for row in repository.list_unposted() if epoch_closing.is_closing(row)]
-    for number in closing:
-        if epoch in (None, number):
+        unposted = [] if repository.get_fact("closed") else repository.list_unposted()
+        numbers = [row.number for row in unposted if epoch_closing.is_closing(row) and epoch in (None, row.number)]
+    if not numbers:
+        return
+    with closing(ctx.database.open_leadership("closing")) as leadership:
+        if not leadership.is_held():
+            return
+        for number in numbers:
             close_epoch(ctx, number)
-            post_epochs(ctx)
+    ctx.kicker.kick("settle_epoch")
 
 
 def close_epoch(ctx: Context, number: int) -> None:
@@ -211,7 +220,7 @@ def close_epoch(ctx: Context, number: int) -> None:
 
 
 def post_epochs(ctx: Context) -> None:
-    """Have an intent for each epoch that is closed and not on chain, unless the pool takes no epoch any more."""
+    """Have an intent for each epoch that is closed and not on chain. The caller makes sure that the pool is open."""
     with ctx.database.write() as repository:
         for epoch in repository.list_unposted():
             if not epoch_closing.is_closing(epoch):

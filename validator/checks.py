@@ -69,6 +69,8 @@ class SubmissionClaim:
     drawn: tuple[int, ...]
     """Rows of the file, from 0, that the drawing block has replayed in any case, in drawn order."""
     file: bytes
+    due: float = math.inf
+    """Time by which a commitment must be sent, by `time.monotonic`. Infinite: at any time, as in an audit."""
     rollouts: list[Rollout] = field(default_factory=list)
     prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
     """The prompts that the groups must have, one per group."""
@@ -214,7 +216,7 @@ def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     In a group of equal rewards, tiny differences would be scaled up to advantages that the worker chooses.
     The judgement is unknown, without a strike for anyone, in three cases: a grading limit may explain the difference,
     the grader gives the same reply another reward when it is asked again, or grading takes more than half of the time
-    for a judgement.
+    for a judgement, or of what is left of it.
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
@@ -222,7 +224,8 @@ def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     rewards: list[float] = []
     for start in range(0, len(replies), GRADED_TOGETHER):
         if start == GRADED_TOGETHER:  # the time starts here: the first replies may wait for grading processes to start
-            deadline = time.monotonic() + tools.params.judgement_seconds / 2
+            now = time.monotonic()
+            deadline = now + min(tools.params.judgement_seconds, claim.due - now) / 2
         elif time.monotonic() > deadline:
             return Judgement.unknown(what="slow grades", graded=start)
         chunk = slice(start, start + GRADED_TOGETHER)

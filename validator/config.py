@@ -37,9 +37,9 @@ class ValidatorConfig(RoleSettings, CheckingSettings):
     batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of completions that are replayed in one batch."""
     turns: int = Field(default=8, ge=1, le=16)
-    """Maximum number of turns that this validator holds at once, of which at most two are whole replays. It holds more
-    than two only if half of the pool's `judgement_seconds` suffices for them. Turns of drawn rows are replayed
-    together, as far as `batch` and their time allow.
+    """Maximum number of turns that this validator holds at once, of which at most two are whole replays. It begins
+    with two, and holds more as long as verdicts are ready in half of the pool's `judgement_seconds`. Turns of drawn
+    rows are replayed together, as far as `batch` allows.
     """
     enforcement_seconds: float = Field(default=0.5, gt=0)
     """Seconds between two checks for hard rejections that can be reported to the slashing court."""

@@ -2,10 +2,11 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Sequence
-from typing import NamedTuple, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
 
-from covey.errors import CoveyError, ProtocolError, TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712, messages
 from covey.protocol.api.common import VerdictBody
 from covey.protocol.api.validator import JudgeOrder, RevealRequest
@@ -17,11 +18,13 @@ from validator import verdicts
 from validator.checks import SubmissionClaim
 from validator.context import Context
 from validator.evidence_bundle import build_bundle
+from validator.verdicts import PartialJudgement
 
 Fetched = TypeVar("Fetched")
+Failure = TransientError | ProtocolError
+"""Error that belongs to one turn. Nothing is said about its submission."""
 CHEAP_SHARE = 0.25
-"""Share of the time to the earliest deadline after which no further submission is checked in the same pass. A single
-one may take half of its time for grading, and what remains is for the replay."""
+"""Share of the time to the first deadline of a pass in which its submissions are checked before their replay."""
 
 
 async def poll(ctx: Context) -> CycleResult:
@@ -44,33 +47,30 @@ async def poll(ctx: Context) -> CycleResult:
 
 
 async def judge_next(ctx: Context) -> CycleResult:
-    """Judge the oldest turn and those that can be judged with it, and commit to the verdicts.
+    """Judge the turn that is due first and those that can be judged with it, and commit to the verdicts.
 
-    An overdue turn is left to other validators. A turn whose file or commitment fails is released, and the others go
-    on. After them the first failure is raised.
+    Overdue turns are left to other validators. A turn whose file, policy or commitment fails is released, and the
+    others go on. Each failure is logged with its task, and after the pass the first one is raised.
     """
     orders = await or_stop(ctx.stop, ctx.turns.take_next(_count_together(ctx)))
     if orders is None:
         return CycleResult.IDLE
-    left: Sequence[JudgeOrder] = ()
-    try:
-        due = [order for order in orders if _is_due(ctx, order)]
-        if not due:
-            return CycleResult.RETRY
-        judged, left, errors = await judge(ctx, due)
-        for order, judgement in judged:
-            try:
-                await commit(ctx, order, judgement)
-            except (TransientError, ProtocolError) as error:
-                errors.append(error)
-    finally:
-        for order in orders:
-            if order in left:
-                ctx.turns.wait_again(order)
-            else:
-                ctx.turns.close(order)
-    if errors:
-        raise errors[0]
+    if not orders:
+        return CycleResult.RETRY
+    left, failures = list(orders), list[Failure]()
+    async for order, result in judge(ctx, orders):
+        failure = await _try_commit(ctx, order, result) if isinstance(result, Judgement) else result
+        if failure is not None:
+            get_logger().warning(
+                "turn released without a verdict", task=order.receipt.task, code=failure.code, message=failure.message
+            )
+            failures.append(failure)
+        ctx.turns.close(order)
+        left.remove(order)
+    for order in left:
+        ctx.turns.wait_again(order)
+    if failures:
+        raise failures[0]
     return CycleResult.DONE
 
 
@@ -79,68 +79,75 @@ def _count_together(ctx: Context) -> int:
     return max(1, ctx.config.batch // max(1, ctx.network.params.verification.audit_rows))
 
 
-def _is_due(ctx: Context, order: JudgeOrder) -> bool:
-    """Return whether a commitment still counts. Log a warning if it does not."""
-    is_due = ctx.turns.get_seconds_left(order) > 0
-    if not is_due:
-        get_logger().warning(
-            "turn skipped, too late to commit to a verdict", task=order.receipt.task, judgement=order.judgement
-        )
-    return is_due
+async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> AsyncIterator[tuple[JudgeOrder, Judgement | Failure]]:
+    """Judge turns that can be judged together, or one whole replay. Yield each judgement as soon as it is known.
 
+    The judgement is unknown if fetching or loading fails. A failure is yielded instead if the store or the relays do
+    not respond, and ProtocolError("wrong_pool") for work of a different pool, which would look like fraud under this
+    pool's rules.
 
-class JudgedTurns(NamedTuple):
-    """What became of turns that were judged together."""
-
-    judged: list[tuple[JudgeOrder, Judgement]]
-    left: list[JudgeOrder]
-    """Turns that were not begun, because the others took too long or because the validator stops."""
-    errors: list[CoveyError]
-    """Failures that belong to one turn each. Nothing is said about these submissions."""
-
-
-async def judge(ctx: Context, orders: Sequence[JudgeOrder]) -> JudgedTurns:
-    """Fetch files and policy, and run the checks of turns that can be judged together, or of one whole replay.
-
-    The judgement is unknown if fetching or loading fails. An error is ProtocolError("wrong_pool") for work of a
-    different pool, which would look like fraud under this pool's rules, or TransientError if the store does not
-    respond. Raises TransientError if the relays do not respond.
+    Not all turns are begun if the validator stops, if checks take too long, or if the files are large together. The
+    others are not yielded. If the checks of one turn take too long, those before it are replayed and yielded first.
     """
-    judged, claimed, errors = list[tuple[JudgeOrder, Judgement]](), list[tuple[JudgeOrder, bytes]](), list[CoveyError]()
-    fetched = await asyncio.gather(*(fetch_file(ctx, order) for order in orders), return_exceptions=True)
-    for order, file in zip(orders, fetched, strict=True):
-        if isinstance(file, bytes):
-            claimed.append((order, file))
-        elif isinstance(file, Judgement):
-            judged.append((order, file))
-        elif isinstance(file, (TransientError, ProtocolError)):
-            errors.append(file)
-        else:
-            raise file
-    if not claimed:
-        return JudgedTurns(judged, [], errors)
-    unknown = await _or_unknown(claimed[0][0], load_policy(ctx, claimed[0][0]))
-    if unknown is not None:
-        return JudgedTurns([*judged, *((order, unknown) for order, _ in claimed)], [], errors)
-    claims = [build_claim(ctx, order, file) for order, file in claimed]
-    judgements = await _run_checks(ctx, [order for order, _ in claimed], claims)
-    begun, left = claimed[: len(judgements)], claimed[len(judgements) :]
-    judged += [(order, judgement) for (order, _), judgement in zip(begun, judgements, strict=True)]
-    return JudgedTurns(judged, [order for order, _ in left], errors)
+    obstacle = await _find_obstacle(ctx, orders[0])
+    if obstacle is not None:
+        for order in orders:
+            yield order, obstacle
+        return
+    begun: list[tuple[JudgeOrder, SubmissionClaim, asyncio.Future[PartialJudgement]]] = []
+    last, size = orders[-1], 0  # it is held until the loop ends, unlike those that were yielded
+    end = ctx.turns.get_seconds_left(last) - CHEAP_SHARE * ctx.turns.get_seconds_left(orders[0])
+    for order in orders:
+        seconds_left = ctx.turns.get_seconds_left(last) - end
+        is_full = size >= ctx.network.params.max_submission_bytes
+        if order is not orders[0] and (seconds_left <= 0 or is_full or ctx.stop.is_set()):
+            break
+        try:
+            file = await fetch_file(ctx, order)
+        except TransientError as error:
+            yield order, error
+            continue
+        if isinstance(file, Judgement):
+            yield order, file
+            continue
+        size += len(file)
+        claim = build_claim(ctx, order, file)
+        if order.full:
+            yield order, await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=True)
+            continue
+        checking = asyncio.ensure_future(asyncio.to_thread(verdicts.check_cheaply, claim, ctx.tools))
+        await asyncio.wait({checking}, timeout=seconds_left if begun else None)
+        begun.append((order, claim, checking))
+        if not checking.done():
+            break
+    slow = [turn for turn in begun if not turn[2].done()]
+    for turns in (begun[: len(begun) - len(slow)], slow):
+        checked = [(claim, await checking) for _, claim, checking in turns]
+        judgements = await asyncio.to_thread(verdicts.replay_together, checked, ctx.tools)
+        for (order, _, _), judgement in zip(turns, judgements, strict=True):
+            yield order, judgement
+
+
+async def _find_obstacle(ctx: Context, order: JudgeOrder) -> Judgement | Failure | None:
+    """Load the policy of turns. Return what becomes of each of them if that fails, or if they are of another pool."""
+    network, pool = ctx.network, order.receipt.pool
+    if pool != network.pool:
+        return ProtocolError(
+            "wrong_pool", f"the submission belongs to pool {pool}, but this validator serves pool {network.pool}"
+        )
+    try:
+        return await _or_unknown(order, load_policy(ctx, order))
+    except TransientError as error:
+        return error
 
 
 async def fetch_file(ctx: Context, order: JudgeOrder) -> bytes | Judgement:
     """Return the file of a submission, or unknown if it cannot be fetched.
 
-    Raises ProtocolError("wrong_pool") for work of a different pool, and TransientError if the store does not respond.
+    Raises TransientError if the store does not respond.
     """
-    network, pool = ctx.network, order.receipt.pool
-    if pool != network.pool:
-        raise ProtocolError(
-            "wrong_pool", f"the submission belongs to pool {pool}, but this validator serves pool {network.pool}"
-        )
-    size = network.params.max_submission_bytes + 1
-    return await _or_unknown(order, network.coordinator.get_object(order.url, max_bytes=size))
+    size = ctx.network.params.max_submission_bytes + 1
+    return await _or_unknown(order, ctx.network.coordinator.get_object(order.url, max_bytes=size))
 
 
 async def _or_unknown(order: JudgeOrder, fetching: Awaitable[Fetched]) -> Fetched | Judgement:
@@ -167,25 +174,8 @@ def build_claim(ctx: Context, order: JudgeOrder, file: bytes) -> SubmissionClaim
         contract=order.contract,
         drawn=draw_rows(ctx, order),
         file=file,
+        due=time.monotonic() + ctx.turns.get_seconds_left(order),
     )
-
-
-async def _run_checks(
-    ctx: Context, orders: Sequence[JudgeOrder], claims: Sequence[SubmissionClaim]
-) -> Sequence[Judgement]:
-    """Return the judgements of the turns that were begun."""
-    earliest = min(orders, key=ctx.turns.get_seconds_left)
-    seconds = ctx.turns.get_seconds_left(earliest)
-
-    def may_go_on() -> bool:
-        is_early = seconds - ctx.turns.get_seconds_left(earliest) < CHEAP_SHARE * seconds
-        return is_early and not ctx.stop.is_set()
-
-    if orders[0].full:
-        return [await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=True) for claim in claims]
-    judgements = await asyncio.to_thread(verdicts.judge_together, claims, ctx.tools, may_go_on=may_go_on)
-    ctx.turns.note_seconds(seconds - ctx.turns.get_seconds_left(earliest), len(judgements))
-    return judgements
 
 
 def draw_rows(ctx: Context, order: JudgeOrder) -> tuple[int, ...]:
@@ -204,6 +194,15 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
             "wrong_record", f"the order has a different record hash for policy {version} than the chain"
         )
     await ctx.loader.load(version, order.record_hash)
+
+
+async def _try_commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> Failure | None:
+    """Commit to a verdict, or return why that failed."""
+    try:
+        await commit(ctx, order, judgement)
+    except (TransientError, ProtocolError) as error:
+        return error
+    return None
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:

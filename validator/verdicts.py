@@ -3,7 +3,7 @@
 If a submission could not be checked, the verdict is unknown, which neither pays nor slashes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, L
 """Errors after which the judgement is unknown."""
 
 
-class _Finding(NamedTuple):
+class PartialJudgement(NamedTuple):
     """What the checks up to some point have found."""
 
     decided: Judgement | None = None
@@ -41,7 +41,7 @@ class _Finding(NamedTuple):
     """The first unknown result, which is the judgement if no later check rejects."""
 
 
-_NOTHING = _Finding()
+_NOTHING = PartialJudgement()
 
 
 def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
@@ -56,22 +56,18 @@ def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement
     return _conclude(_run(CHECKS if full else ROW_CHECKS, claim, tools), claim, tools)
 
 
-def judge_together(
-    claims: Sequence[SubmissionClaim], tools: CheckTools, *, may_go_on: Callable[[], bool]
-) -> list[Judgement]:
-    """Judge submissions of one policy and one contract by their drawn rows, which are replayed in one pass.
+def check_cheaply(claim: SubmissionClaim, tools: CheckTools) -> PartialJudgement:
+    """Run the checks before the replay. `replay_together` completes the judgement."""
+    return _run(CHEAP_CHECKS, claim, tools)
+
+
+def replay_together(checked: Sequence[tuple[SubmissionClaim, PartialJudgement]], tools: CheckTools) -> list[Judgement]:
+    """Replay the drawn rows of checked submissions of one policy and one contract in one pass, and judge each.
 
     Each judgement is that of `judge`. If the common pass fails, each submission is replayed alone, so that none
-    changes the judgement of another. The list is shorter than `claims` if `may_go_on` says no between two submissions:
-    the others are not judged.
+    changes the judgement of another.
     """
-    findings: list[_Finding] = []
-    for claim in claims:
-        if findings and not may_go_on():
-            break
-        findings.append(_run(CHEAP_CHECKS, claim, tools))
-    begun = list(zip(claims, findings, strict=False))
-    replayed = [claim for claim, finding in begun if finding.decided is None]
+    replayed = [claim for claim, finding in checked if finding.decided is None]
     if len(replayed) > 1:
         try:
             measure_drawn(replayed, tools)
@@ -81,10 +77,12 @@ def judge_together(
                 tasks=[claim.receipt.task for claim in replayed],
                 error=f"{type(error).__name__}: {error}",
             )
-    return [_conclude(_run((check_rows,), claim, tools, after=finding), claim, tools) for claim, finding in begun]
+    return [_conclude(_run((check_rows,), claim, tools, after=finding), claim, tools) for claim, finding in checked]
 
 
-def _run(checks: Sequence[Check], claim: SubmissionClaim, tools: CheckTools, *, after: _Finding = _NOTHING) -> _Finding:
+def _run(
+    checks: Sequence[Check], claim: SubmissionClaim, tools: CheckTools, *, after: PartialJudgement = _NOTHING
+) -> PartialJudgement:
     """Run checks in order until one decides, `after` those that gave a finding."""
     decided, unclear = after
     try:
@@ -93,16 +91,16 @@ def _run(checks: Sequence[Check], claim: SubmissionClaim, tools: CheckTools, *, 
             if judgement is not None and judgement.decision is Decision.UNKNOWN:
                 unclear = unclear or judgement
             elif judgement is not None:
-                return _Finding(judgement)
+                return PartialJudgement(judgement)
     except FAILURES as error:
         get_logger().error(
             "check could not be completed", task=claim.receipt.task, error=f"{type(error).__name__}: {error}"
         )
-        return _Finding(Judgement.unknown(error=type(error).__name__))
-    return _Finding(decided, unclear)
+        return PartialJudgement(Judgement.unknown(error=type(error).__name__))
+    return PartialJudgement(decided, unclear)
 
 
-def _conclude(finding: _Finding, claim: SubmissionClaim, tools: CheckTools) -> Judgement:
+def _conclude(finding: PartialJudgement, claim: SubmissionClaim, tools: CheckTools) -> Judgement:
     """Return the judgement after the last check."""
     if finding.decided is not None:
         return finding.decided

@@ -181,11 +181,11 @@ def worker_pardon(
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
-    """Take back all strikes of a contributor, so that its nodes suspended for strikes, faults or running sums get tasks
+    """Take back strikes, faults or running sums that suspend a contributor or one of its nodes, so that it gets tasks
     again. Operator only.
 
-    Nodes that were caught cheating stay suspended. The coordinator logs the pardon, and worker status shows the number
-    of pardons.
+    A node that is suspended for running sums keeps its strikes. Nodes that were caught cheating stay suspended. The
+    coordinator logs the pardon, and worker status shows the number of pardons for strikes and faults.
 
     Example: `covey worker pardon ADDRESS mypool`
     """

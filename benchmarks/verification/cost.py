@@ -189,7 +189,8 @@ def _measure_turns(worker: Engine, tools: CheckTools, sandboxes: tuple[Sandbox |
 
     def judge_together() -> None:
         claims = [work.build_claim(drawn) for work, drawn in zip(works, draws, strict=True)]
-        _require_accepted(verdicts.judge_together(claims, tools, may_go_on=lambda: True))
+        checked = [(claim, verdicts.check_cheaply(claim, tools)) for claim in claims]
+        _require_accepted(verdicts.replay_together(checked, tools))
 
     return {
         "turns_alone": _time(judge_alone, sandboxes),

@@ -28,7 +28,7 @@ async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
 
 @router.post("/pardons", responses=name_refusals(404))
 async def pardon(ctx: Ctx, operator: Operator, body: PardonRequest) -> PardonResponse:
-    """Take back all strikes of a contributor, and serve the nodes that were suspended for them.
+    """Take back what suspends a contributor or one of its nodes: strikes, faults, running sums or several of them.
 
     Raises ProtocolError "no_contributor" if no node of the contributor was ever registered.
     """

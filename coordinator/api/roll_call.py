@@ -79,13 +79,15 @@ class RollCall:
     ) -> None:
         ctx, signs = self._ctx, [*beats, *(sign for sign, _ in asking)]
 
-        def record(repository: Repository) -> list[TaskOrder | CoveyError | None]:
+        def record(repository: Repository) -> tuple[list[TaskOrder | CoveyError | None], int]:
+            before = repository.get_fact("lease")
             found = claim_tasks(repository, ctx.params, signs, rule=ctx.stake_rule, now=ctx.clock())
-            return build_orders(repository, found)
+            return build_orders(repository, found), repository.get_fact("lease") - before
 
         results: Sequence[TaskOrder | CoveyError | None] = ()
+        leased = 0
         try:
-            results = await ctx.database.run(record)
+            results, leased = await ctx.database.run(record)
             self._written_at = asyncio.get_running_loop().time() if beats else self._written_at
             for sign, result in zip(signs, results, strict=True):
                 self._note(sign, result)
@@ -94,7 +96,7 @@ class RollCall:
             results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
         finally:  # A defect must not keep anybody waiting.
             settle([future for _, future in asking], results[len(beats) :])
-        if len(asking) >= MOST_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
+        if leased >= MOST_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
             ctx.kicker.kick("assign_tasks")
 
     def _note(self, sign: Sign, result: TaskOrder | CoveyError | None) -> None:

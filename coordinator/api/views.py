@@ -156,9 +156,9 @@ def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeD
 
 
 def _describe_sums(ctx: Context, sums: RunningSumsRow) -> dict[StatisticName, SumView]:
-    stated = sums.by_validator
-    replayed = sum_limits.list_standings(ctx.params, stated, allowance=REPLAY_ALLOWANCE)
-    suspended = sum_limits.list_standings(ctx.params, stated, allowance=SUSPENSION_ALLOWANCE)
+    stated, validators = sums.by_validator, ctx.chain.validators
+    replayed = sum_limits.list_standings(ctx.params, stated, validators, allowance=REPLAY_ALLOWANCE)
+    suspended = sum_limits.list_standings(ctx.params, stated, validators, allowance=SUSPENSION_ALLOWANCE)
     return {
         each.statistic: SumView(total=each.total, items=each.items, limit=each.limit, suspension_limit=far.limit)
         for each, far in zip(replayed, suspended, strict=True)

@@ -18,7 +18,12 @@ _REFUSALS = re.compile(
     r'(role|database) ".*" does not exist|password authentication failed.*|no password supplied|no pg_hba\.conf entry.*'
 )
 """What PostgreSQL says if a connection is refused until someone changes the server or `database_url`."""
-_OPTIONS = f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
+_OPTIONS = (
+    f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
+    f" -c tcp_keepalives_idle={WAIT_S} -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
+"""Settings of the server for each connection. The keepalives end the session of a client whose host is gone. Otherwise
+its advisory locks would be held for hours."""
 
 _NETWORK = {
     "connect_timeout": str(WAIT_S),
@@ -27,7 +32,7 @@ _NETWORK = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
-"""Options of libpq that end a connection to a host that is gone, which the server cannot do."""
+"""Options of libpq that end a connection to a server whose host is gone."""
 
 
 def build(url: str) -> Engine:
@@ -79,7 +84,9 @@ def lock_writers_out(connection: Connection) -> int:
 
 
 def read_commit(engine: Engine) -> int:
-    """Return the number of a transaction of PostgreSQL. One that begins now sees what it and all earlier ones wrote.
+    """Return the number of a transaction of PostgreSQL.
+
+    A transaction that begins now sees this one and all earlier ones.
 
     Raises TransientError if the database does not answer.
     """

@@ -97,7 +97,9 @@ class Database:
             raise TransientError("database_busy", "the database did not answer in time") from None
 
     def read_commit(self) -> int:
-        """Return the number of a commit, of any process. A transaction that begins now sees it and all earlier ones.
+        """Return the number of a commit, of any process.
+
+        A transaction that begins now sees this one and all earlier ones.
 
         Raises TransientError if the database does not answer.
         """

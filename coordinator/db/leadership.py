@@ -2,12 +2,15 @@
 
 import fcntl
 import time
+from contextlib import ExitStack
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
+
+from covey.runtime.log import get_logger
 
 LOOK_S = 1.0
 """Seconds between two attempts to get the lock, and between two checks that this process still has PostgreSQL's."""
@@ -29,19 +32,20 @@ class FileLeadership:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIOWrapper | None = None
+        self._has_failed = False
+        """Whether the file could not be opened or locked at the last attempt, which is logged once."""
         self._looked_at = float("-inf")
 
     def is_held(self) -> bool:
         """Return whether this process has the lock, which it takes if nobody has it."""
         if self._file is None and time.monotonic() - self._looked_at >= LOOK_S:
             self._looked_at = time.monotonic()
-            file = self._path.open("w")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-            else:
-                self._file = file
+                self._look()
+            except OSError as error:
+                if not self._has_failed:
+                    get_logger().error("a lock cannot be taken", path=str(self._path), error=str(error))
+                self._has_failed = True
         return self._file is not None
 
     def close(self) -> None:
@@ -49,6 +53,17 @@ class FileLeadership:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _look(self) -> None:
+        """Take the lock if nobody has it. Raises OSError if the file cannot be opened or locked."""
+        with ExitStack() as opened:
+            file = opened.enter_context(self._path.open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            opened.pop_all()
+        self._file, self._has_failed = file, False
 
 
 class PostgresLeadership:

@@ -264,8 +264,10 @@ class JudgementRow(Base):
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
-    on_drawn_rows: Mapped[bool] = mapped_column(default=True)
-    """Whether the verdict accepts the rows that the block of now draws, or its evidence says that they are false."""
+    drawn_rows_false: Mapped[bool] = mapped_column(default=False)
+    """Whether the evidence of a rejection says that the drawn rows alone show why. False before the reveal."""
+    drew_other_rows: Mapped[bool] = mapped_column(default=False)
+    """Whether a reorganization removed the block that drew the rows of this turn, so that it judged other rows."""
     sums: Mapped[Sums | None] = mapped_column(SumsColumn)
     """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)

@@ -1,13 +1,18 @@
 """The table of running sums: what validators measured in the accepted work of a node, by validator."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
-from sqlalchemy import ForeignKey, String, delete
+from sqlalchemy import ForeignKey, String, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from coordinator.db.column_types import ValidatorSumsColumn
-from coordinator.db.models import Base
+from coordinator.db.models import Base, NodeRow
+from coordinator.db.node_queries import cut
 from covey.protocol.running_sums import Sums
+
+MOST_EARLIER = 100
+"""Maximum number of a contributor's nodes that are read to find the sums with which a new one begins."""
 
 
 class RunningSumsRow(Base):
@@ -39,6 +44,36 @@ class RunningSumsQueries:
             self.session.add(row)
         return row
 
-    def forget_running_sums(self, nodes: Collection[str]) -> None:
+    def load_running_sums(self, nodes: Collection[str]) -> dict[str, RunningSumsRow]:
+        """Return the rows of those nodes that have one, by node."""
+        rows: dict[str, RunningSumsRow] = {}
+        for part in cut(nodes):
+            query = select(RunningSumsRow).where(RunningSumsRow.node.in_(part))
+            rows |= {row.node: row for row in self.session.scalars(query)}
+        return rows
+
+    def list_nodes_above(self, nodes: Collection[str]) -> set[str]:
+        """Return those of these nodes that have a sum above its limit."""
+        query = select(RunningSumsRow.node).where(RunningSumsRow.above != "")
+        parts = (self.session.scalars(query.where(RunningSumsRow.node.in_(part))) for part in cut(nodes))
+        return set(chain.from_iterable(parts))
+
+    def list_sums_of(self, contributor: str, *, without: str) -> Sequence[RunningSumsRow]:
+        """Rows of the nodes of a contributor that were heard last, without those that are suspended for `without`."""
+        query = select(RunningSumsRow).join(NodeRow).where(NodeRow.contributor == contributor)
+        query = query.where(NodeRow.suspended != without).order_by(NodeRow.seen_at.desc(), NodeRow.address)
+        return self.session.scalars(query.limit(MOST_EARLIER)).all()
+
+    def list_sums_by_contributor(self, *, submissions: int) -> dict[str, list[RunningSumsRow]]:
+        """Rows with at least this number of submissions, by contributor. Not those of suspended or removed nodes."""
+        query = select(NodeRow.contributor, RunningSumsRow).join(NodeRow)
+        query = query.where(NodeRow.suspended == "", ~NodeRow.removed, RunningSumsRow.submissions >= submissions)
+        rows: dict[str, list[RunningSumsRow]] = {}
+        for contributor, row in self.session.execute(query):
+            rows.setdefault(contributor, []).append(row)
+        return rows
+
+    def reset_running_sums(self, nodes: Collection[str]) -> None:
         """Let the sums of nodes begin at 0."""
-        self.session.execute(delete(RunningSumsRow).where(RunningSumsRow.node.in_(nodes)))
+        for row in self.load_running_sums(nodes).values():
+            row.submissions, row.by_validator, row.above = 0, {}, ""

@@ -15,7 +15,7 @@ _COUNT = struct.Struct("<q")
 
 
 class WriteLock:
-    """Two files beside the database, `flock`ed one after the other. Example: `with WriteLock(path).hold(): ...`.
+    """Two files next to the database, `flock`ed one after the other. Example: `with WriteLock(path).hold(): ...`.
 
     A writer waits for its turn on the first file and holds the second one, so one that has just written comes after
     those that wait. The locks end with their process. The second file holds the number of the last transaction.
@@ -41,7 +41,7 @@ class WriteLock:
                 fcntl.flock(writing, fcntl.LOCK_EX)
             number = _read_count(writing) + 1
             yield number
-            os.pwrite(writing, _COUNT.pack(number), 0)  # A process that dies before this has told nobody the number.
+            os.pwrite(writing, _COUNT.pack(number), 0)  # A process that dies before this has not reported the number.
 
     def read_count(self) -> int:
         """Return the number of the last transaction that has ended. A transaction that begins now sees what it wrote.

@@ -8,7 +8,7 @@ follows from a secret of the coordinator: a validator must not know when it is a
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from coordinator.db.models import SubmissionRow
@@ -43,32 +43,39 @@ def draw(
     params: PoolParams,
     row: SubmissionRow,
     *,
+    above: Container[str],
     find_block: FindBlock,
     secret: bytes,
 ) -> bool:
-    """Record the draw of a submission; return whether it is drawn, now or before."""
+    """Record the draw of a submission; return whether it is drawn, now or before.
+
+    `above`: nodes with a running sum above its limit.
+    """
     if row.draw is None:
         block = find_block(row.signed_at)
         if block is not None:
             row.draw, row.draw_block = block.hash, block.number
-            row.audited = bool(row.audited) or is_replayed(repository, params, row, block.hash)
+            row.audited = bool(row.audited) or is_replayed(
+                repository, params, row, block.hash, is_above=row.node in above
+            )
             rate = params.verification.confirm_rate
             row.confirmed = bool(row.confirmed) or is_confirmed(secret, Hash(row.receipt_hash), rate)
     return row.draw is not None
 
 
-def is_replayed(repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash) -> bool:
+def is_replayed(
+    repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash, *, is_above: bool
+) -> bool:
     """Whether a submission is replayed whole by a quorum, or one validator replays the drawn rows only.
 
     Newcomers, suspended nodes and those whose running sums are above a limit are replayed fully, and strikes raise the
     rate.  A canary is always replayed: a validator that accepts it has no excuse then.
     """
-    node, sums = nodes.require_node(repository, row.node), repository.get_running_sums(row.node)
-    rules = params.verification
+    node, rules = nodes.require_node(repository, row.node), params.verification
     rate = min(1.0, rules.audit_rate * (1 + nodes.count_strikes(repository, row.contributor)))
     return (
         bool(node.suspended)
-        or (sums is not None and bool(sums.above))
+        or is_above
         or node.accepted < rules.newcomer_submissions
         or row.canary != CanaryKind.ORDINARY
         or is_audited(Hash(row.receipt_hash), block_hash, rate)

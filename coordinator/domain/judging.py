@@ -65,12 +65,13 @@ def dispatch(
     passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]
     exact_lane.record_passes(repository, chain.from_iterable(passed), now=now)
     look = panel.advance_turns(params, rows, able=able, active=active, due=due, now=now)
-    apply(repository, params, look, now=now)
+    apply(repository, params, look, validators=validators, now=now)
+    above = repository.list_nodes_above({row.node for row in rows if row.draw is None})
     opened = 0
     for row in rows:
         if row.state is not SubmissionState.SUBMITTED:
             continue
-        if audit_draws.draw(repository, params, row, find_block=find_block, secret=secret):
+        if audit_draws.draw(repository, params, row, above=above, find_block=find_block, secret=secret):
             opened += panel.open_missing(params, row, validators=able[row.receipt_hash], now=now)
         row.look_at = _compute_next_look(params, row, now)
     if opened:
@@ -102,7 +103,7 @@ def forget_draws_above(repository: Repository, block: int) -> None:
         if not row.audited and any(turn.commitment for turn in row.judgements):
             nodes.judge_again(repository, row)
         for turn in row.judgements:
-            turn.on_drawn_rows = False
+            turn.drew_other_rows = True
         panel.close_uncommitted(row)
 
 
@@ -246,8 +247,7 @@ def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *,
     """Note a revealed verdict, and the live groups and sums in its evidence. Raises the errors of `require_reveal`."""
     row = require_reveal(repository, params, reveal, now=now)
     row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
-    is_on_rows = reveal.is_in_drawn_rows or reveal.verdict.outcome != Decision.REJECT
-    row.on_drawn_rows = row.on_drawn_rows and is_on_rows
+    row.drawn_rows_false = reveal.is_in_drawn_rows and reveal.verdict.outcome == Decision.REJECT
     submission = _require_submission(repository, row)
     row.sums = sum_limits.find_countable(params, submission, row, reveal.sums)
     exact_lane.note_verdict(repository, submission, row)
@@ -324,7 +324,7 @@ def _require_submission(repository: Repository, judgement: JudgementRow) -> Subm
     return row
 
 
-def apply(repository: Repository, params: PoolParams, look: Look, *, now: float) -> None:
+def apply(repository: Repository, params: PoolParams, look: Look, *, validators: Container[str], now: float) -> None:
     """Record what a look found, with what it means for validators and nodes; then pack the step and plan, once.
 
     An acceptance by cheap checks is dropped where an earlier ruling of the same look ordered the replay of that work.
@@ -347,6 +347,7 @@ def apply(repository: Repository, params: PoolParams, look: Look, *, now: float)
         _count(repository, row, ruling)
         _judge_node(repository, params, row, ruling)
     if look.decided:
+        sum_limits.add_accepted(repository, params, [row for row, _, _ in look.decided], validators=validators)
         repository.flush()
         close_step(repository, params)
         plan_tasks(repository, params)
@@ -383,7 +384,6 @@ def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, 
         owner = repository.require_contributor(row.contributor)
         node.accepted, owner.accepted = node.accepted + 1, owner.accepted + 1
         nodes.take_back_strike(repository, params, row.contributor)
-        sum_limits.add_accepted(repository, params, row, node=node)
     elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
     elif ruling.reason is Reason.INEXACT:

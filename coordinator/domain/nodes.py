@@ -2,7 +2,7 @@
 
 A contributor is one person: strikes, drops and suspensions count for it, whichever of its nodes earned them, and bar
 all its nodes, future ones too.  A suspended node stays so under another contributor.  Accepted work takes strikes back
-one by one, and a pardon of the operator takes back all of them.  Removal is none of this: it ends when the node
+one by one, and a pardon of the operator for them takes back all.  Removal is none of this: it ends when the node
 registers again.
 """
 
@@ -25,9 +25,10 @@ from covey.protocol.status import (
 )
 from covey.protocol.verdict import Reason
 
-REJECTED, CASE, STRIKES, FAULTS, EQUIVOCATION = "rejected", "case", "strikes", "faults", "equivocation"
+REJECTED, CASE, EQUIVOCATION = "rejected", "case", "equivocation"
+STRIKES, FAULTS = "strikes", "faults"
 SUMS = "sums"
-"""This and those above are the reasons of a suspension."""
+"""Reasons of a suspension. SUMS is for running sums (`coordinator.domain.sum_limits`)."""
 PARDONABLE = (STRIKES, FAULTS, SUMS)
 """Reasons that a pardon of the operator takes back."""
 WINDOWS_PER_FAULT = 100_000
@@ -166,9 +167,10 @@ class Pardon(NamedTuple):
 
 
 def pardon(repository: Repository, address: str) -> Pardon:
-    """Take back all strikes of a contributor, named by its own address or that of a node, and what they suspend.
+    """Take back what suspends a contributor, or one of its nodes, named by its address.
 
-    Nodes that are suspended for their running sums are served again too, with sums that begin at 0.
+    Nodes of the contributor that are suspended for the same reasons are served again. Sums of nodes that were suspended
+    for them begin at 0. All strikes are taken back, unless running sums are the only reason.
 
     Raises ProtocolError("no_contributor").
     """
@@ -180,13 +182,19 @@ def pardon(repository: Repository, address: str) -> Pardon:
             f"{address} is neither a node nor a contributor of this pool. covey submissions list shows who worked",
             status=404,
         )
-    strikes, row.strikes, row.accepted_since, row.pardons = row.strikes, 0, 0, row.pardons + 1
-    if row.suspended in PARDONABLE:
+    siblings = repository.list_nodes_of(row.address)
+    suspended = {row.suspended, *(each.suspended for each in siblings)} if node is None else {node.suspended}
+    is_sums_only = SUMS in suspended and not suspended & {STRIKES, FAULTS}
+    reasons = {SUMS} if is_sums_only else {STRIKES, FAULTS} | (suspended & {SUMS})
+    strikes = 0 if is_sums_only else row.strikes
+    if not is_sums_only:
+        row.strikes, row.accepted_since, row.pardons = 0, 0, row.pardons + 1
+    if row.suspended in reasons:
         row.suspended = ""
-    barred = [node for node in repository.list_nodes_of(row.address) if node.suspended in PARDONABLE]
-    repository.forget_running_sums([node.address for node in barred if node.suspended == SUMS])
-    for node in barred:
-        node.suspended = ""
+    barred = [each for each in siblings if each.suspended in reasons]
+    repository.reset_running_sums([each.address for each in barred if each.suspended == SUMS])
+    for each in barred:
+        each.suspended = row.suspended
     return Pardon(Address(row.address), strikes, [Address(node.address) for node in barred])
 
 
@@ -200,7 +208,7 @@ def cool_down(repository: Repository, params: PoolParams, ended: Sequence[tuple[
     counts = repository.count_nodes_of({node.contributor for node, _ in ended})
     for node, task in ended:
         if task.collected_at is None:
-            node.cooldown_until = now + params.cooldown_seconds
+            node.cooldown_until = max(node.cooldown_until, now + params.cooldown_seconds)
             continue
         # Pauses add up: else many leases could be looked at and given back in one.
         node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds

@@ -141,7 +141,7 @@ def open_signing(
 
 def _open_turn(row: SubmissionRow, now: float) -> None:
     opened = JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), opened_at=now)
-    opened.lapsed, opened.deadline, opened.on_drawn_rows = False, 0.0, True
+    opened.lapsed, opened.deadline, opened.drawn_rows_false, opened.drew_other_rows = False, 0.0, False, False
     row.judgements.append(opened)
 
 
@@ -305,7 +305,8 @@ def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) ->
     quorum rejects: it may have seen that others judge as well.
     """
     is_in_rows = params.verification.audit_rows > 0 and all(
-        turn.on_drawn_rows for turn in _list_agreed(row, (ruling.decision, ruling.reason))
+        turn.drawn_rows_false and not turn.drew_other_rows
+        for turn in _list_agreed(row, (ruling.decision, ruling.reason))
     )
     opposite = {Decision.ACCEPT: Decision.REJECT, Decision.REJECT: Decision.ACCEPT}.get(ruling.decision)
     for judgement in row.judgements:
@@ -316,7 +317,7 @@ def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) ->
             judgement.full
             or ruling.decision is Decision.ACCEPT
             or ruling.reason not in BY_REPLAY
-            or (is_in_rows and judgement.on_drawn_rows)
+            or (is_in_rows and not judgement.drew_other_rows)
         ):
             yield judgement.validator
 

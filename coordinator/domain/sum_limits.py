@@ -1,14 +1,21 @@
 """What follows from the running sums of a node: its work is replayed whole, or it is suspended.
 
 Sums come from the evidence of accepting verdicts (`covey.protocol.running_sums`), and are kept by node and validator.
-They belong to the node and not to its contributor, because they depend on the hardware. A contributor whose second
-node is suspended for its sums is suspended with all nodes, or a new key would begin at 0.
+They belong to the node and not to its contributor, because they depend on the hardware. A new node begins with sums of
+an earlier one of its contributor, or a new key would have all the room below the limits again. A contributor whose
+second node is suspended for its sums is suspended with all nodes.
+
+A mean that moves is not proof against one node: a driver or a trained policy may move it for all. So a node is
+suspended only if it is also far above the other nodes of the pool.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
+from statistics import median
 
 from coordinator.db.models import JudgementRow, NodeRow, SubmissionRow
 from coordinator.db.repository import Repository
+from coordinator.db.sum_queries import RunningSumsRow
 from coordinator.domain import nodes
 from coordinator.domain.turn_order import list_current
 from covey.protocol.params import PoolParams
@@ -16,16 +23,26 @@ from covey.protocol.running_sums import (
     REPLAY_ALLOWANCE,
     SUSPENSION_ALLOWANCE,
     WINDOW,
+    StatisticName,
     Sums,
     SumStanding,
     add,
     compare,
+    compute_room,
     find_possible,
     get_highest,
     list_differing,
 )
+from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
 from covey.runtime.log import get_logger
+
+PEERS = 3
+"""Number of nodes of other contributors with whose median a node is compared before it is suspended."""
+PEER_SUBMISSIONS = 20
+"""Number of summed submissions from which on the mean of a node counts for that median."""
+UNFIT = "calibration_unfit"
+"""Name of the fact that a node was far above a limit and was not suspended. It is logged once per pool."""
 
 
 def find_countable(params: PoolParams, row: SubmissionRow, turn: JudgementRow, sums: Sums | None) -> Sums | None:
@@ -45,25 +62,64 @@ def find_countable(params: PoolParams, row: SubmissionRow, turn: JudgementRow, s
     return possible or None
 
 
-def add_accepted(repository: Repository, params: PoolParams, row: SubmissionRow, *, node: NodeRow) -> None:
-    """Add the sums of the verdicts that accepted a submission to those of its node, and compare them with the limits.
+def add_accepted(
+    repository: Repository, params: PoolParams, decided: Sequence[SubmissionRow], *, validators: Container[str]
+) -> None:
+    """Add the sums of the verdicts that accepted submissions to those of their nodes, and compare them with the limits.
 
-    A node that is below its limits after `WINDOW` submissions begins again at 0.
+    Those of `decided` that are not accepted add nothing. `validators` are all of the pool. A node that is below its
+    limits after `WINDOW` submissions begins again at 0.
     """
-    stated = {
+    stated = {row.receipt_hash: _list_stated(row) for row in decided if row.state is SubmissionState.ACCEPTED}
+    rows = [row for row in decided if stated.get(row.receipt_hash)]
+    known = repository.load_running_sums({row.node for row in rows})
+    means = PoolMeans(repository, params, validators)
+    for row in rows:
+        _report_differing(params, row, stated[row.receipt_hash])
+        node = nodes.require_node(repository, row.node)
+        if node.address not in known:
+            known[node.address] = _begin(repository, params, node, validators)
+        sums = known[node.address]
+        _add(sums, stated[row.receipt_hash])
+        _compare_for_replay(params, sums, validators)
+        far = get_highest(list_standings(params, sums.by_validator, validators, allowance=SUSPENSION_ALLOWANCE))
+        if far is not None and not node.suspended:
+            _judge_far(repository, far, means=means, node=node)
+
+
+def _list_stated(row: SubmissionRow) -> dict[str, Sums]:
+    return {
         turn.validator: turn.sums
         for turn in list_current(row)
         if turn.validator and turn.sums and not turn.lapsed and turn.verdict and turn.verdict.outcome == Decision.ACCEPT
     }
-    if not stated:
-        return
-    _report_differing(params, row, stated)
+
+
+def _begin(repository: Repository, params: PoolParams, node: NodeRow, validators: Container[str]) -> RunningSumsRow:
+    """Return a row of a node without sums, which begins with those of the contributor's node with the least room.
+
+    It begins at 0 if all of them have at least the room of a node without sums.
+    """
+
+    def get_room(row: RunningSumsRow) -> float:
+        return compute_room(_select(row.by_validator, validators), params.verification.thresholds, quorum=params.quorum)
+
+    earlier = repository.list_sums_of(node.contributor, without=nodes.SUMS)
+    least = min(earlier, key=get_room, default=None)
     sums = repository.require_running_sums(node.address)
-    sums.submissions += 1
+    if least is not None and get_room(least) < 1:
+        sums.submissions, sums.by_validator = least.submissions, least.by_validator
+    return sums
+
+
+def _add(sums: RunningSumsRow, stated: Mapping[str, Sums]) -> None:
     changed = {validator: add(sums.by_validator.get(validator, {}), each) for validator, each in stated.items()}
-    sums.by_validator = {**sums.by_validator, **changed}
-    above = get_highest(list_standings(params, sums.by_validator, allowance=REPLAY_ALLOWANCE))
-    log = get_logger().bind(node=node.address, submissions=sums.submissions)
+    sums.submissions, sums.by_validator = sums.submissions + 1, {**sums.by_validator, **changed}
+
+
+def _compare_for_replay(params: PoolParams, sums: RunningSumsRow, validators: Container[str]) -> None:
+    above = get_highest(list_standings(params, sums.by_validator, validators, allowance=REPLAY_ALLOWANCE))
+    log = get_logger().bind(node=sums.node, submissions=sums.submissions)
     if above is not None and not sums.above:
         log.warning("a node is replayed whole because of its running sums", **above._asdict())
     elif above is None and sums.above:
@@ -71,15 +127,59 @@ def add_accepted(repository: Repository, params: PoolParams, row: SubmissionRow,
     sums.above = above.statistic if above else ""
     if above is None and sums.submissions >= WINDOW:
         sums.submissions, sums.by_validator = 0, {}
-    far = get_highest(list_standings(params, sums.by_validator, allowance=SUSPENSION_ALLOWANCE))
-    if far is not None and not node.suspended:
+
+
+def list_standings(
+    params: PoolParams, by_validator: Mapping[str, Sums], validators: Container[str], *, allowance: float
+) -> list[SumStanding]:
+    """Return the standing of a node in each statistic that has a limit, from the sums that validators stated.
+
+    `validators` are all of the pool. What others have stated does not count.
+    """
+    present = _select(by_validator, validators)
+    return compare(present, params.verification.thresholds, quorum=params.quorum, allowance=allowance)
+
+
+def _select(by_validator: Mapping[str, Sums], validators: Container[str]) -> Mapping[str, Sums]:
+    return {validator: sums for validator, sums in by_validator.items() if validator in validators}
+
+
+class PoolMeans:
+    """The means of a pool's nodes, which are read once, and only if a node is far above a limit."""
+
+    def __init__(self, repository: Repository, params: PoolParams, validators: Container[str]) -> None:
+        self._repository, self._params, self._validators = repository, params, validators
+
+    @cached_property
+    def _by_contributor(self) -> dict[str, list[dict[StatisticName, float]]]:
+        rows = self._repository.list_sums_by_contributor(submissions=PEER_SUBMISSIONS)
+        return {owner: [self._list_means(each) for each in group] for owner, group in rows.items()}
+
+    def _list_means(self, row: RunningSumsRow) -> dict[StatisticName, float]:
+        standings = list_standings(self._params, row.by_validator, self._validators, allowance=REPLAY_ALLOWANCE)
+        return {each.statistic: each.total / each.items for each in standings}
+
+    def list_others(self, statistic: StatisticName, *, contributor: str) -> list[float]:
+        """Return the mean of each node of other contributors that is not barred and has enough submissions."""
+        groups = (group for owner, group in self._by_contributor.items() if owner != contributor)
+        return [means[statistic] for group in groups for means in group if statistic in means]
+
+
+def _judge_far(repository: Repository, far: SumStanding, *, means: PoolMeans, node: NodeRow) -> None:
+    """Suspend a node far above a limit if it is also far above other nodes. Otherwise say once that this happens."""
+    log, others = get_logger().bind(node=node.address), means.list_others(far.statistic, contributor=node.contributor)
+    is_apart = len(others) >= PEERS and far.total / far.items > (1 + SUSPENSION_ALLOWANCE) * median(others)
+    if is_apart:
         log.error("a node is suspended because of its running sums", **far._asdict())
-        _suspend(repository, node, row.contributor)
-
-
-def list_standings(params: PoolParams, by_validator: Mapping[str, Sums], *, allowance: float) -> list[SumStanding]:
-    """Return the standing of a node in each statistic that has a limit, from the sums that validators stated."""
-    return compare(by_validator, params.verification.thresholds, quorum=params.quorum, allowance=allowance)
+        _suspend(repository, node, node.contributor)
+    elif not repository.get_fact(UNFIT):
+        repository.set_fact(UNFIT, 1)
+        log.error(
+            "a node is far above its running sums, but not above enough other nodes: the calibration may no longer fit."
+            " Measure the thresholds again",
+            nodes=len(others),
+            **far._asdict(),
+        )
 
 
 def _suspend(repository: Repository, node: NodeRow, contributor: str) -> None:

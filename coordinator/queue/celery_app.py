@@ -30,13 +30,17 @@ PREFIX = "covey"
 """First part of the names of the queues on the broker."""
 PAUSE_S = 0.01
 """Seconds between two kicks of the same job in the background."""
-KICK_EXPIRES_S = 30.0
+CLOCKS_DIFFER_S = 60.0
+"""Seconds by which the clocks of two machines may differ. A message of beat expires this long after the next one is
+due."""
+KICK_EXPIRES_S = CLOCKS_DIFFER_S
 """Seconds after which a kick is dropped."""
-CLOCKS_DIFFER_S = 5.0
-"""Seconds by which the clocks of two machines may differ. A message of beat is dropped so much later than the next one
-is due."""
+MOST_WAITING = 100
+"""Messages in a queue from which beat sends it no more. Otherwise a queue that nobody serves would grow forever."""
+REPORT_S = 300.0
+"""Seconds between two log lines with the metrics of the jobs."""
 THREADS_PER_JOB = 2
-"""Threads of a jobs process for each of its jobs: one runs it, and one waits for its end with the next message."""
+"""Threads of a jobs process for each of its jobs: one runs it, and one holds the next message until the run ends."""
 
 
 def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery:
@@ -176,12 +180,40 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, is_leader: Callable[[], bool], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._is_leader = is_leader
+        self._full: set[str] = set()
+        """Names of the queues that were full at the last look."""
 
     def tick(self, *arguments: Any, **named: Any) -> float:
         """Send what is due, and return the seconds to the next look."""
         if not self._is_leader():
             return float(self.max_interval)
         return float(super().tick(*arguments, **named))
+
+    def apply_async(self, entry: Any, producer: Any = None, **named: Any) -> Any:
+        """Send a message, unless its queue is full of messages that nobody consumes."""
+        if producer is not None and self._is_full(self.app.conf.task_routes[entry.task]["queue"], producer):
+            return None
+        return super().apply_async(entry, producer=producer, **named)
+
+    def _is_full(self, name: str, producer: Any) -> bool:
+        """Return whether a queue has MOST_WAITING messages. False if the broker does not answer: sending reconnects."""
+        queue = self.app.amqp.queues[name]
+        errors = (*producer.connection.connection_errors, *producer.connection.channel_errors)
+        try:
+            declared = producer.channel.queue_declare(
+                queue=queue.name,
+                durable=queue.durable,
+                exclusive=queue.exclusive,
+                auto_delete=queue.auto_delete,
+                arguments=queue.queue_arguments,
+            )
+        except errors:
+            return False
+        is_full = int(declared.message_count) >= MOST_WAITING
+        if is_full and name not in self._full:
+            get_logger().error("nobody serves a queue", queue=name, messages=declared.message_count)
+        (self._full.add if is_full else self._full.discard)(name)
+        return is_full
 
 
 def _as_function(runs: JobRuns) -> Callable[..., None]:
@@ -191,6 +223,22 @@ def _as_function(runs: JobRuns) -> Callable[..., None]:
         runs.run(**arguments)
 
     return run
+
+
+def _report(runs: Collection[JobRuns], over: threading.Event) -> None:
+    """Log the metrics of the jobs every REPORT_S seconds, and once more at the end."""
+    is_over = False
+    while not is_over:
+        is_over = over.wait(REPORT_S)
+        for each in runs:
+            metrics = each.metrics
+            get_logger().info(
+                "job statistics",
+                job=each.name,
+                runs=metrics.runs,
+                failures=metrics.failures,
+                seconds=round(metrics.seconds, 3),
+            )
 
 
 def _name_queue(prefix: str, queue: JobQueue) -> str:
@@ -213,11 +261,11 @@ def run_jobs(
     """Run the jobs of some queues, and beat, until SIGINT or SIGTERM. Runs under way are finished first.
 
     Each job has threads of its own, so one that hangs stops no other. A process that serves `bulk` alone has one thread
-    for all, because several such processes share the work.
+    for all, because the work of one hinders the other.
     """
-    own = [name for name in jobs if ROUTES[name].queue in queues]
-    for name in own:
-        app.task(_as_function(JobRuns(name, jobs[name], read_commit=read_commit)), name=name, ignore_result=True)
+    own = [JobRuns(name, job, read_commit=read_commit) for name, job in jobs.items() if ROUTES[name].queue in queues]
+    for runs in own:
+        app.task(_as_function(runs), name=runs.name, ignore_result=True)
     scheduler = partial(_LockedScheduler, is_leader=is_leader)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls=scheduler)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
@@ -236,6 +284,11 @@ def run_jobs(
         without_mingle=True,
         beat=False,
     )
+    over = threading.Event()
+    reporting = threading.Thread(target=_report, args=(own, over), name="job statistics", daemon=True)
+    reporting.start()
     worker.start()
+    over.set()
+    reporting.join(1.0)
     if worker.exitcode:
         raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")

@@ -5,7 +5,10 @@ messages about them, whenever they arrive. Numbers of commits are compared and n
 machines differ.
 """
 
+import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 
 from covey.errors import TransientError
@@ -15,12 +18,26 @@ WAIT_S = 60.0
 """Maximum time in seconds that a message waits for the run under way. Afterwards beat asks for another run."""
 
 
+@dataclass(slots=True)
+class JobMetrics:
+    """Numbers of the runs of one job in this process."""
+
+    runs: int = 0
+    """Number of runs that have ended."""
+    failures: int = 0
+    """Number of runs that have raised an error."""
+    seconds: float = 0.0
+    """Seconds spent in runs."""
+
+
 class _Turn:
     """The run about one object that is under way, and the message that waits for its end."""
 
     def __init__(self) -> None:
         self.running = Lock()
         self.is_awaited = False
+        self.wanted = -1.0
+        """Number of the newest commit that the messages since the last run are about. Infinity for any run."""
         self.covered = -1
         """Number of a commit that the last run has seen, with all earlier ones. -1 if it failed."""
 
@@ -30,40 +47,57 @@ class JobRuns:
 
     def __init__(self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int]) -> None:
         """`job` takes the ids of a message as keyword arguments. `read_commit` is that of the database."""
-        self._name, self._job, self._read_commit = name, job, read_commit
+        self.name, self._job, self._read_commit = name, job, read_commit
         self._lock = Lock()
         self._turns: dict[tuple[tuple[str, int], ...], _Turn] = {}
+        self._failures = 0
+        """Number of runs that have failed in succession."""
+        self.metrics = JobMetrics()
 
     def run(self, *, commit: int | None = None, **ids: int) -> None:
         """Run the job after the run under way, unless that one, or the one that waits for its end, covers the message.
 
-        A TransientError is logged: beat asks for another run. All other errors are raised.
+        A TransientError is counted, and logged at the first and the fourth failure in succession: beat asks for another
+        run. All other errors are raised.
         """
         key = tuple(sorted(ids.items()))
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
+            turn.wanted = max(turn.wanted, math.inf if commit is None else commit)
             if turn.is_awaited:
-                return  # The run that follows has not begun, so it covers this message.
+                return  # The message that waits for the run under way stands for this one too.
             turn.is_awaited = True
         is_free = turn.running.acquire(timeout=WAIT_S)
         with self._lock:
             turn.is_awaited = False
+            wanted, turn.wanted = turn.wanted, -1.0
         if not is_free:
-            get_logger().warning("a job waited too long for its run under way", job=self._name, seconds=WAIT_S, **ids)
+            get_logger().warning("a job waited too long for its run under way", job=self.name, seconds=WAIT_S, **ids)
             return
         try:
-            if commit is None or commit > turn.covered:
+            if wanted > turn.covered:
                 self._run(turn, ids)
         except TransientError as error:
-            get_logger().warning("job will be asked for again", job=self._name, code=error.code, message=error.message)
+            if self._failures in (1, 4):
+                get_logger().warning(
+                    "job will be asked for again", job=self.name, code=error.code, message=error.message
+                )
         finally:
-            turn.running.release()
-            with self._lock:
+            with self._lock:  # A message in between would run the object with a turn of its own.
+                turn.running.release()
                 if ids and not turn.is_awaited:
                     self._turns.pop(key, None)
 
     def _run(self, turn: _Turn, ids: dict[str, int]) -> None:
         turn.covered = -1  # What a run that fails has left is not covered.
-        seen = self._read_commit()
-        self._job(**ids)
-        turn.covered = seen
+        begun, has_failed = time.monotonic(), True
+        try:
+            seen = self._read_commit()
+            self._job(**ids)
+            turn.covered, has_failed = seen, False
+        finally:
+            with self._lock:
+                self._failures = self._failures + 1 if has_failed else 0
+                self.metrics.runs += 1
+                self.metrics.failures += has_failed
+                self.metrics.seconds += time.monotonic() - begun

@@ -12,7 +12,7 @@ class JobQueue(StrEnum):
     NOW = "now"
     """Assignment and expiry, which wait for nothing but the database."""
     CHAIN = "chain"
-    """Draws, judging and epochs that are due. Some wait for the chain's node, which may hang."""
+    """Draws, judging, epochs that are due, and old files. Some wait for the chain's node, which may hang."""
     BULK = "bulk"
     """Work in proportion to the size of an epoch."""
 
@@ -22,8 +22,7 @@ class JobRoute(NamedTuple):
 
     queue: JobQueue
     every_s: float
-    """Seconds between two messages of beat, which replace kicks that were lost and find what the passing of time asks
-    for."""
+    """Seconds between two messages of beat, which replace kicks that were lost and find work that becomes due."""
 
 
 ROUTES = {
@@ -33,9 +32,9 @@ ROUTES = {
     "dispatch_validation": JobRoute(JobQueue.CHAIN, 0.5),
     "seek_signatures": JobRoute(JobQueue.CHAIN, 2.0),
     "settle_epoch": JobRoute(JobQueue.CHAIN, 1.0),
+    "prune_files": JobRoute(JobQueue.CHAIN, 5.0),
     "close_epoch": JobRoute(JobQueue.BULK, 2.0),
     "mark_settled": JobRoute(JobQueue.BULK, 2.0),
-    "prune_files": JobRoute(JobQueue.BULK, 5.0),
 }
 """All jobs by name."""
 

@@ -251,7 +251,7 @@ class CoordinatorClient:
         await self._post("/v1/pause", _dump(PauseRequest(is_paused=is_paused)))
 
     async def pardon(self, address: Address) -> PardonResponse:
-        """Take back all strikes of a contributor, named by its own address or that of one of its nodes."""
+        """Take back what suspends a contributor, or one of its nodes, named by its address."""
         return _parse(PardonResponse, await self._post("/v1/pardons", _dump(PardonRequest(address=address))))
 
     # -- objects by link

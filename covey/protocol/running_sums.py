@@ -3,8 +3,9 @@
 One submission in bfloat16 hides a difference that is small in every window. Over many submissions honest work comes
 close to its mean, and so the difference shows. Every validator states the sums of what it replayed in its evidence
 (`ItemSum`, by the name of the statistic in `Thresholds`). They are added up by node and validator. `compare` says
-whether a node is above a limit, so that less than a quorum of hostile validators neither raises a node above a limit
-nor keeps it below. Anybody can repeat all of this from the evidence.
+whether a node is above a limit, so that less than a quorum of hostile validators never raises an honest node above a
+limit. Nor do they keep a node below it, if at least 2 `quorum` - 1 validators state sums. Anybody can repeat all of
+this from the evidence.
 
 Invariant: over `WINDOW` submissions an honest node exceeds a limit with a probability of at most `FALSE_ALARM_RATE`, if
 the mean of its distances is at most `1 + allowance` times the true mean of the work that calibration saw.
@@ -76,16 +77,19 @@ def add(one: Sums, other: Sums) -> dict[StatisticName, ItemSum]:
     return both
 
 
-def compute_limit(pooled: Pooled, items: int, *, allowance: float, choices: int = 1) -> float:
-    """Return the limit of a node's sum over `items` items.
+def compute_limit(pooled: Pooled, items: int, *, allowance: float, quorum: int) -> float:
+    """Return the limit of the sum of a node's work over `items` items that one validator replayed.
 
     It is Bernstein's bound for a mean that is `1 + allowance` times the calibrated one, plus the error that the
     calibrated mean may have. One half of `FALSE_ALARM_RATE` is for this error, in each statistic. The other half is
-    divided by the number of comparisons in a window: one after each submission, of each statistic, for each of the
-    `choices` of validators.
+    divided by the number of comparisons in a window, one after each submission of each statistic, and by `quorum`.
+
+    The reason for the last factor: let h honest validators state sums. If the one that `compare` keeps is above the
+    limit, so are at least max(1, h - `quorum` + 1) honest ones. By Markov's inequality this is at most `quorum` times
+    as probable as for a single one, however much the sums of different validators depend on each other.
     """
     part = FALSE_ALARM_RATE / 2 / len(STATISTICS)
-    error, rate = pooled.compute_mean_error(part), part / (WINDOW * choices)
+    error, rate = pooled.compute_mean_error(part), part / (WINDOW * quorum)
     return pooled.model_copy(update={"mean": (pooled.mean + error) * (1 + allowance)}).compute_limit(items, rate)
 
 
@@ -94,9 +98,11 @@ def compare(
 ) -> list[SumStanding]:
     """Return the standing of a node in each statistic that has a limit and enough validators.
 
-    Of each statistic, validators are ordered by how far their own sums are above the limit of these sums. The highest
-    `quorum` - 1 are left out. At least one honest validator is then at least as high as any hostile one that is left.
-    So are up to `quorum` - 1 of the lowest, as long as one validator remains.
+    In each statistic, the sums of one validator count. Validators are ordered by how far their own sums are above the
+    limit of these sums. The one that counts has `quorum` - 1 validators below it, and at least `quorum` - 1 above it.
+    With fewer than 2 `quorum` - 1 validators there are fewer below it.
+
+    The sums of two validators are never added: both may have replayed the same submissions.
     """
     standings: list[SumStanding] = []
     for name in STATISTICS:
@@ -104,14 +110,25 @@ def compare(
         stated = [sums[name] for sums in by_validator.values() if name in sums and sums[name].items]
         if pooled is None or len(stated) < quorum:
             continue
-        stated.sort(key=lambda each: each.total - compute_limit(pooled, each.items, allowance=allowance))
-        low = len(stated) - (quorum - 1)
-        kept = stated[min(quorum - 1, low - 1) : low]
-        total, items = math.fsum(each.total for each in kept), sum(each.items for each in kept)
-        choices = math.comb(len(stated), len(kept))
-        limit = compute_limit(pooled, items, allowance=allowance, choices=choices)
-        standings.append(SumStanding(name, total, items, limit))
+        both = [(each, compute_limit(pooled, each.items, allowance=allowance, quorum=quorum)) for each in stated]
+        both.sort(key=lambda each: each[0].total - each[1])
+        kept, limit = both[min(quorum - 1, len(both) - quorum)]
+        standings.append(SumStanding(name, kept.total, kept.items, limit))
     return standings
+
+
+def compute_room(by_validator: Mapping[str, Sums], limits: Thresholds, *, quorum: int) -> float:
+    """Return how far a node is below its limits, as a part of that of a node without sums. Negative: it is above one.
+
+    It is the least of all statistics, and at most 1. Work whose mean is below the limit's mean leaves more room as a
+    rule, because the limit grows faster than the sum.
+    """
+    room = 1.0
+    for each in compare(by_validator, limits, quorum=quorum, allowance=REPLAY_ALLOWANCE):
+        start = compute_limit(getattr(limits, each.statistic), 0, allowance=REPLAY_ALLOWANCE, quorum=quorum)
+        if start:  # otherwise the limit of one submission is not above the mean either
+            room = min(room, (each.limit - each.total) / start)
+    return room
 
 
 def get_highest(standings: Iterable[SumStanding]) -> SumStanding | None:

@@ -7,7 +7,7 @@ float32 arithmetic on both sides, with any engines and batch shapes.
 import math
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -27,7 +27,18 @@ class Pooled(BaseModel):
     largest: Limit = 0.0
     """Largest amount by which one item exceeded the mean."""
     items: int = Field(default=0, ge=0, lt=1 << 63)
-    """Number of items from which calibration estimated the mean. 0: the mean is not an estimate but an upper bound."""
+    """Number of items from which calibration estimated the mean. 0: the mean is not an estimate but an upper bound,
+    and the variance is 0.
+    """
+
+    @model_validator(mode="after")
+    def _require_items(self) -> Self:
+        if self.variance > 0 and not self.items:
+            raise ValueError(
+                f"the variance is {self.variance:g}, so the mean is an estimate, but the number of items is missing."
+                " Copy `items` from the output of covey validator calibrate, or calibrate again"
+            )
+        return self
 
     def compute_limit(self, count: int, false_reject_rate: float) -> float:
         """Return the limit on the sum over `count` items, by Bernstein's inequality for bounded, independent items.

@@ -22,8 +22,8 @@ class ChildProcesses:
     """Example: `await ChildProcesses([serve, serve], name="server").run(stop)`."""
 
     def __init__(self, runs: Sequence[Callable[[], None]], *, name: str) -> None:
-        """Each process calls one of `runs`, which can be pickled. It returns after SIGTERM, and once
-        `call_when_orphaned` tells that this process is gone. `name` is that of the processes in messages.
+        """Each process calls one of `runs`, which can be pickled. It returns after SIGTERM, and when
+        its parent process has ended. `name` is that of the processes in messages.
         """
         self._runs, self._name = runs, name
         self._spawning = multiprocessing.get_context("spawn")  # A fork would share connections and threads.

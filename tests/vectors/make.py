@@ -165,7 +165,13 @@ def build_sums() -> dict[str, Any]:
     """Evidence with sums and its hash, and what counts of the sums that validators state of a node."""
     limits = Thresholds(logprob=Pooled(mean=0.01, variance=0.0004, largest=0.05, items=160_000))
     cases = []
-    stated_totals = ((2, 0.05, (101.5, 99.25, 140.0)), (1, 0.2, (140.0, 121.0)), (3, 0.05, (1.0, 9.0)))
+    stated_totals = (
+        (2, 0.05, (101.5, 99.25, 140.0)),
+        (1, 0.2, (140.0, 121.0)),
+        (3, 0.05, (1.0, 9.0)),
+        (2, 0.05, (104.0, 99.25, 140.0, 103.0, 101.0)),
+        (3, 0.05, (140.0, 0.0, 99.25, 101.0)),
+    )
     for quorum, allowance, totals in stated_totals:
         stated: dict[str, Sums] = {
             str(i): {"logprob": ItemSum(total=total, items=10_000)} for i, total in enumerate(totals)

@@ -178,13 +178,15 @@ class SumView(Body):
     """A running sum of a node. Example: total=2.0, items=9000, limit=2.5, suspension_limit=2.9."""
 
     total: float = Field(ge=0, allow_inf_nan=False)
-    """Sum over the items that validators replayed, without the highest and lowest validators."""
+    """Sum over the items that one validator replayed. The other validators of the node are higher or lower."""
     items: UInt64
     """Number of windows or tokens."""
     limit: float = Field(ge=0, allow_inf_nan=False)
     """Limit above which the node's work is replayed whole."""
     suspension_limit: float = Field(ge=0, allow_inf_nan=False)
-    """Limit above which the node is suspended, for these items or for those of other validators."""
+    """Limit above which the node is suspended if it is also far above other nodes. With this limit the validator that
+    counts may be another one, which replayed other items.
+    """
 
 
 class NodeDetail(NodeView):

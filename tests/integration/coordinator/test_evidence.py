@@ -201,4 +201,4 @@ async def test_reveal__evidence_says_whether_a_drawn_row_is_false__is_kept_with_
             await client.reveal_verdict(request)
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
-        assert [turn.on_drawn_rows for turn in row.judgements] == [True, False]
+        assert [turn.drawn_rows_false for turn in row.judgements] == [True, False]

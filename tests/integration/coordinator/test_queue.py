@@ -163,7 +163,7 @@ def test_jobs__draw_hangs__all_other_jobs_of_the_process_run(broker: Broker):
         end(process)
 
 
-def test_jobs__two_processes_of_bulk__close_two_epochs_at_the_same_time(broker: Broker):
+def test_jobs__two_processes_of_bulk__run_two_messages_at_the_same_time(broker: Broker):
     """Each run waits until both have begun, and a process of this queue runs one job at a time."""
     with broker.serve("bulk", name="one") as one, broker.serve("bulk", name="other") as other:
         for epoch in (1, 2):

@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
+from coordinator import chain_state
 from coordinator.chain_state import ChainState, is_about_validators
 from covey.chain import events
 from covey.chain.structs import BondKind
@@ -40,3 +42,26 @@ def test_is_about_validators__events__bonds_of_validators_and_replacements() -> 
 
     assert is_about_validators(stake(BondKind.VALIDATOR), 1)
     assert not is_about_validators(stake(BondKind.CONTRIBUTOR), 1)
+
+
+def test_report_outdated__validators_of_more_than_a_minute__are_logged_once_until_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(chain_state, "time", clock)
+    pools = SimpleNamespace(get_validators=lambda _: [RICH], is_validator=lambda *_: True)
+    contracts = SimpleNamespace(pools=pools, stakes=SimpleNamespace(stake_of=lambda *_: 1))
+    chain = ChainState(contracts, PoolId(1))  # type: ignore[arg-type]
+    counts = []
+    for wait in (60.0, 1.0, 1.0):
+        chain.refresh(max_age_s=500.0)
+        clock.now += wait
+        with capture_logs() as logs:
+            chain.report_outdated()
+        counts.append(len(logs))
+    assert counts == [0, 1, 0]
+    chain.refresh()
+    clock.now += 61.0
+    with capture_logs() as logs:
+        chain.report_outdated()
+    assert [line["seconds"] for line in logs] == [61]

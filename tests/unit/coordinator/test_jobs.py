@@ -47,7 +47,9 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         contracts=SimpleNamespace(ledger=FakeLedger()),
         config=SimpleNamespace(pool=POOL, finality="latest"),
-        chain=SimpleNamespace(validators=pool.validators, active_validators=frozenset(pool.validators)),
+        chain=SimpleNamespace(
+            validators=pool.validators, active_validators=frozenset(pool.validators), report_outdated=lambda: None
+        ),
         canary_secret=b"s",
         kicker=Kicks(),
         clock=lambda: pool.now,
@@ -59,6 +61,8 @@ def settle(ctx: SimpleNamespace) -> None:
     jobs.settle_epoch(ctx)
     if "close_epoch" in ctx.kicker:
         jobs.close_epochs(ctx)
+    if "settle_epoch" in ctx.kicker:
+        jobs.settle_epoch(ctx)
     ctx.kicker.clear()
 
 
@@ -200,10 +204,53 @@ def test_close_epochs__of_another_number_or_twice__changes_nothing(ctx: SimpleNa
     do_first_work(pool)
     jobs.settle_epoch(ctx)
     jobs.close_epochs(ctx, epoch=1)
-    assert DatabaseOutbox(pool.database).list_pending() == []
+    assert ctx.kicker == ["close_epoch"]
     jobs.close_epochs(ctx, epoch=0)
     jobs.close_epochs(ctx, epoch=0)
+    assert ctx.kicker == ["close_epoch", "settle_epoch"]
+    jobs.settle_epoch(ctx)
     assert len(DatabaseOutbox(pool.database).list_pending()) == 1
+
+
+def test_settle_epoch__epoch_that_is_closing__is_asked_for_once(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    for _ in range(3):
+        jobs.settle_epoch(ctx)
+    assert ctx.kicker == ["close_epoch"], "beat asks for what has been lost"
+
+
+def test_close_epochs__another_process_closes__leaves_it_alone(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+    other = pool.database.open_leadership("closing")
+    assert other.is_held()
+    jobs.close_epochs(ctx)
+    with pool.database.read() as rows:
+        assert [row.leaf_count for row in rows.list_unposted()] == [0]
+    other.close()
+    jobs.close_epochs(ctx)
+    with pool.database.read() as rows:
+        assert [row.leaf_count for row in rows.list_unposted()] == [1]
+
+
+def test_close_epochs__pool_has_closed_meanwhile__nothing_is_posted(ctx: SimpleNamespace, pool: FakePool):
+    """Jobs were down at the end of the pool, and afterwards the job that closes runs first."""
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+    end_pool(pool, closes_at=pool.now)
+    jobs.close_epochs(ctx)
+    jobs.settle_epoch(ctx)
+    assert DatabaseOutbox(pool.database).list_pending() == []
+
+
+def test_close_epochs__it_is_known_that_the_pool_is_closed__closes_none(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+    end_pool(pool, closes_at=pool.now)
+    jobs.settle_epoch(ctx)
+    jobs.close_epochs(ctx)
+    with pool.database.read() as rows:
+        assert [row.leaf_count for row in rows.list_unposted()] == [0]
 
 
 def test_assign_and_expire__chain_of_the_context_is_missing__work(ctx: SimpleNamespace, pool: FakePool):

@@ -1,6 +1,7 @@
 """Honest work is accepted and every named cheat earns its reason, with a real model, real files and a real decoder."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -401,19 +402,23 @@ def test_judge__faked_work_with_a_reward_that_a_limit_explains__is_rejected(
     assert judge(faked, worker, limited, full=False).decision is Decision.UNKNOWN
 
 
+@pytest.mark.parametrize(("seconds", "due"), [(30.0, math.inf), (6.0, 10.0)])
 def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
-    worker: Worker, tools: CheckTools, honest: Work, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tools: CheckTools, honest: Work, monkeypatch: pytest.MonkeyPatch, seconds: float, due: float
 ):
+    """A turn may have waited for others. Then grading has half of what is left, four seconds after the first six."""
     clock, asked = [0.0], []
 
     def grade(replies: Sequence[Reply]) -> list[Grade]:
-        clock[0] += tools.params.judgement_seconds
+        clock[0] += seconds
         asked.append(len(replies))
         return list(tools.grade(replies))
 
     monkeypatch.setattr(checks, "GRADED_TOGETHER", 3)
     monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    judgement = judge(honest, worker, dataclasses.replace(tools, grade=grade))
+    claim = build_claim(honest, worker.sign(honest))
+    claim.due = due
+    judgement = verdicts.judge(claim, dataclasses.replace(tools, grade=grade), full=True)
     assert (judgement.decision, judgement.details["what"]) == (Decision.UNKNOWN, "slow grades")
     assert asked == [3, 3]
 

@@ -197,7 +197,7 @@ def test_find_breach__some_rows_of_a_submission__limits_of_sums_follow_their_num
     A limit for all 16 rows would pass every cheat of 1 or 3 rows, and that of 1 row for each row would pass one of 16.
     """
     rng, trials = np.random.default_rng(5), 200
-    pooled = {"mean": 1e-4, "variance": 1e-8, "largest": 1e-3}
+    pooled = {"mean": 1e-4, "variance": 1e-8, "largest": 1e-3, "items": 1}
     rules = {"logprob": pooled, "logprob_max": 1.0, "false_reject_rate": 0.01}
 
     def count_breaches(mean: float) -> int:
@@ -230,7 +230,7 @@ def test_find_breach__exact_mode__knows_whether_a_drawn_row_differs(row: int, is
 
 def test_compute_limit__by_hand__is_bernsteins():
     # L = ln(1e6) = 13.8155; b = 0.3: bL/3 = 1.38155; 2 n v L = 2 * 64 * 0.01 * 13.8155 = 17.6839
-    limit = Pooled(mean=0.5, variance=0.01, largest=0.3).compute_limit(64, 1e-6)
+    limit = Pooled(mean=0.5, variance=0.01, largest=0.3, items=1).compute_limit(64, 1e-6)
     assert limit == pytest.approx(32 + 1.38155 + math.sqrt(1.38155**2 + 17.6839), abs=1e-4)
     assert Pooled(mean=2e-5).compute_limit(1000, 1e-6) == pytest.approx(0.02)
 
@@ -238,7 +238,7 @@ def test_compute_limit__by_hand__is_bernsteins():
 def test_compute_limit__bounded_items__is_exceeded_at_most_at_the_rate():
     rng = np.random.default_rng(4)
     lost = rng.random((20_000, 200)) < 0.02  # a Bernoulli variable: variance p (1 - p), at most 1 - p above its mean
-    limit = Pooled(mean=0.02, variance=0.0196, largest=0.98).compute_limit(200, 0.01)
+    limit = Pooled(mean=0.02, variance=0.0196, largest=0.98, items=1).compute_limit(200, 0.01)
     beyond = (lost.sum(axis=1) > limit).mean()
     assert beyond <= 0.01
     assert (lost.sum(axis=1) > limit / 2).any()  # otherwise the limit would be too wide to test anything

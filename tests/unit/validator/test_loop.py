@@ -4,12 +4,14 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from covey.demo.cheats import Wrapped
 from covey.devnet import deploy
@@ -128,7 +130,8 @@ async def take_turn(ctx: Context) -> CycleResult:
 async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
     """Judge one turn without committing to the verdict."""
     ctx.turns.add(order)
-    ((_, judgement),) = (await loop.judge(ctx, [order])).judged
+    ((_, judgement),) = [each async for each in loop.judge(ctx, [order])]
+    assert isinstance(judgement, Judgement)
     return judgement
 
 
@@ -231,13 +234,23 @@ async def test_poll__while_another_turn_is_judged__takes_the_next_one_and_reveal
     assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "turns that it holds, and number of further turns"
 
 
-async def test_judge_next__cheap_checks__come_before_waiting_replays(start, judging, order):
-    ctx = start()
-    judging.orders.extend([order, order.model_copy(update={"judgement": 4, "full": False})])
-    await loop.poll(ctx)
-    await loop.poll(ctx)
-    await loop.judge_next(ctx)
-    assert list(judging.commitments) == [4]
+async def test_poll__room_shrinks_while_turns_are_held__waits_for_the_order_to_reveal(start_many, judging, order):
+    """Only turns of a slow engine are closed late. Then there is no room although a turn was released."""
+    now = 1000.0
+    ctx = start_many(turns=HeldTurns(8, clock=lambda: now))
+    orders = [order.model_copy(update={"judgement": n, "full": False}) for n in range(3)]
+    for each in orders:
+        ctx.turns.add(each)
+    now += 20
+    ctx.turns.close(orders[0])
+    assert ctx.turns.free == 0
+    judging.pause = asyncio.Event()
+    polling = asyncio.create_task(loop.poll(ctx))
+    await judging.pause_begun.wait()
+    judging.orders.append(RevealOrder(judgement=99))
+    judging.pause.set()
+    assert await asyncio.wait_for(polling, 60) is CycleResult.RETRY, "the verdict to reveal is not there"
+    assert judging.orders == []
 
 
 async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
@@ -289,8 +302,7 @@ def row_orders(worker: Worker, order: JudgeOrder, judging: FakeJudging) -> list[
 
 
 def hold(ctx: Context, orders: Sequence[JudgeOrder]) -> Context:
-    """Let a validator that knows how fast it is hold turns."""
-    ctx.turns.note_seconds(0.01, 1)
+    """Let a validator hold turns."""
     for order in orders:
         ctx.turns.add(order)
     return ctx
@@ -355,8 +367,6 @@ async def test_judge_next__late_turn__is_skipped_and_does_not_delay_the_others(s
     orders = [row_orders[0].model_copy(update={"seconds_left": 5.0}), *row_orders[1:]]
     ctx = hold(start_many(turns=HeldTurns(8, clock=lambda: now)), orders)
     now += 6
-    assert await loop.judge_next(ctx) is CycleResult.RETRY
-    assert (judging.commitments, ctx.turns.held) == ({}, (1, 2, 3))
     assert await loop.judge_next(ctx) is CycleResult.DONE
     assert sorted(judging.commitments) == [1, 2, 3]
 
@@ -398,6 +408,8 @@ async def test_judge_next__one_of_several_fails__the_others_are_committed_to_and
 async def test_judge_next__work_of_another_pool_among_several__is_refused_alone(start_many, judging, row_orders):
     foreign = row_orders[2].model_copy(update={"receipt": row_orders[2].receipt.model_copy(update={"pool": 2})})
     ctx = hold(start_many(), [*row_orders[:2], foreign, row_orders[3]])
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1, 3], (2,))
     with pytest.raises(ProtocolError, match="wrong_pool"):
         await loop.judge_next(ctx)
     assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1, 3], ())
@@ -443,6 +455,65 @@ async def test_judge_next__neighbor_whose_grading_is_slow__delays_nobody_beyond_
     assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1], (2, 3))
     await loop.judge_next(ctx)
     assert sorted(judging.commitments) == [0, 1, 2, 3]
+
+
+async def test_judge_next__neighbor_whose_grading_does_not_end__is_awaited_after_the_commitments_to_the_others(
+    start_many, judging, row_orders, tools: CheckTools
+):
+    """The third submission is graded only after the commitments to the first two, which would otherwise be late."""
+    graded, committed = [], threading.Event()
+
+    def grade_and_wait(replies):
+        graded.append(replies)
+        if len(graded) == 3:
+            in_time.append(committed.wait(5))
+        return tools.grade(replies)
+
+    def note_commit(moment: str) -> None:
+        commits.append(moment)
+        if commits.count("commit") == 2:
+            committed.set()
+
+    in_time: list[bool] = []
+    commits: list[str] = []
+    judging.fail = note_commit
+    orders = [order.model_copy(update={"seconds_left": 1.0}) for order in row_orders]
+    ctx = hold(
+        start_many(turns=HeldTurns(8, clock=lambda: 1000.0), tools=dataclasses.replace(tools, grade=grade_and_wait)),
+        orders,
+    )
+    while ctx.turns.held:
+        await loop.judge_next(ctx)
+    assert in_time == [True]
+    assert sorted(judging.commitments) == [0, 1, 2, 3]
+
+
+async def test_judge_next__large_files__are_judged_in_several_passes(start_many, judging, row_orders, recorded):
+    """The files of a pass are in memory together, so no further one is fetched after `max_submission_bytes` in all."""
+    ctx = hold(start_many(), row_orders)
+    size = sum(len(judging.files[order.url]) for order in row_orders[:2])
+    ctx.network.params = ctx.network.params.model_copy(update={"max_submission_bytes": size})
+    await loop.judge_next(ctx)
+    assert (sorted(judging.commitments), ctx.turns.held) == ([0, 1], (2, 3))
+    await loop.judge_next(ctx)
+    assert (len(recorded.replayed), ctx.turns.held) == (2, ())
+
+
+async def test_judge_next__several_failures__are_each_logged_with_their_task(start_many, judging, row_orders):
+    failures = iter([TransientError("store_unreachable", "first"), None, TransientError("store_unreachable", "third")])
+
+    def fail_some(moment: str) -> None:
+        failure = next(failures, None) if moment == "get" else None
+        if failure is not None:
+            raise failure
+
+    judging.fail = fail_some
+    ctx = hold(start_many(), row_orders)
+    with capture_logs() as lines, pytest.raises(TransientError, match="first"):
+        await loop.judge_next(ctx)
+    released = [(line["task"], line["message"]) for line in lines if line["event"].startswith("turn released")]
+    assert released == [(row_orders[0].receipt.task, "first"), (row_orders[2].receipt.task, "third")]
+    assert (sorted(judging.commitments), ctx.turns.held) == ([1, 3], ())
 
 
 async def test_judge__file_that_is_missing__is_unknown(start, judging, order):

@@ -49,6 +49,10 @@ def list_seeds(work: Work) -> list[int]:
     return [work.rollouts[row].seed for row in sorted(DRAWN)]
 
 
+def judge_together(claims: Sequence[SubmissionClaim], tools: CheckTools) -> list[Judgement]:
+    return verdicts.replay_together([(claim, verdicts.check_cheaply(claim, tools)) for claim in claims], tools)
+
+
 def judge_both(
     worker: Worker, tools: CheckTools, works: Sequence[Work], **engine: Any
 ) -> tuple[list[Judgement], list[Judgement], Recorded]:
@@ -58,13 +62,13 @@ def judge_both(
         verdicts.judge(claim, dataclasses.replace(tools, engine=alone), full=False)
         for claim in make_claims(worker, works)
     ]
-    found = verdicts.judge_together(
-        make_claims(worker, works), dataclasses.replace(tools, engine=together), may_go_on=lambda: True
-    )
+    found = judge_together(make_claims(worker, works), dataclasses.replace(tools, engine=together))
     return found, expected, together
 
 
-def test_judge_together__honest__are_replayed_in_one_pass(worker: Worker, tools: CheckTools, works: list[Work]) -> None:
+def test_replay_together__honest__are_replayed_in_one_pass(
+    worker: Worker, tools: CheckTools, works: list[Work]
+) -> None:
     found, expected, engine = judge_both(worker, tools, works)
     assert found == expected
     assert {each.decision for each in found} == {Decision.ACCEPT}
@@ -86,7 +90,7 @@ def forge(row: int) -> Callable[[Work], Work]:
         (lambda work: work.with_rollouts(work.rollouts[:-1]), Reason.MISSING),
     ],
 )
-def test_judge_together__hostile_neighbor__changes_no_other_judgement(
+def test_replay_together__hostile_neighbor__changes_no_other_judgement(
     worker: Worker, tools: CheckTools, works: list[Work], change: Callable[[Work], Work], reason: Reason
 ) -> None:
     hostile = change(works[1])
@@ -109,7 +113,7 @@ def test_judge_together__hostile_neighbor__changes_no_other_judgement(
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_judge_together__pass_fails__each_is_replayed_alone_and_only_one_is_unknown(
+def test_replay_together__pass_fails__each_is_replayed_alone_and_only_one_is_unknown(
     worker: Worker, tools: CheckTools, works: list[Work], error: Exception
 ) -> None:
     found, expected, engine = judge_both(worker, tools, works, poison=works[2].rollouts[3].seed, error=error)
@@ -119,17 +123,7 @@ def test_judge_together__pass_fails__each_is_replayed_alone_and_only_one_is_unkn
     assert engine.replayed[1:] == [list_seeds(work) for work in works]
 
 
-def test_judge_together__no_time_is_left__judges_only_what_was_begun(
-    worker: Worker, tools: CheckTools, works: list[Work]
-) -> None:
-    answers = iter([True, False])
-    found = verdicts.judge_together(make_claims(worker, works), tools, may_go_on=lambda: next(answers))
-    assert [each.decision for each in found] == [Decision.ACCEPT, Decision.ACCEPT]
-    (one,) = verdicts.judge_together(make_claims(worker, works), tools, may_go_on=lambda: False)
-    assert one.decision is Decision.ACCEPT
-
-
-def test_judge_together__cheap_check_is_unclear__the_row_still_decides(
+def test_replay_together__cheap_check_is_unclear__the_row_still_decides(
     worker: Worker, tools: CheckTools, works: list[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faked work whose grading hits a limit must not evade the replay in a common pass either."""
@@ -138,14 +132,14 @@ def test_judge_together__cheap_check_is_unclear__the_row_still_decides(
         return Judgement.unknown(what="limit")
 
     monkeypatch.setattr(verdicts, "CHEAP_CHECKS", (*checks.CHEAP_CHECKS, doubt))
-    found = verdicts.judge_together(make_claims(worker, [forge(0)(works[0]), works[1]]), tools, may_go_on=lambda: True)
+    found = judge_together(make_claims(worker, [forge(0)(works[0]), works[1]]), tools)
     assert [(each.decision, each.reason) for each in found] == [
         (Decision.REJECT, Reason.LOGPROB),
         (Decision.UNKNOWN, Reason.NONE),
     ]
 
 
-def test_judge_together__contract_of_another_engine__is_not_replayed(
+def test_replay_together__contract_of_another_engine__is_not_replayed(
     worker: Worker, tools: CheckTools, works: list[Work]
 ) -> None:
     engine, other = Recorded(tools.engine), make_contract(torch="1.0").digest
@@ -157,12 +151,10 @@ def test_judge_together__contract_of_another_engine__is_not_replayed(
     assert [tuple(claim.distances) for claim in claims] == [tuple(sorted(DRAWN)), (), ()]
 
 
-def test_judge_together__no_rows_are_drawn__nothing_is_replayed(
+def test_replay_together__no_rows_are_drawn__nothing_is_replayed(
     worker: Worker, tools: CheckTools, works: list[Work]
 ) -> None:
     engine = Recorded(tools.engine)
-    found = verdicts.judge_together(
-        make_claims(worker, works, drawn=()), dataclasses.replace(tools, engine=engine), may_go_on=lambda: True
-    )
+    found = judge_together(make_claims(worker, works, drawn=()), dataclasses.replace(tools, engine=engine))
     assert [each.decision for each in found] == [Decision.ACCEPT] * 4
     assert engine.replayed == []

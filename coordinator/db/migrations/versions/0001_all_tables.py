@@ -299,7 +299,8 @@ def upgrade() -> None:
         sa.Column("verdict", sa.JSON(), nullable=True),
         sa.Column("signature", sa.String(length=132), nullable=True),
         sa.Column("live_groups", sa.Integer(), nullable=True),
-        sa.Column("on_drawn_rows", sa.Boolean(), nullable=False),
+        sa.Column("drawn_rows_false", sa.Boolean(), nullable=False),
+        sa.Column("drew_other_rows", sa.Boolean(), nullable=False),
         sa.Column("sums", sa.JSON(), nullable=True),
         sa.Column("lapsed", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(

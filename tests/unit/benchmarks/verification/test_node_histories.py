@@ -10,7 +10,7 @@ from covey.protocol.running_sums import WINDOW, ItemSum, Sums
 from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
-LIMITS = Thresholds(logprob=Pooled(mean=1.0, variance=0.01, largest=2.0))
+LIMITS = Thresholds(logprob=Pooled(mean=1.0, variance=0.01, largest=2.0, items=10**9))
 """Limits of one sum, whose mean is known: honest work has 1.0 per token."""
 
 

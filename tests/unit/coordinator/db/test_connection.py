@@ -53,3 +53,9 @@ def test_build__driver_is_not_installed__says_how_to_install_it(monkeypatch: pyt
 def test_build__url_without_a_driver__uses_psycopg():
     engine = connection.build("postgresql://me@host/covey")
     assert (engine.url.drivername, engine.driver) == ("postgresql+psycopg", "psycopg")
+
+
+def test_build__options_of_the_server__end_the_session_of_a_host_that_is_gone():
+    options = connection.build("postgresql://me@host/covey?options=-c%20work_mem%3D8MB").url.query["options"]
+    assert "-c tcp_keepalives_idle=15 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3" in options
+    assert str(options).endswith("-c work_mem=8MB")

@@ -22,15 +22,19 @@ def test_require_running_sums__first_and_again__is_one_row(pool: FakePool):
         assert (row.by_validator, row.above) == (SUMS, "logprob")
 
 
-def test_forget_running_sums__some_nodes__keeps_those_of_others(pool: FakePool, database: Database):
+def test_reset_running_sums__some_nodes__keeps_those_of_others(pool: FakePool, database: Database):
     pool.register("a", "b", "c")
     with database.write() as rows:
         for name in ("a", "b"):
-            rows.require_running_sums(make_address(name)).submissions = 3
-        rows.forget_running_sums([make_address("a"), make_address("c")])
-        rows.forget_running_sums([])
+            row = rows.require_running_sums(make_address(name))
+            row.submissions, row.by_validator, row.above = 3, SUMS, "logprob"
+        rows.reset_running_sums([make_address("a"), make_address("c")])
+        rows.reset_running_sums([])
     with database.read() as rows:
-        assert rows.get_running_sums(make_address("a")) is None
+        reset = rows.get_running_sums(make_address("a"))
+        assert reset is not None
+        assert (reset.submissions, reset.by_validator, reset.above) == (0, {}, "")
+        assert rows.get_running_sums(make_address("c")) is None
         kept = rows.get_running_sums(make_address("b"))
         assert kept is not None
         assert kept.submissions == 3

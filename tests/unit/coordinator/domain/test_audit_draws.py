@@ -18,7 +18,9 @@ def set_node(pool: FakePool, **values: int) -> None:
 
 def is_replayed(pool: FakePool, receipt_hash: str, block: str = "a block") -> bool:
     with pool.database.read() as rows:
-        return audit_draws.is_replayed(rows, pool.params, rows.get_submission(receipt_hash), make_hash(block))
+        return audit_draws.is_replayed(
+            rows, pool.params, rows.get_submission(receipt_hash), make_hash(block), is_above=False
+        )
 
 
 @pytest.fixture

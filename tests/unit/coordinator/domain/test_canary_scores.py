@@ -122,7 +122,7 @@ def test_draw__canary_of_a_proven_node__waits_for_its_block_and_is_replayed(watc
         with watched.database.write() as rows:
             row = rows.get_submission(about)
             found = None if block is None else audit_draws.DrawingBlock(9, block)
-            audit_draws.draw(rows, watched.params, row, find_block=lambda _: found, secret=SECRET)
+            audit_draws.draw(rows, watched.params, row, above=(), find_block=lambda _: found, secret=SECRET)
             return row.audited
 
     assert [draw(each, None) for each in (receipt_hash, ordinary)] == [None, None], "nothing tells them apart"

@@ -412,7 +412,8 @@ def test_dispatch__one_rejection_and_cheap_acceptances_in_one_look__those_are_re
         first = rows.get_submission(caught)
         first.audited = True
         decided = [panel.Decided(first, guilty, replayed=True), panel.Decided(row, agreed, replayed=False)]
-        judging.apply(rows, pool.params, panel.Look(decided, late=[], passed=[]), now=pool.now)
+        look = panel.Look(decided, late=[], passed=[])
+        judging.apply(rows, pool.params, look, validators=pool.validators, now=pool.now)
     assert pool.submission(caught).decision is REJECT
     assert (pool.submission(cheap).decision, pool.submission(cheap).audited) == (None, True)
     assert pool.node("b").accepted == 0

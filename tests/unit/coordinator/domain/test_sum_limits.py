@@ -4,7 +4,8 @@ In every submission 4 rows have 20 tokens in 4 windows. The mean of honest work 
 validators the limit is 0.21 per submission + 0.79, and the limit for a suspension is 0.24 per submission + 0.79.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +17,7 @@ from covey.protocol.running_sums import STATISTICS, ItemSum, Sums
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import FakePool, make_address, make_contract, make_exact, make_params
+from tests.unit.coordinator.domain.test_tasks__queries import count_statements
 
 pytestmark = pytest.mark.unit
 LIMITS = {"logprob": {"mean": 0.01, "largest": 0.05}}
@@ -85,6 +87,27 @@ def find(pool: FakePool, name: str = "a") -> tuple[int, dict[str, tuple[float, i
         names = {address: f"v{i}" for i, address in enumerate(pool.validators)}
         stated = {names[v]: (round(s["logprob"].total, 9), s["logprob"].items) for v, s in found.by_validator.items()}
         return found.submissions, stated, found.above
+
+
+def add_peers(pool: FakePool, *totals: float, owner: str = "", submissions: int = 20) -> None:
+    """Register nodes for which two validators have stated these totals, in each of their submissions."""
+    for number, total in enumerate(totals):
+        pool.register(f"peer {number}", owner=owner)
+        stated = {"logprob": ItemSum(total=total * submissions, items=20 * submissions)}
+        with pool.database.write() as rows:
+            row = rows.require_running_sums(make_address(f"peer {number}"))
+            row.submissions, row.by_validator = submissions, dict.fromkeys(pool.validators[:2], stated)
+
+
+def pardon(pool: FakePool, name: str) -> tuple[int, set[str]]:
+    """Return the strikes and the nodes that a pardon took back."""
+    with pool.database.write() as rows:
+        given = nodes.pardon(rows, make_address(name))
+    return given.strikes, set(given.nodes)
+
+
+def list_logged(logs: Sequence[MutableMapping[str, Any]], part: str) -> list[MutableMapping[str, Any]]:
+    return [log for log in logs if part in log["event"]]
 
 
 def is_drawn_whole(pool: FakePool, name: str = "a") -> bool:
@@ -182,6 +205,7 @@ def test_window__below_after_1000_submissions__begins_at_zero_and_above_goes_on(
 
 
 def test_suspension__far_above__is_pardoned_and_begins_at_zero(summing: FakePool):
+    add_peers(summing, HONEST, HONEST, HONEST)
     waiting = summing.work("a")
     assert repeat(lambda: work(summing, HIGHER, HIGHER), lambda: bool(summing.node("a").suspended)) == 3
     assert summing.node("a").suspended == nodes.SUMS
@@ -191,12 +215,39 @@ def test_suspension__far_above__is_pardoned_and_begins_at_zero(summing: FakePool
         assert rows.list_cases() == []
     with summing.database.write() as rows:
         assert nodes.pardon(rows, make_address("a")).nodes == [make_address("a")]
-    assert (summing.node("a").suspended, find(summing)) == ("", None)
+    assert (summing.node("a").suspended, find(summing)) == ("", (0, {}, ""))
     work(summing, HONEST, HONEST)
     assert find(summing) == (1, {"v0": (0.2, 20), "v1": (0.2, 20)}, "")
 
 
+def test_suspension__whole_pool_far_above__is_an_alarm_once(summing: FakePool):
+    """A trained policy or a driver moved the mean of all nodes. By the calibration each would be suspended."""
+    summing.register("b")
+    add_peers(summing, HIGHER, HIGHER, 0.5, HONEST)
+    with capture_logs() as logs:
+        for name in ("a", "b"):
+            for _ in range(4):
+                work(summing, HIGHER, HIGHER, name=name)
+            assert (summing.node(name).suspended, find(summing, name)[2]) == ("", "logprob")
+    (alarm,) = list_logged(logs, "the calibration may no longer fit")
+    assert (alarm["log_level"], alarm["node"], alarm["nodes"]) == ("error", make_address("a"), 4)
+
+
+@pytest.mark.parametrize("peers", ["two", "own", "new", "suspended"])
+def test_suspension__too_few_other_nodes__is_an_alarm(summing: FakePool, peers: str):
+    owner, submissions = "a's owner" if peers == "own" else "", 19 if peers == "new" else 20
+    add_peers(summing, *[HONEST] * (2 if peers == "two" else 3), owner=owner, submissions=submissions)
+    if peers == "suspended":
+        summing.strike("peer 0", summing.params.strikes_to_suspend)
+    with capture_logs() as logs:
+        for _ in range(4):
+            work(summing, HIGHER, HIGHER)
+    assert summing.node("a").suspended == ""
+    assert len(list_logged(logs, "the calibration may no longer fit")) == 1
+
+
 def test_suspension__new_key_after_the_first__suspends_the_contributor(summing: FakePool):
+    add_peers(summing, HONEST, HONEST, HONEST)
     for name, suspended in (("a", ["sums", "", ""]), ("b", ["sums"] * 3)):
         summing.register("a", "b", "c", owner="owner")
         for _ in range(3):
@@ -207,6 +258,104 @@ def test_suspension__new_key_after_the_first__suspends_the_contributor(summing: 
     with summing.database.write() as rows:
         assert len(nodes.pardon(rows, make_address("owner")).nodes) == 4
     assert summing.node("later").suspended == ""
+
+
+@pytest.mark.parametrize("named", ["a", "a's owner"])
+def test_pardon__node_suspended_for_sums_alone__keeps_the_strikes(summing: FakePool, named: str):
+    summing.register("b", owner="a's owner")
+    summing.strike("a", 1)
+    with summing.database.write() as rows:
+        nodes.suspend(rows, nodes.require_node(rows, make_address("a")), nodes.SUMS)
+    assert pardon(summing, named) == (0, {make_address("a")})
+    assert (summing.node("a").suspended, summing.strikes("a")) == ("", 1)
+    with summing.database.read() as rows:
+        assert nodes.count_pardons(rows, make_address("a's owner")) == 0
+
+
+def test_pardon__by_what_the_named_one_is_suspended_for__leaves_other_reasons(summing: FakePool):
+    summing.register("b", owner="a's owner")
+    with summing.database.write() as rows:
+        nodes.suspend(rows, nodes.require_node(rows, make_address("a")), nodes.SUMS)
+    summing.strike("b", summing.params.strikes_to_suspend)
+    assert [summing.node(name).suspended for name in ("a", "b")] == ["sums", "strikes"]
+    assert pardon(summing, "a") == (0, {make_address("a")})
+    assert [summing.node(name).suspended for name in ("a", "b")] == ["strikes", "strikes"]
+    with summing.database.write() as rows:
+        nodes.require_node(rows, make_address("a")).suspended = nodes.SUMS
+    assert pardon(summing, "b") == (summing.params.strikes_to_suspend, {make_address("b")})
+    assert [summing.node(name).suspended for name in ("a", "b")] == ["sums", ""]
+
+
+def test_rotation__key_retired_below_the_limit__the_next_one_is_above_at_once(summing: FakePool):
+    """An honest node that was heard later does not help, and neither do keys that were registered before."""
+    summing.register("key 0", "key 1", "key 2", "honest", owner="rotator")
+    for _ in range(8):
+        work(summing, HIGH, HIGH, name="key 0")
+    assert find(summing, "key 0")[2] == ""
+    work(summing, HONEST, HONEST, name="honest")
+    assert find(summing, "honest") == (9, {"v0": (2.6, 180), "v1": (2.6, 180)}, ""), "it begins with those of key 0"
+    summing.remove("key 0")
+    assert repeat(lambda: work(summing, HIGH, HIGH, name="key 1"), lambda: bool(find(summing, "key 1")[2])) == 1
+    summing.remove("key 1")
+    work(summing, HIGH, HIGH, name="key 2")
+    assert find(summing, "key 2") == (10, {"v0": (3.0, 200), "v1": (3.0, 200)}, "logprob")
+
+
+def test_rotation__honest_contributor__begins_at_zero(summing: FakePool):
+    """A copy of an honest history would be room for a cheat."""
+    summing.register("first", "second", owner="owner")
+    for _ in range(6):
+        work(summing, HONEST, HONEST, name="first")
+    work(summing, HONEST, HONEST, name="second")
+    assert find(summing, "second") == (1, {"v0": (0.2, 20), "v1": (0.2, 20)}, "")
+
+
+def test_validators__removed_from_the_pool__do_not_count(summing: FakePool):
+    for _ in range(9):
+        work(summing, HIGH, HIGH)
+    assert find(summing)[2] == "logprob"
+    summing.validators = [make_address("another validator"), *summing.validators[1:]]
+    work(summing, HONEST, HONEST)
+    with summing.database.read() as rows:
+        row = rows.get_running_sums(make_address("a"))
+        assert (len(row.by_validator), row.above) == (3, ""), "the lower one of the two that are left"
+
+
+def judge_all(pool: FakePool) -> None:
+    """Have validators judge two rows of everything that is drawn, up to the revealed verdicts."""
+    pool.ask(0, 1, 2)
+    while True:
+        found = next(((order, i) for i in range(3) if (order := pool.claim(i)) is not None), None)
+        if found is None:
+            return
+        (_, turn), validator = found
+        with pool.database.read() as rows:
+            about = rows.get_judgement(turn).receipt_hash
+        pool.commit(validator, turn, pool.build_verdict(validator, about, Decision.ACCEPT))
+        pool.reveal(turn)
+
+
+def test_dispatch__many_submissions__reads_the_sums_of_all_nodes_at_once(rowing: FakePool):
+    names = [f"node {number}" for number in range(10)]
+    rowing.register(*names)
+    rowing.stated = dict.fromkeys(range(3), make_sums(HONEST / 2, tokens=10, windows=2))
+    for name in names:
+        rowing.work(name)
+    rowing.dispatch()
+    judge_all(rowing)
+    rowing.dispatch()
+    counts = []
+    for few in (names[:2], names):
+        decided = [rowing.work(name) for name in few]
+        rowing.dispatch()
+        judge_all(rowing)
+        for name in few:
+            rowing.work(name)
+        with count_statements(rowing) as statements:
+            rowing.dispatch()
+        assert {rowing.submission(each).state for each in decided} == {SubmissionState.ACCEPTED}
+        counts.append(sum(each.startswith("SELECT") and "running_sums" in each for each in statements))
+    assert counts == [2, 2], "those of accepted work, and those of work that is drawn"
 
 
 def test_suspension__node_with_a_graver_reason__keeps_it(summing: FakePool):

@@ -274,6 +274,19 @@ def test_expire_leases__never_collected__is_no_drop_and_still_costs_a_pause(pool
     assert len(pool.tasks(TaskState.PENDING)) == 2
 
 
+def test_expire_leases__never_collected__does_not_shorten_a_pause(pool: FakePool):
+    """Pauses of dropped leases add up, and one more lease that is not collected must not erase them."""
+    pool.register("a")
+    pool.publish(0)
+    pool.wait("a")
+    pool.assign()
+    pool.now += tasks.COLLECT_SECONDS
+    with pool.database.write() as rows:
+        nodes.require_node(rows, make_address("a")).cooldown_until = pool.now + 40
+    assert pool.expire() == 1
+    assert pool.node("a").cooldown_until == pool.now + 40
+
+
 def test_expire_leases__often_not_collected__pauses_are_longer_each_time_and_forgotten_after_an_hour(pool: FakePool):
     pool.register("a", "b")
     pool.publish(0)

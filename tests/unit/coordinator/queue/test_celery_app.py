@@ -3,6 +3,7 @@
 import base64
 import json
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.jobs import build_jobs
-from coordinator.queue.celery_app import Kicker, _LockedScheduler, build_celery
+from coordinator.queue.celery_app import MOST_WAITING, Kicker, _LockedScheduler, _report, build_celery
+from coordinator.queue.job_runs import JobRuns
 from coordinator.queue.routes import ROUTES
 from covey.errors import OperatorError
 
@@ -76,7 +78,7 @@ def test_kick__after_a_commit__names_it_and_the_object(tmp_path: Path):
 def test_build_celery__messages_of_beat__expire_soon_after_the_next_one(tmp_path: Path):
     schedule = build_celery("", tmp_path).conf.beat_schedule
     assert set(schedule) == set(ROUTES)
-    assert schedule["expire_leases"]["options"] == {"expires": 6.0}
+    assert schedule["expire_leases"]["options"] == {"expires": 61.0}
 
 
 def test_beat__another_process_leads__sends_nothing_until_it_is_gone(tmp_path: Path):
@@ -97,3 +99,34 @@ def test_beat__another_process_leads__sends_nothing_until_it_is_gone(tmp_path: P
 def test_build_celery__no_transport_for_its_url__is_refused(tmp_path: Path, url: str):
     with pytest.raises(OperatorError, match=r"bad_broker_url: .*Use redis://HOST:6379/0"):
         build_celery(url, tmp_path)
+
+
+def test_beat__queue_that_nobody_serves__gets_no_more_messages_and_is_logged_once(tmp_path: Path):
+    app = build_celery("", tmp_path)
+    scheduler = _LockedScheduler(app, is_leader=lambda: True)
+    folder = tmp_path / "broker" / "messages"
+
+    def count(queue: str) -> int:
+        return len(list(folder.glob(f"*.covey-{queue}.msg")))
+
+    with capture_logs() as logs:
+        for _ in range(MOST_WAITING + 5):
+            scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
+        scheduler.apply_entry(scheduler.schedule["close_epoch"], producer=scheduler.producer)
+    assert (count("now"), count("bulk")) == (MOST_WAITING, 1)
+    assert [(line["event"], line["queue"]) for line in logs] == [("nobody serves a queue", "covey-now")]
+    next(folder.glob("*.covey-now.msg")).unlink()
+    scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
+    assert count("now") == MOST_WAITING
+
+
+def test_report__end__logs_the_metrics_of_each_job():
+    runs = JobRuns("assign_tasks", lambda: None, read_commit=lambda: 1)
+    runs.run()
+    over = threading.Event()
+    over.set()
+    with capture_logs() as logs:
+        _report([runs], over)
+    assert [(line["event"], line["job"], line["runs"], line["failures"]) for line in logs] == [
+        ("job statistics", "assign_tasks", 1, 0)
+    ]

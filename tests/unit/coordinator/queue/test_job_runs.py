@@ -1,6 +1,7 @@
 """Runs of one job: which messages they cover, and what a failure leaves."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -61,8 +62,7 @@ def test_run__messages_during_a_run__are_covered_by_one_that_follows(work: Work)
     first = start(work.runs.run)
     assert work.begun.acquire(timeout=HANG_S)
     second = start(lambda: work.runs.run(commit=9))
-    while not work.runs._turns[()].is_awaited:
-        second.join(0.001)
+    wait_for_waiter(work, second)
     for _ in range(5):
         work.runs.run(commit=9)  # They return at once.
     assert len(work.ids) == 1
@@ -112,3 +112,62 @@ def test_run__failure__is_logged_or_raised_and_covers_nothing(work: Work):
     work.runs.run(commit=3)
     work.runs.run(commit=3)
     assert len(work.ids) == 3
+
+
+def wait_for_waiter(work: Work, second: threading.Thread) -> None:
+    """Wait until a message waits for the run under way."""
+    deadline = time.monotonic() + HANG_S
+    while not work.runs._turns[()].is_awaited:
+        assert time.monotonic() < deadline
+        second.join(0.001)
+
+
+@pytest.mark.parametrize("later", [12, None])
+def test_run__message_about_a_later_commit_than_the_one_that_waits__is_not_lost(work: Work, later: int | None):
+    """The run under way covers the message that waits, but not the one that has returned because of it."""
+    work.commit, work.is_held = 10, True
+    first = start(work.runs.run)
+    assert work.begun.acquire(timeout=HANG_S)
+    second = start(lambda: work.runs.run(commit=9))
+    wait_for_waiter(work, second)
+    work.commit = 12
+    work.runs.run(commit=later)
+    work.may_end.release(2)
+    for thread in (first, second):
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert len(work.ids) == 2
+
+
+def test_run__end_of_a_run__frees_the_object_and_forgets_it_at_once(work: Work):
+    """Between the two, a message would run the object with the old turn, and a third one with a new turn."""
+    lock = work.runs._lock
+    seen = list[bool]()
+
+    class Watched:
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            seen.extend(turn.running.locked() for turn in work.runs._turns.values())
+            lock.release()
+
+    turns = work.runs._turns
+    work.runs._lock = Watched()  # type: ignore[assignment]
+    work.runs.run(epoch=1)
+    assert turns == {}
+    assert seen == [False, True, True], "begun, running, run; freed and forgotten in one"
+
+
+def test_metrics__runs_and_failures__are_counted_and_few_failures_are_logged(work: Work):
+    work.error = TransientError("chain_unreachable", "gone")
+    with capture_logs() as logs:
+        for _ in range(6):
+            work.runs.run()
+        work.error = None
+        work.runs.run()
+        work.error = TransientError("chain_unreachable", "gone")
+        work.runs.run()
+    assert len(logs) == 3, "the first, the fourth, and the first after a success"
+    assert (work.runs.metrics.runs, work.runs.metrics.failures) == (8, 7)
+    assert work.runs.metrics.seconds > 0

@@ -31,7 +31,9 @@ def keccak_of(text):
     return "0x" + keccak(text.encode()).hex()
 
 
-pooled = st.builds(Pooled, mean=st.floats(0, 1e9), variance=st.floats(0, 1e9), largest=st.floats(0, 1e9))
+pooled = st.builds(
+    Pooled, mean=st.floats(0, 1e9), variance=st.floats(0, 1e9), largest=st.floats(0, 1e9), items=st.integers(1, 9)
+)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from covey.protocol.running_sums import (
     add,
     compare,
     compute_limit,
+    compute_room,
     find_possible,
     get_highest,
     get_sums,
@@ -45,14 +46,14 @@ def find_total(*totals: float, quorum: int = 2, limits: Thresholds = LIMITS) -> 
 
 def test_compute_limit__by_hand__is_bernsteins_bound_for_the_mean_with_error_and_allowance():
     pooled = Pooled(mean=0.5, variance=0.01, largest=0.3, items=4000)
-    scale = math.log(2 * 1000 * 5 * 3 / 1e-6)
+    scale = math.log(2 * 1000 * 5 * 3 / 1e-6)  # a quorum of 3
     assert scale == pytest.approx(24.124, abs=1e-3)
     once = math.log(1e7)
     error = (0.1 * once + math.sqrt((0.1 * once) ** 2 + 2 * 4000 * 0.01 * once)) / 4000
     deviation = 0.1 * scale + math.sqrt((0.1 * scale) ** 2 + 2 * 900 * 0.01 * scale)
-    found = compute_limit(pooled, 900, allowance=0.05, choices=3)
+    found = compute_limit(pooled, 900, allowance=0.05, quorum=3)
     assert found == pytest.approx(900 * (0.5 + error) * 1.05 + deviation, rel=1e-12)
-    exact = compute_limit(pooled.model_copy(update={"items": 0}), 900, allowance=0.05, choices=3)
+    exact = compute_limit(pooled.model_copy(update={"items": 0}), 900, allowance=0.05, quorum=3)
     assert exact == pytest.approx(900 * 0.5 * 1.05 + deviation, rel=1e-12)
 
 
@@ -64,8 +65,8 @@ def test_compute_limit__by_hand__is_bernsteins_bound_for_the_mean_with_error_and
         ((104, 103), 2, 103),  # two: one alone cannot raise it
         ((120,), 2, None),
         ((104,), 1, 104),
-        ((104, 100), 1, 204),
-        ((0, 100, 101, 102, 500), 2, 303),
+        ((104, 100), 1, 100),  # with a quorum of 1 each is trusted, and none is added to another
+        ((0, 100, 101, 102, 500), 2, 100),
         ((0, 0, 101, 500, 500), 3, 101),
         ((0, 300, 500), 3, 0),
         ((0, 500), 3, None),
@@ -83,6 +84,27 @@ def test_compare__one_hostile_validator_of_three__neither_raises_honest_work_nor
     found = get_highest(compare(cheat, LIMITS, quorum=2, allowance=0.0))
     assert found is not None
     assert min(one + 15, other + 20) <= found.total <= max(one + 15, other + 20)
+
+
+@pytest.mark.parametrize(("validators", "quorum"), [(3, 1), (4, 2), (7, 3)])
+def test_compare__same_submissions_of_all_validators__count_once(validators: int, quorum: int):
+    """Each validator's sum is just below its limit. Added as if independent, they would be above that of all items."""
+    total = compute_limit(POOLED, 10_000, allowance=0.05, quorum=quorum) - 1e-6
+    stated = {str(i): make_sums(total) for i in range(validators)}
+    assert get_highest(compare(stated, LIMITS, quorum=quorum, allowance=0.05)) is None
+    alone = {str(i): make_sums(total + 2e-6) for i in range(validators)}
+    assert get_highest(compare(alone, LIMITS, quorum=quorum, allowance=0.05)) is not None
+
+
+def test_compute_room__by_hand__is_a_part_of_that_of_no_sums():
+    """Without variance the limit is 105 for 10,000 items plus twice bL / 3, which is the limit of no items."""
+    start = 2 * 0.05 / 3 * math.log(2 * 1000 * 5 * 2 / 1e-6)
+    assert compute_limit(POOLED, 0, allowance=0.05, quorum=2) == pytest.approx(start)
+    limits = LIMITS.model_copy(update={"margin": POOLED, "lost": Pooled(mean=0.01)})
+    for total, margin, room in ((100, 100, 1), (105, 100, 1), (105, 105 + start / 4, 0.75), (105 + 2 * start, 0, -1)):
+        sums = make_sums(total, margin=ItemSum(total=margin, items=10_000), lost=ItemSum(total=900.0, items=10_000))
+        assert compute_room({"a": sums, "b": sums}, limits, quorum=2) == pytest.approx(room)
+    assert compute_room({}, limits, quorum=2) == 1
 
 
 def test_compare__validators_with_few_items__do_not_let_one_hostile_validator_decide():
@@ -150,7 +172,7 @@ def calibrate(rng: np.random.Generator, submissions: int = 128) -> Pooled:
 def list_limits(pooled: Pooled, allowance: float, count: int = WINDOW) -> np.ndarray:
     """Return the limits after 1 to `count` submissions that are replayed whole."""
     items = range(COMPLETIONS * TOKENS, (count + 1) * COMPLETIONS * TOKENS, COMPLETIONS * TOKENS)
-    return np.array([compute_limit(pooled, each, allowance=allowance) for each in items])
+    return np.array([compute_limit(pooled, each, allowance=allowance, quorum=2) for each in items])
 
 
 def test_simulation__honest_nodes_over_2000_submissions__are_never_above_the_limit():

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
 sizes = st.floats(0, 5)
-pooled = st.none() | st.builds(Pooled, mean=sizes, variance=sizes, largest=sizes, items=st.integers(0, 10**6))
+pooled = st.none() | st.builds(Pooled, mean=sizes, variance=sizes, largest=sizes, items=st.integers(1, 10**6))
 thresholds = st.builds(
     Thresholds, exponent_max=st.integers(0, 99), margin_max=sizes, logprob_max=sizes, exponent=pooled, logprob=pooled
 )
@@ -33,6 +34,13 @@ def test_widen__two_limits__work_that_keeps_one_keeps_both(one: Thresholds, othe
 
 def test_widen__equal_limits__change_nothing() -> None:
     assert Thresholds().widen(Thresholds()) == Thresholds()
+
+
+def test_pooled__variance_without_a_number_of_items__is_refused() -> None:
+    """Without it the limit of running sums would leave out the error of the mean."""
+    with pytest.raises(ValidationError, match=r"the number of items is missing\. Copy `items` from the output"):
+        Thresholds.model_validate({"mantissa": {"mean": 0.5, "variance": 0.01, "largest": 0.3}})
+    assert Pooled(mean=0.5, variance=0.01, items=1).compute_mean_error(1e-6) > 0
 
 
 def test_compute_mean_error__by_hand__shrinks_with_the_items_and_is_none_for_a_stated_bound() -> None:
