@@ -25,7 +25,7 @@ def build_collections(ctx: Context) -> RequestBatches[Ask, TaskOrder | None]:
 def build_orders(
     repository: Repository, found: Sequence[TaskRow | CoveyError | None]
 ) -> list[TaskOrder | CoveyError | None]:
-    """Return what nodes are told of the tasks that they have collected. Errors and None stay as they are."""
+    """Return the orders for collected tasks. Errors and None stay as they are."""
     versions = {each.policy_version for each in found if isinstance(each, TaskRow)}
     steps = {version: repository.get_step(version) for version in versions}
     return [_build_order(each, steps[each.policy_version]) if isinstance(each, TaskRow) else each for each in found]

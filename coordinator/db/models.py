@@ -59,7 +59,8 @@ class NodeRow(Base):
     seen_at: Mapped[float] = mapped_column(default=0.0)
     """When that was, in a heartbeat or a claim."""
     waiting_until: Mapped[float] = mapped_column(default=0.0, index=True)
-    """Until when a long poll of this node is open: only who asks is served."""
+    """Time in Unix seconds until which a long poll of the node is open, inclusive. Only nodes that ask are served. A
+    claim that does not wait asks at this moment only."""
     free_slots: Mapped[int] = mapped_column(default=0)
     cached_version: Mapped[int | None] = mapped_column(Number)
     accepted: Mapped[int] = mapped_column(default=0)

@@ -96,7 +96,7 @@ class NodeQueries:
 
     def has_waiting(self, now: float) -> bool:
         """Whether the long poll of a node is open."""
-        return self.session.scalar(select(NodeRow.address).where(NodeRow.waiting_until > now).limit(1)) is not None
+        return self.session.scalar(select(NodeRow.address).where(NodeRow.waiting_until >= now).limit(1)) is not None
 
     def count_nodes_of(self, contributors: Collection[str]) -> dict[str, int]:
         """Count the nodes that each contributor vouches for."""

@@ -6,7 +6,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, and_, func, insert, or_, select, update
+from sqlalchemy import CursorResult, and_, case, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
@@ -88,28 +88,49 @@ class TaskQueries:
         return loaded
 
     def list_candidates(
-        self, now: float, *, limit: int, lanes: Collection[str] = ("",)
-    ) -> Sequence[tuple[NodeRow, int]]:
-        """Nodes that may be given a lease now, each with the number of leases that it has.
+        self, now: float, *, version: int, published: Mapping[int, int], limit: int, lanes: Collection[str] = ("",)
+    ) -> Sequence[NodeRow]:
+        """Nodes that may be given a task of policy `version` now, in the order of `scheduling.match`.
 
         Their execution contract is one of `lanes`, and their long polls are open. They are neither suspended nor
-        removed nor cooling down, and have fewer leases than they may have
-        (`coordinator.domain.nodes.get_most_leases`). Those that drop least come first.
+        removed nor cooling down. They have collected all leases that they have, and these are fewer than they may have
+        (`coordinator.domain.nodes.get_most_leases`). `published` contains the blocks that published the policies.
+        Nodes that registered later than the policy that they would use come last. Each condition is part of the
+        query, because nodes that cannot be served would otherwise use up its limit.
         """
-        held, drop_rate = func.count(TaskRow.id), NodeRow.dropped * 1.0 / (NodeRow.accepted + NodeRow.dropped + 1)
+        held, collected = func.count(TaskRow.id), func.count(TaskRow.collected_at)
+        drop_rate = NodeRow.dropped * 1.0 / (NodeRow.accepted + NodeRow.dropped + 1)
         is_leased = and_(TaskRow.node == NodeRow.address, TaskRow.state == TaskState.ASSIGNED)
+        used = func.coalesce(NodeRow.cached_version, version)
+        block = case(dict(published), value=used, else_=max(published.values()))
         query = (
-            select(NodeRow, held)
+            select(NodeRow)
             .outerjoin(TaskRow, is_leased)
             .where(
-                NodeRow.waiting_until > now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
+                NodeRow.waiting_until >= now, NodeRow.suspended == "", ~NodeRow.removed, NodeRow.cooldown_until <= now
             )
-            .where(NodeRow.contract.in_(lanes))
+            .where(NodeRow.contract.in_(lanes), used >= version)
             .group_by(NodeRow.address)
-            .having(and_(held < NodeRow.free_slots, held < 1 + NodeRow.accepted // 2))
-            .order_by(drop_rate, func.coalesce(NodeRow.cached_version, 0).desc(), NodeRow.address)
+            .having(and_(held == collected, held < NodeRow.free_slots, held < 1 + NodeRow.accepted // 2))
+            .order_by(
+                case((block > NodeRow.registered_block, 0), else_=1),
+                drop_rate,
+                func.coalesce(NodeRow.cached_version, 0).desc(),
+                NodeRow.address,
+            )
         )
-        return [(row, count) for row, count in self.session.execute(query.limit(limit))]
+        return self.session.scalars(query.limit(limit)).all()
+
+    def count_uncollected(self, nodes: Collection[str], *, since: float) -> dict[str, int]:
+        """Count the leases of nodes that ended uncollected and were offered until `since` or later."""
+        query = select(TaskRow.node, func.count()).group_by(TaskRow.node)
+        query = query.where(
+            TaskRow.state == TaskState.EXPIRED, TaskRow.collected_at.is_(None), TaskRow.offered_until >= since
+        )
+        counts: dict[str, int] = {}
+        for part in cut(nodes):
+            counts |= {row[0]: row[1] for row in self.session.execute(query.where(TaskRow.node.in_(part))) if row[0]}
+        return counts
 
     def list_tasks(self, *states: TaskState) -> Sequence[TaskRow]:
         return self.session.scalars(select(TaskRow).where(TaskRow.state.in_(states)).order_by(TaskRow.id)).all()

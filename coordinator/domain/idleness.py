@@ -94,11 +94,14 @@ def _explain_node(repository: Repository, node: NodeRow, now: float) -> Idleness
     pause = node.cooldown_until - now
     if pause > 0:
         return Idleness("cooldown", f"It pauses for {pause:.0f} s because it dropped a lease or did not collect one.")
-    if node.waiting_until <= now:
+    if node.waiting_until < now:
         silence = now - node.seen_at
         heard = f"was last heard {silence:.0f} s ago" if node.seen_at else "was never heard"
         return Idleness("not_asking", f"It does not ask for a task, and {heard}. It may be busy, or not running.")
-    held, most = len(repository.list_leased([node.address])), nodes.get_most_leases(node)
+    leased = repository.list_leased([node.address])
+    if any(task.collected_at is None for task in leased):
+        return Idleness("offered", "A lease is offered to it, and its next claim collects it.")
+    held, most = len(leased), nodes.get_most_leases(node)
     if held >= node.free_slots:
         return Idleness("full", f"It holds {held} leases and has room for {node.free_slots}.")
     if held >= most:

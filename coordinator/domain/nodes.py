@@ -104,11 +104,6 @@ def get_most_leases(node: NodeRow) -> int:
     return 1 + node.accepted // 2
 
 
-def compute_free_slots(node: NodeRow, held: int) -> int:
-    """Return the number of leases that may be given to a node now, which has `held` ones."""
-    return max(0, min(node.free_slots, get_most_leases(node)) - held)
-
-
 def count_strikes(repository: Repository, contributor: str) -> int:
     """Strikes of all nodes that a contributor has or had."""
     row = repository.get_contributor(contributor)

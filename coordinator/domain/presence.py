@@ -33,7 +33,7 @@ class Sign:
     is_claim: bool = False
     """Whether the node asks for a task."""
     wait_s: float = 0.0
-    """Seconds for which a claim waits."""
+    """Seconds for which a claim waits. 0: it takes what is pending now."""
     holding: tuple[int, ...] = ()
     """Leases that the node knows of, for a claim."""
 
@@ -70,7 +70,7 @@ def record_signs(
             sign.node, {"address": sign.node, "free_slots": row.free_slots, "waiting_until": row.waiting_until}
         )
         change |= {"instance": sign.instance, "seen_at": now, "cached_version": sign.cached_version}
-        if sign.wait_s:
+        if sign.is_claim:
             change |= {"free_slots": sign.free_slots, "waiting_until": now + sign.wait_s}
     repository.update_nodes(list(changes.values()))
     if changes:

@@ -1,7 +1,6 @@
 """Who does what next: pure functions over numbers.  No clock, no database."""
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,10 +12,9 @@ from covey.protocol.params import PoolParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A node that asked for work."""
+    """A node that asked for work, and may be given a lease."""
 
     address: str
-    free_slots: int
     accepted: int
     dropped: int
     cached_version: int | None
@@ -102,9 +100,10 @@ def is_capped(params: PoolParams, batch: Groups) -> bool:
 
 
 def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list[tuple[PlannedTask, Candidate]]:
-    """Who is given what: one task a node and turn, to those that drop least first, then to those that have the newest
-    policy.
+    """Return which node is given which task: at most one per node, to those that drop least first, then to those that
+    have the newest policy.
 
+    With several tasks a node could collect the one that it likes best, and let the offers of the others expire.
     The youngest policy's tasks are given away first: who can do them can do all, so that the others are left for those
     who cannot, and nobody waits in vain.  A node that registered after a policy was published is given its tasks only
     while no earlier node asks: it could try keys until one draws the prompts and seeds that it likes.
@@ -113,16 +112,15 @@ def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list
         candidates,
         key=lambda c: (compute_drop_rate(c.accepted, c.dropped), -(c.cached_version or 0), c.address),
     )
-    slots = {c.address: c.free_slots for c in ranked}
+    served: set[str] = set()
     pairs: list[tuple[PlannedTask, Candidate]] = []
     for version, group in groupby(sorted(works, key=lambda work: -work.version), key=lambda work: work.version):
-        waiting = deque(group)
         able = [candidate for candidate in ranked if candidate.serves(version)]
         able = [candidate for candidate in able if candidate.is_early(version)] or able
-        while waiting and (free := [candidate for candidate in able if slots[candidate.address] > 0]):
-            for candidate in free[: len(waiting)]:
-                slots[candidate.address] -= 1
-                pairs.append((waiting.popleft(), candidate))
+        free = [candidate for candidate in able if candidate.address not in served]
+        chosen = list(zip(group, free, strict=False))
+        served.update(candidate.address for _, candidate in chosen)
+        pairs += chosen
     return pairs
 
 

@@ -26,34 +26,39 @@ from covey.protocol.status import (
 MOST_AT_ONCE = 150
 """Maximum number of leases that begin or end in one transaction, so that others are not kept waiting."""
 COLLECT_SECONDS = 5.0
-"""A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
+"""Seconds after which a lease that nobody collects goes back without blame: the node's long poll had ended."""
+MISSED_SECONDS = 3600.0
+"""Seconds for which a lease that was not collected makes the node's pauses for further ones longer."""
 
 
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
     """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
 
-    Returns how many, at most `limit`, and 0 while new tasks are paused.
+    A node gets at most one, and only after it has collected all earlier ones. Returns how many were leased, at most
+    `limit`, and 0 while new tasks are paused.
     """
     latest = None if pausing.is_paused(repository) else repository.get_latest_step()
-    lanes = exact_lane.list_served(repository, params, now=now)
-    waiting = [] if latest is None else repository.list_candidates(now, limit=limit, lanes=lanes)
-    if latest is None or not waiting:
+    if latest is None:
         return 0
     versions = range(get_oldest_version(repository, params), latest.number + 1)
-    published = repository.list_publications(versions)
     pending = [scheduling.PlannedTask(*each) for each in repository.list_pending(versions, limit=limit)]
+    published = dict(repository.list_publications(versions))
+    lanes = exact_lane.list_served(repository, params, now=now)
+    waiting: dict[str, NodeRow] = {}
+    for version in {work.version for work in pending}:  # Nodes that cannot serve one must not use up its limit.
+        found = repository.list_candidates(now, version=version, published=published, limit=limit, lanes=lanes)
+        waiting |= {node.address: node for node in found}
     candidates = [
         scheduling.Candidate(
             address=node.address,
-            free_slots=nodes.compute_free_slots(node, held),
             accepted=node.accepted,
             dropped=node.dropped,
             cached_version=None if node.cached_version is None else min(node.cached_version, latest.number),
             first_version=next(
-                (version for version, block in published if block > node.registered_block), latest.number + 1
+                (version for version, block in published.items() if block > node.registered_block), latest.number + 1
             ),
         )
-        for node, held in waiting
+        for node in waiting.values()
     ]
     pairs = scheduling.match(pending, candidates)[:limit]
     if not pairs:
@@ -90,7 +95,7 @@ class Ask:
     node: Address
     instance: str
     holding: tuple[int, ...] = ()
-    """Leases that the worker knows of."""
+    """Leases that the worker knows of. Those that it has not collected yet do not count."""
 
 
 def claim_tasks(
@@ -121,6 +126,7 @@ def collect_tasks(
 
     A lease that a node has collected and does not hold was lost by a crash or with an answer. It comes again, on its
     old clock. The lease takes the contract that its node has now: leases of signed files are among those it holds.
+    A lease that it has not collected comes whatever it says: it could otherwise refuse a lease whose number it guesses.
 
     The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
     node's key was heard since it asked.
@@ -139,7 +145,8 @@ def collect_tasks(
             results.append(error)
             continue
         holding = frozenset(ask.holding)
-        found = next((task for task in leased.get(ask.node, ()) if task.lease not in holding), None)
+        waiting = (t for t in leased.get(ask.node, ()) if t.collected_at is None or t.lease not in holding)
+        found = next(waiting, None)
         if found is not None:
             served.add(ask.node)
             found.contract = node.contract
@@ -155,16 +162,21 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float, lim
     """End overdue leases and those of dead nodes, and outdated tasks. Plan others in their place, and let nodes that
     dropped a lease pause.
 
-    Returns how many ended. At most `limit` leases end at once.
+    A node pauses longer with each lease that it does not collect within MISSED_SECONDS: it could otherwise keep a
+    task from others for half of the time. Returns how many ended. At most `limit` leases end at once.
     """
     ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
     silent_since = presence.find_silent_since(repository, now)
     overdue = repository.list_overdue(now, silent_since=silent_since, limit=limit)
     loaded = repository.load_nodes({task.node for task in overdue if task.node is not None})
     rows = {row.address: row for row in loaded if isinstance(row, NodeRow)}
+    uncollected = {task.node for task in overdue if task.node in rows and task.collected_at is None}
+    missed = repository.count_uncollected(uncollected, since=now - MISSED_SECONDS)
     for task in overdue:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
     nodes.cool_down(repository, params, [(rows[task.node], task) for task in overdue if task.node in rows], now)
+    for name, count in missed.items():
+        rows[name].cooldown_until += count * params.cooldown_seconds
     repository.save_standing(rows.values())
     plan_tasks(repository, params)
     return ended + len(overdue)

@@ -54,7 +54,7 @@ class ClaimRequest(Heartbeat):
     wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
     holding: tuple[UInt64, ...] = Field(default=(), max_length=4096)
     """Ids of the leases that the node is working on or has given up. Any other lease of the node is sent to it
-    again.
+    again. A lease that the node has not received yet is sent even if it is named here.
     """
 
 

@@ -98,6 +98,12 @@ def test_explain__holds_what_a_newcomer_may__says_how_many(waiting: FakePool):
     assert explain(waiting).sentence.startswith("It holds 1 of 1 leases")
 
 
+def test_explain__has_not_collected_its_lease__says_so(waiting: FakePool):
+    waiting.assign()
+    waiting.wait("a", slots=9)
+    assert explain(waiting) == ("offered", "A lease is offered to it, and its next claim collects it.")
+
+
 def test_explain__no_policy_yet__says_so(pool: FakePool):
     pool.register("a")
     with pool.database.write() as rows:

@@ -29,7 +29,8 @@ def is_waiting(pool: FakePool, name: str) -> bool:
     """Whether a long poll of the node would be answered with a task."""
     pool.wait(name, slots=4096)
     with pool.database.read() as rows:
-        return make_address(name) in [node.address for node, _ in rows.list_candidates(pool.now, limit=100)]
+        candidates = rows.list_candidates(pool.now, version=0, published={0: 10}, limit=100)
+    return make_address(name) in [node.address for node in candidates]
 
 
 def count_slots(node: NodeRow) -> int:

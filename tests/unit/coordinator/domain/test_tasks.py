@@ -97,7 +97,7 @@ def test_assign_tasks__nobody_waits__leases_nothing(pool: FakePool):
     pool.publish(0)
     assert pool.assign() == 0
     pool.wait("a", seconds=5)
-    pool.now += 5  # the long poll has ended
+    pool.now += 5.1  # the long poll has ended
     assert pool.assign() == 0
 
 
@@ -115,8 +115,11 @@ def test_assign_tasks__proven_node_with_two_slots__holds_two_and_no_more(pool: F
     pool.publish(0)
     with pool.database.write() as rows:
         nodes.require_node(rows, make_address("a")).accepted = 9
-    pool.wait("a", slots=2)
-    assert pool.assign() == 2
+    for _ in range(2):
+        pool.wait("a", slots=2)
+        assert pool.assign() == 1
+        assert pool.assign() == 0, "it has not collected the lease"
+        assert pool.collect("a", [task.lease for task in pool.tasks() if task.collected_at]) is not None
     pool.wait("a", slots=2)
     assert pool.assign() == 0
     assert [task.node for task in pool.tasks(TaskState.ASSIGNED)] == [make_address("a")] * 2
@@ -231,9 +234,9 @@ def test_return_task__several_at_once__pauses_add_up(pool: FakePool):
     pool.publish(0)
     with pool.database.write() as rows:
         nodes.require_node(rows, make_address("a")).accepted = 9
+    first = pool.lease("a")
     pool.wait("a", slots=2)
     pool.assign()
-    first = pool.collect("a", holding=[])
     second = pool.collect("a", holding=[first.lease])
     for task in (first, second):
         give_back(pool, "a", task)
@@ -282,6 +285,113 @@ def test_expire_leases__never_collected__does_not_shorten_a_pause(pool: FakePool
         nodes.require_node(rows, make_address("a")).cooldown_until = pool.now + 40
     assert pool.expire() == 1
     assert pool.node("a").cooldown_until == pool.now + 40
+
+
+def test_expire_leases__often_not_collected__pauses_are_longer_each_time_and_forgotten_after_an_hour(pool: FakePool):
+    pool.register("a", "b")
+    pool.publish(0)
+    pauses = []
+    for rest in (0.0, 0.0, tasks.MISSED_SECONDS, 0.0):
+        pool.now += rest
+        pool.wait("a")
+        pool.wait("b")
+        assert pool.assign() == 2
+        pool.collect("b")
+        pool.now += tasks.COLLECT_SECONDS
+        assert pool.expire() >= 1
+        pauses.append(pool.node("a").cooldown_until - pool.now)
+        pool.now += 30
+        pool.expire()
+        with pool.database.write() as rows:
+            nodes.require_node(rows, make_address("b")).cooldown_until = 0.0
+    assert pauses == [5, 10, 5, 10]
+
+
+def test_collect_task__named_before_it_is_collected__is_collected_all_the_same(pool: FakePool):
+    """A node that guesses the numbers of its offers could let those expire that it does not like."""
+    pool.register("a")
+    pool.publish(0)
+    pool.wait("a")
+    pool.assign()
+    task = pool.collect("a", holding=[1])
+    assert (task.lease, task.collected_at) == (1, 1000.0)
+    assert pool.collect("a", holding=[1]) is None
+
+
+def test_assign_tasks__lost_offers_after_a_restart__are_collected_by_the_next_claim(pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    pool.wait("a")
+    pool.assign()
+    pool.now += tasks.COLLECT_SECONDS - 1
+    pool.wait("a")
+    assert pool.assign() == 0
+    assert pool.collect("a").lease == 1
+
+
+# -- many nodes that cannot be served come first
+
+
+def crowd_out(pool: FakePool, *, block: int = 0, dropped: int = 1, version: int = 1) -> None:
+    """Let as many nodes wait as a transaction can serve, and one more that drops more than they do.
+
+    The one more has the newest policy. The rows are written at once, because that many claims take seconds.
+    """
+    pool.params = make_params(max_staleness=1)
+    crowd = [f"n{number}" for number in range(tasks.MOST_AT_ONCE)]
+    pool.register(*crowd, owner="crowd", block=block)
+    pool.register("honest", block=5)
+    pool.publish(0)
+    pool.publish(1)
+    with pool.database.write() as rows:
+        for node in rows.list_nodes():
+            is_honest = node.address == make_address("honest")
+            node.waiting_until, node.free_slots = pool.now + 5, 1
+            node.cached_version = 1 if is_honest else version
+            node.accepted, node.dropped = (99, dropped) if is_honest else (0, 0)
+
+
+def keep_pending(pool: FakePool, version: int) -> None:
+    """End the tasks of other policies."""
+    with pool.database.write() as rows:
+        for task in rows.list_tasks(TaskState.PENDING):
+            if task.policy_version != version:
+                task.state = TaskState.EXPIRED
+
+
+def test_assign_tasks__crowd_has_an_older_policy_than_all_tasks__serves_who_has_theirs(pool: FakePool):
+    crowd_out(pool, version=0)
+    keep_pending(pool, 1)
+    assert pool.assign() == 1
+    assert [task.node for task in pool.tasks(TaskState.ASSIGNED)] == [make_address("honest")]
+
+
+def test_assign_tasks__crowd_has_the_policy_of_some_tasks__others_are_served_too(pool: FakePool):
+    crowd_out(pool, version=0)
+    pending = [task.policy_version for task in pool.tasks(TaskState.PENDING)]
+    assert set(pending) == {0, 1}
+    assert pool.assign() == pending.count(0) + 1
+    assert make_address("honest") in {t.node for t in pool.tasks(TaskState.ASSIGNED) if t.policy_version == 1}
+
+
+def test_assign_tasks__crowd_registered_after_the_policy__serves_who_registered_earlier(pool: FakePool):
+    crowd_out(pool, block=50)
+    keep_pending(pool, 1)
+    assert pool.assign() == 1
+    assert [task.node for task in pool.tasks(TaskState.ASSIGNED)] == [make_address("honest")]
+
+
+def test_assign_tasks__crowd_does_not_collect__serves_who_does(pool: FakePool):
+    """A node of the crowd may hold more leases, but has one that it has not collected."""
+    crowd_out(pool)
+    keep_pending(pool, 1)
+    with pool.database.write() as rows:
+        for node in rows.list_nodes():
+            node.free_slots, node.accepted = 9, 99
+        rows.add_tasks(tasks.MOST_AT_ONCE, policy_version=1, groups=1)
+    assert pool.assign() == tasks.MOST_AT_ONCE
+    assert make_address("honest") not in {task.node for task in pool.tasks(TaskState.ASSIGNED)}
+    assert pool.assign() == 1
 
 
 def test_expire_leases__node_that_never_collects__cannot_keep_a_task_from_another(pool: FakePool):

@@ -102,7 +102,32 @@ def test_claim_tasks__another_claim_of_the_batch_is_refused__uses_what_this_one_
         row.free_slots, row.cached_version, row.accepted = 0, 0, 9
     found = claim(pool, sign("stranger"), sign("a", free_slots=2, cached_version=1))
     assert (found[0], found[1].policy_version) == ("unknown_node", 1)
-    assert len(pool.tasks(TaskState.ASSIGNED)) == 2
+    assert len(pool.tasks(TaskState.ASSIGNED)) == 1
+
+
+def test_claim_tasks__proven_node_claims_again_and_again__gets_one_task_each_time(pool: FakePool):
+    """It sees no offer that it could let expire, although it has room for many and names all numbers."""
+    pool.params = make_params(groups_per_step=24)
+    register(pool, "a")
+    pool.publish(0)
+    with pool.database.write() as rows:
+        nodes.require_node(rows, make_address("a")).accepted = 20
+    for lease in range(1, 12):
+        (task,) = claim(pool, sign("a", free_slots=4096, holding=tuple(range(1, 4096))))
+        assert task.lease == lease
+        assert [each.lease for each in pool.tasks(TaskState.ASSIGNED)] == list(range(1, lease + 1))
+
+
+def test_claim_tasks__does_not_wait__gets_a_pending_task_and_is_offered_none_later(pool: FakePool):
+    pool.params = make_params(groups_per_step=2)  # one task
+    register(pool, "a", "b")
+    pool.publish(0)
+    found = claim(pool, sign("a", wait_s=0.0), sign("b", wait_s=0.0))
+    assert sum(task is not None for task in found) == 1
+    with pool.database.write() as rows:
+        rows.add_tasks(5, policy_version=0, groups=1)
+    pool.now += 0.001
+    assert pool.assign() == 0
 
 
 def test_claim_tasks__heartbeats_in_the_batch__get_nothing(pool: FakePool):

@@ -59,12 +59,15 @@ class LeaseMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.collected)
     @rule(data=st.data())
     def forget_and_collect(self, data: st.DataObject) -> None:
-        """A node that lost everything is given one of its own living leases, on the old clock."""
+        """A node that lost a lease is given it again, on the old clock, or one that it has not collected."""
         held = self.collected[data.draw(st.sampled_from(sorted(self.collected)))]
         name = next(name for name in NODES if make_address(name) == held.node)
         others = [t.lease for t in self.pool.tasks() if t.lease is not None and t.id != held.id]
         again = self.pool.collect(name, others)
-        if again is not None:
+        if again is not None and again.id not in self.collected:
+            assert (again.node, again.collected_at) == (held.node, self.pool.now)
+            self.collected[again.id] = again
+        elif again is not None:
             assert (again.id, again.lease, again.ends_at) == (held.id, held.lease, held.ends_at)
 
     @precondition(lambda self: self.collected)

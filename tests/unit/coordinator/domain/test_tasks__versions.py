@@ -28,6 +28,7 @@ def test_assign_tasks__node_without_the_newest_policy__is_given_older_work_until
     for _ in range(versions.count(0)):
         ahead.wait("a", slots=9, version=0)
         ahead.assign()
+        ahead.collect("a", [task.lease for task in ahead.tasks() if task.collected_at])
     given = [task.policy_version for task in ahead.tasks(TaskState.ASSIGNED)]
     assert given == [0] * versions.count(0)
     ahead.wait("b", slots=9, version=0)
