@@ -156,7 +156,7 @@ check: setup ## What CI runs: static checks in two lanes, then all tests
 	$(call stage,make test,$(MAKE) --no-print-directory test)
 
 lane-contracts:
-	@$(MAKE) LANE=1 abi-check solhint slither gas mutants MUTANTS="--slice 10"
+	@$(MAKE) LANE=1 abi-check solhint slither gas mutants MUTANTS="--slice 20"
 
 lane-python:
 	@$(MAKE) LANE=1 lint types floors docs wheel
