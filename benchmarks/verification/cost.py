@@ -67,10 +67,11 @@ TURNS_OVER_GENERATED = TURNS * ROW_PARAMS.rollouts_per_task / PARAMS.rollouts_pe
 MANIFEST, COURT = Hash("0x" + "11" * 32), Address("0x" + "22" * 20)
 
 
-def measure_cost() -> list[Measurement]:
+def measure_cost(*, with_large: bool = True) -> list[Measurement]:
     """Measure the cost of the small policy and, with the suffix ".large", of one of over 20M parameters."""
     measurements = []
-    for suffix, folder in (("", build_policies("qwen2") / "true"), (".large", build_large())):
+    folders = {"": build_policies("qwen2") / "true"} | ({".large": build_large()} if with_large else {})
+    for suffix, folder in folders.items():
         runs = [isolated_process.call("benchmarks.verification.cost:measure", str(folder)) for _ in range(PROCESSES)]
         full = [run["full"] / run["generate"] for run in runs]
         cheap = [run["cheap"] / run["generate"] for run in runs]

@@ -22,6 +22,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -365,4 +366,5 @@ def main(arguments: Sequence[str]) -> int:
     if not run_all(NAME, options):
         return 1
     prepare_process(threads=1)
-    return conclude(NAME, options, BARS, arguments, measure_cost if options.scale >= 1 else tuple, build=build_table)
+    measure = partial(measure_cost, with_large=False) if options.scale >= 1 else tuple
+    return conclude(NAME, options, BARS, arguments, measure, build=build_table)

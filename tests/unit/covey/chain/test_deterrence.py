@@ -153,7 +153,7 @@ def test_compute_hit__all_draws_are_counted__is_the_share_with_a_false_row(rows:
 
 
 def test_compute_hit__draws_of_the_protocol__hit_as_often():
-    """Of 16 rows 3 are drawn: one false row in 18.75 %, half of them in 90 %."""
+    """Of 16 rows, 3 are drawn. One false row is found in 18.75 % of submissions, and eight false rows in 90 %."""
     draws = [draw_rows(make_hash(f"receipt {i}"), make_hash("block"), count=3, rows=16) for i in range(2000)]
     for false, expected in ((1, 3 / 16), (8, 1 - 56 / 560), (13, 1 - 1 / 560)):
         assert compute_hit(rows=16, false_rows=false, drawn_rows=3) == pytest.approx(expected)
