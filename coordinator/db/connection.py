@@ -86,7 +86,8 @@ def lock_writers_out(connection: Connection) -> int:
 def read_commit(engine: Engine) -> int:
     """Return the number of a transaction of PostgreSQL.
 
-    A transaction that begins now sees this one and all earlier ones.
+    A transaction that begins now sees this one and all earlier ones. The number stays behind the newest commit while
+    an older transaction is open anywhere on the server, also in another database.
 
     Raises TransientError if the database does not answer.
     """
