@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from covey.engines.cpu_tuning import make_products_repeatable
 from tests.run_report import RunReporter
 
 settings.register_profile("covey", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +25,7 @@ IS_FULL = os.environ.get("COVEY_FULL") == "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    make_products_repeatable()  # Before any test computes: it is too late once a test builds an engine.
     config.pluginmanager.register(RunReporter(config), "run report")
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
-from covey.engines.cpu_tuning import REPLAY_TOKENS, keep_memory
+from covey.engines.cpu_tuning import REPLAY_TOKENS, keep_memory, make_products_repeatable
 from covey.engines.hf.decode import append, read_prompts, widen_head
 from covey.engines.hf.packed_replay import packed, read_completions
 from covey.engines.hf.proof_windows import Windows
@@ -361,9 +361,10 @@ def _no_policy() -> OperatorError:
 
 
 def prepare_process(*, threads: int) -> None:
-    """Set the number of torch threads and the memory behaviour of a process that runs an engine.
+    """Set the number of torch threads, repeatable products and the memory behavior of a process that runs an engine.
 
     If several processes share a machine, more than one thread per process slows the others down.
     """
+    make_products_repeatable()
     torch.set_num_threads(threads)
     keep_memory()

@@ -109,24 +109,24 @@ def read(ranks: Path, rank: int, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
 
 
-def get_tolerance(case: str, name: str) -> float:
-    """Return the absolute tolerance of a value of a master or a gradient.
+MAX_ROUGH_GAP = 0.3
+"""Maximum distance of a tensor's gradient in bfloat16, relative to its norm. Up to 0.21 was seen, where the gradient is
+small. A missing or doubled share of a rank makes a distance of about a half or more."""
 
-    In bfloat16 other rows round differently. An update moves a master by 1e-3. The largest gradients, up to 2e-2, are
-    the embedding's and those of adapters, and those of a single process differ as much from float32.
-    """
-    if not case.startswith("rough"):
-        return 1e-6
-    if name.endswith("lora_B.default.weight.grad"):
-        return 1e-3
-    return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
+
+def get_tolerance(case: str) -> float:
+    """Return the absolute tolerance of a master. Other rows round otherwise in bfloat16. An update moves it by 1e-3."""
+    return 7e-4 if case.startswith("rough") else 1e-6
 
 
 def assert_near(actual: Tensors, expected: Tensors, case: str) -> None:
     for name, tensor in expected.items():
-        atol = get_tolerance(case, name)
+        if case.startswith("rough") and name.endswith(".grad"):
+            # A single value may differ by a sixth of itself, because processors add products up in different orders.
+            assert float((actual[name] - tensor).norm() / tensor.norm()) < MAX_ROUGH_GAP, name
+            continue
         torch.testing.assert_close(
-            actual[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}"
+            actual[name], tensor, rtol=0, atol=get_tolerance(case), msg=lambda text, name=name: f"{name} {text}"
         )
 
 
@@ -274,7 +274,7 @@ def test_export_policy__two_ranks__loads_and_is_that_of_one(
     ours, theirs = (AutoModelForCausalLM.from_pretrained(each, dtype="float32").state_dict() for each in folders)
     assert ours.keys() == theirs.keys()
     for name in theirs:  # the last bit of bfloat16 may round the other way
-        torch.testing.assert_close(ours[name], theirs[name], rtol=2**-7, atol=get_tolerance(case, name))
+        torch.testing.assert_close(ours[name], theirs[name], rtol=2**-7, atol=get_tolerance(case))
 
 
 def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp_path: Path) -> None:
