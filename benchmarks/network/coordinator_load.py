@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import base64
 import json
 import secrets
 import sys
@@ -216,15 +217,9 @@ def build_claim(number: int) -> dict[str, Any]:
 
 
 async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], contributor: Address) -> bool:
-    """Upload a file for a lease and submit its receipt. Returns whether it was countersigned."""
+    """Submit the file and the receipt of a lease. Returns whether it was countersigned."""
     file = secrets.token_bytes(FILE_BYTES)
     work_key = canonical.sha256(file)
-    wanted = {"task": order["task"], "lease": order["lease"], "work_key": work_key, "size": len(file)}
-    status, grant = await client.post("/v1/uploads", wanted)
-    if status != 200:
-        return False
-    path = grant["url"].split(str(client.port), 1)[1]
-    await client.send("put", build_request("PUT", f"127.0.0.1:{client.port}", path, file))
     receipt = Receipt(
         pool=asked["pool"],
         task=order["task"],
@@ -239,7 +234,11 @@ async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], 
     )
     domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
     signature = eip712.sign(receipt, domain, client.wallet)
-    body = {"receipt": ReceiptBody.of(receipt).model_dump(mode="json"), "signature": signature}
+    body = {
+        "receipt": ReceiptBody.of(receipt).model_dump(mode="json"),
+        "signature": signature,
+        "file": base64.urlsafe_b64encode(file).decode(),
+    }
     status, _ = await client.post("/v1/submissions", body)
     if status == 200:
         client.tally.submitted.append(time.monotonic())
@@ -270,20 +269,19 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
         working = [int(task.get_name()) for task in sending]
         want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": max(0, TURNS - len(working))}
         status, answer = await polling.post("/v1/validations/claim", want)
-        if status != 200 or answer is None:
+        if status != 200:
             continue
-        order = answer["order"]
-        turn = order["judgement"]
-        if order["kind"] == "judge":
-            verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
-            waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
-        elif turn in verdicts:
-            await send("/v1/validations/reveal", verdicts.pop(turn))
-            continue
-        else:
-            continue
-        sending.add(task := asyncio.create_task(waiting, name=str(turn)))
-        task.add_done_callback(sending.discard)
+        for order in answer["orders"]:
+            turn = order["judgement"]
+            if order["kind"] == "judge":
+                verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
+                waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
+            elif turn in verdicts:
+                waiting = send("/v1/validations/reveal", verdicts.pop(turn))
+            else:
+                continue
+            sending.add(task := asyncio.create_task(waiting, name=str(turn)))
+            task.add_done_callback(sending.discard)
     await asyncio.gather(*sending)
 
 

@@ -18,7 +18,7 @@ from covey.protocol.api.common import (
 
 
 class TurnRequest(WaitRequest):
-    """Long-poll request for a validator's next order. A newer request from the same validator ends it."""
+    """Long-poll request for a validator's next orders. A newer request from the same validator ends it."""
 
     holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
     """Ids of the turns that the validator is judging or revealing. Others that it has taken are offered again."""
@@ -55,10 +55,10 @@ class RevealOrder(Body):
     judgement: int
 
 
-class ValidationOrder(Body):
-    """Response to a TurnRequest."""
+class ValidationOrders(Body):
+    """Response to a TurnRequest: what the validator is to do, in this order. Empty if there is nothing in time."""
 
-    order: Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")]
+    orders: tuple[Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")], ...] = Field(max_length=64)
 
 
 class CommitRequest(Body):
