@@ -34,6 +34,7 @@ async def poll(ctx: Context) -> CycleResult:
         wait_seconds=ctx.config.wait_seconds,
         holding=ctx.turns.held,
         free_turns=ctx.turns.free,
+        free_replays=ctx.turns.free_replays,
         contract=ctx.tools.contract,
     )
     if not ctx.turns.free:

@@ -267,7 +267,8 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
 
     while time.monotonic() < deadline:
         working = [int(task.get_name()) for task in sending]
-        want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": max(0, TURNS - len(working))}
+        room = max(0, TURNS - len(working))
+        want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": room, "free_replays": max(1, room)}
         status, answer = await polling.post("/v1/validations/claim", want)
         if status != 200:
             continue

@@ -48,7 +48,14 @@ async def claim_validations(
         nonlocal has_left
         has_left = True
 
-    query = TurnQuery(validator, ctx.chain.list_active(), body.holding, body.free_turns, body.contract)
+    query = TurnQuery(
+        validator=validator,
+        validators=ctx.chain.list_active(),
+        holding=body.holding,
+        free_turns=body.free_turns,
+        free_replays=body.free_replays,
+        contract=body.contract,
+    )
 
     async def take() -> Sequence[JudgeOrder | RevealOrder] | None:
         if not await ctx.database.look(lambda rows: turns.has_order(rows, ctx.params, query, now=ctx.clock())):

@@ -51,6 +51,8 @@ class TurnQuery(NamedTuple):
     """Turns that it was judging when it asked. A verdict may be revealed although its turn is among them."""
     free_turns: int
     """Number of new turns that it has room for."""
+    free_replays: int = 1
+    """Maximum number of whole replays among them."""
     contract: str = ""
     """Digest of its execution contract. Empty: it judges in the calibrated lane alone."""
 
@@ -80,12 +82,14 @@ def take_orders(repository: Repository, params: PoolParams, query: TurnQuery, *,
     if known:
         return known
     taken: list[Order] = []
+    replays = query.free_replays
     room = min(query.free_turns, panel.MOST_HELD - len(repository.list_held(query.validator)), MAX_ORDERS)
     for order, place in islice(_find_free(repository, params, query, now=now), max(0, room)):
+        replays -= order.turn.full
+        if replays < 0:
+            break  # Later turns wait for the next poll, because older ones come first.
         panel.take(params, order.row, order.turn, validator=query.validator, place=place, now=now)
         taken.append(order)
-        if order.turn.full:
-            break
     return taken
 
 

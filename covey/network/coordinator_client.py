@@ -216,14 +216,25 @@ class CoordinatorClient:
     # -- validators
 
     async def claim_validations(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
+        self,
+        *,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
+        free_turns: int = 1,
+        free_replays: int = 1,
+        contract: str = "",
     ) -> Sequence[JudgeOrder | RevealOrder]:
         """Wait for orders to reveal verdicts or, up to `free_turns` of them, for orders to judge submissions.
 
+        At most `free_replays` of the latter are for whole replays.
         `contract` is the digest of this validator's execution contract. Returns an empty sequence if there are none.
         """
         request = TurnRequest(
-            wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns, contract=contract
+            wait_seconds=wait_seconds,
+            holding=tuple(holding),
+            free_turns=free_turns,
+            free_replays=free_replays,
+            contract=contract,
         )
         answer = await self._post("/v1/validations/claim", _dump(request), wait=wait_seconds)
         return _parse(ValidationOrders, answer).orders

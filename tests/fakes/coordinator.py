@@ -123,7 +123,13 @@ class FakeJudging:
     fail: Callable[[str], None] = lambda _: None
 
     async def claim_validations(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
+        self,
+        *,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
+        free_turns: int = 1,
+        free_replays: int = 1,
+        contract: str = "",
     ) -> Sequence[JudgeOrder | RevealOrder]:
         self.polls.append((tuple(holding), free_turns))
         self.contracts.append(contract)

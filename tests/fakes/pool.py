@@ -345,7 +345,7 @@ class FakePool:
         self.ask(validator)
         with self.database.write() as rows:
             contract = self.contracts.get(validator, "")
-            query = TurnQuery(self.validators[validator], self.list_active(), holding, free_turns, contract)
+            query = TurnQuery(self.validators[validator], self.list_active(), holding, free_turns, contract=contract)
             orders = turns.take_orders(rows, self.params, query, now=self.now)
             return (orders[0].kind, orders[0].turn.id) if orders else None
 

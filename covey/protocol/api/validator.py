@@ -24,6 +24,8 @@ class TurnRequest(WaitRequest):
     """Ids of the turns that the validator is judging or revealing. Others that it has taken are offered again."""
     free_turns: int = Field(default=1, ge=0, le=64)
     """Number of additional turns that the validator can take. With 0 it gets no new turn."""
+    free_replays: int = Field(default=1, ge=1, le=64)
+    """Maximum number of whole replays among the additional turns."""
     contract: ContractText = ""
     """Digest of the validator's execution contract. Empty: it judges work of the calibrated lane alone."""
 

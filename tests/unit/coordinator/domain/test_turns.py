@@ -40,9 +40,11 @@ def get_turn(pool: FakePool, judgement: int) -> JudgementRow:
         return found
 
 
-def take(pool: FakePool, validator: int, *, free_turns: int, holding: Sequence[int] = ()) -> list[Order]:
+def take(
+    pool: FakePool, validator: int, *, free_turns: int, free_replays: int = 1, holding: Sequence[int] = ()
+) -> list[Order]:
     with pool.database.write() as rows:
-        query = TurnQuery(pool.validators[validator], pool.validators, holding, free_turns)
+        query = TurnQuery(pool.validators[validator], pool.validators, holding, free_turns, free_replays)
         has_any = turns.has_order(rows, pool.params, query, now=pool.now)
         orders = turns.take_orders(rows, pool.params, query, now=pool.now)
         assert has_any == bool(orders)
@@ -111,14 +113,15 @@ def test_take_orders__many_validators_in_one_transaction__get_different_turns(wa
     assert len({order.turn.id for orders in taken for order in orders}) == 6
 
 
-def test_take_orders__whole_replays__are_taken_one_at_a_time(waiting: FakePool):
+@pytest.mark.parametrize("free_replays", [1, 2])
+def test_take_orders__whole_replays__are_no_more_than_there_is_room_for(waiting: FakePool, free_replays: int):
     with waiting.database.write() as rows:
         for row in rows.list_submissions(SubmissionState.SUBMITTED):
             row.audited = True
             for turn in row.judgements:
                 turn.full = True
-    orders = take(waiting, 0, free_turns=4)
-    assert [order.turn.full for order in orders] == [True]
+    orders = take(waiting, 0, free_turns=4, free_replays=free_replays)
+    assert [order.turn.full for order in orders] == [True] * free_replays
 
 
 def test_take_orders__two_turns_of_one_submission__go_to_two_validators(pool: FakePool):
