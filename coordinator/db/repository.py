@@ -11,7 +11,6 @@ from coordinator.db.epoch_queries import EpochQueries
 from coordinator.db.judging_queries import JudgingQueries
 from coordinator.db.models import (
     CaseRow,
-    FactRow,
     IdentityRow,
     JudgementRow,
     StepRow,
@@ -48,6 +47,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.kept = set[object]()
 
     def add(self, row: object) -> None:
         self.session.add(row)
@@ -290,16 +290,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
         )
         return {row[0]: row[1] for row in self.session.execute(query)}
 
-    # -- facts
-
-    def get_fact(self, name: str) -> int:
-        """A named number, 0 where it was never set."""
-        fact = self.session.get(FactRow, name)
-        return fact.value if fact else 0
-
-    def set_fact(self, name: str, value: int) -> None:
-        self.session.merge(FactRow(name=name, value=value))
-        self.session.flush()
+    # -- the network
 
     def get_identity(self) -> dict[str, str]:
         """Values by name that were recorded of the network."""
