@@ -23,6 +23,10 @@ from covey.protocol.messages import Receipt, Verdict
 
 CHAIN_ID = 31337
 FILE_BYTES = 4096
+_JUDGING_S, _QUIET_S = 120.0, 3.0
+"""Maximum number of seconds in which validators judge what is left, and seconds without a verdict after which nothing
+is left.
+"""
 TURNS = 16
 """Turns that a validator has at once."""
 _WAIT_S = 5.0
@@ -116,6 +120,8 @@ class Tally:
     """Times at which submissions were countersigned, in seconds of the monotonic clock."""
     judged: int = 0
     """Number of verdicts revealed."""
+    judged_at: float = 0.0
+    """Time of the newest one, in seconds of the monotonic clock."""
     problems: dict[str, int] = field(default_factory=dict)
     """Number of refusals by code."""
 
@@ -245,8 +251,10 @@ async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], 
     return status == 200
 
 
-async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Tally, deadline: float) -> None:
-    """Accept all work until the deadline, with several turns at once."""
+async def run_validator(
+    port: int, number: int, asked: dict[str, Any], tally: Tally, is_over: Callable[[], bool]
+) -> None:
+    """Accept all work until it is over, with several turns at once."""
     wallet = derive(f"validator-{number}")
     domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
     polling = Client(port=port, wallet=wallet, tally=tally)
@@ -259,13 +267,16 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
         client = idle.pop() if idle else Client(port=port, wallet=wallet, tally=tally)
         try:
             status, _ = await client.post(path, body)
-            tally.judged += path.endswith("reveal") and status == 204
+            if path.endswith("reveal") and status == 204:
+                tally.judged, tally.judged_at = tally.judged + 1, time.monotonic()
         except OSError:
             pass  # The connection ended, and the coordinator offers the turn again.
         finally:
             idle.append(client)
 
-    while time.monotonic() < deadline:
+    while not is_over():
+        if len(sending) >= TURNS:  # A poll without room for a turn would wait for verdicts to reveal.
+            await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
         working = [int(task.get_name()) for task in sending]
         room = max(0, TURNS - len(working))
         want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": room, "free_replays": max(1, room)}
@@ -331,13 +342,19 @@ async def measure_heartbeats(asked: dict[str, Any], tally: Tally) -> None:
 
 
 async def measure_submissions(asked: dict[str, Any], tally: Tally) -> None:
-    """Have nodes submit and validators judge."""
+    """Have nodes submit for some seconds, and validators judge until nothing is left."""
     await _await_start()
-    deadline = time.monotonic() + asked["seconds"]
+    started = time.monotonic()
+    deadline, last = started + asked["seconds"], started + asked["seconds"] + _JUDGING_S
+
+    def is_over() -> bool:
+        now = time.monotonic()
+        return bool(now > last or now - max(deadline, tally.judged_at) > _QUIET_S)
+
     runs: list[Awaitable[None]] = [
         run_node(asked["port"], number, asked, tally, deadline) for number in range(asked["nodes"])
     ]
-    runs += [run_validator(asked["port"], number, asked, tally, deadline) for number in range(asked["validators"])]
+    runs += [run_validator(asked["port"], number, asked, tally, is_over) for number in range(asked["validators"])]
     await asyncio.gather(*runs)
 
 
