@@ -43,6 +43,18 @@ class ReplayedWork(NamedTuple):
     """Number of its submissions that are void because of a single fault in the exact lane."""
 
 
+def _is_ready(validator: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of turns to which a validator and all others have committed."""
+    other = aliased(JudgementRow)
+    missing = select(other.id).where(
+        other.receipt_hash == JudgementRow.receipt_hash,
+        other.full == JudgementRow.full,
+        other.commitment.is_(None),
+        other.lapsed.is_(False),
+    )
+    return JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
+
+
 class JudgingQueries:
     """The part of the repository that is about what is to be judged."""
 
@@ -132,20 +144,17 @@ class JudgingQueries:
         query = query.where(JudgementRow.validator == validator, JudgementRow.commitment.is_(None), *_IS_OPEN)
         return list(self.session.scalars(query.order_by(JudgementRow.id)))
 
+    def has_ready(self, validator: str) -> bool:
+        """Return whether `list_ready` has any turn, without reading one."""
+        query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+        return self.session.scalar(query.where(*_is_ready(validator), *_IS_OPEN).limit(1)) is not None
+
     def list_ready(self, validator: str, *, after: int, limit: int) -> list[Turn]:
         """Turns to which a validator has committed, as all others have to theirs, oldest first, from the id `after` on.
 
         Its other turns wait, and they may be many.
         """
-        other = aliased(JudgementRow)
-        missing = select(other.id).where(
-            other.receipt_hash == JudgementRow.receipt_hash,
-            other.full == JudgementRow.full,
-            other.commitment.is_(None),
-            other.lapsed.is_(False),
-        )
-        is_ready = JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
-        return self._list_turns(*is_ready, after=after, limit=limit)
+        return self._list_turns(*_is_ready(validator), after=after, limit=limit)
 
     def list_free(self, contract: str = "", *, after: int, limit: int) -> list[Turn]:
         """Turns that nobody has taken, oldest first, from the id `after` on: of the calibrated lane or a contract."""

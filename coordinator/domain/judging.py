@@ -40,6 +40,7 @@ def dispatch(
     adds to its bond may judge again, so work is not void because few are active. `rows` have their judgements. Each
     row's `look_at` is set to the next time at which there may be something to do for it.
     """
+    repository.load_nodes({row.node for row in rows})
     due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
     able = {row.receipt_hash: exact_lane.list_able(row, validators, standing) for row in rows}
     passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]

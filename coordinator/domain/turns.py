@@ -7,7 +7,7 @@ after all validators of its submission have committed, so that none can copy ano
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 from coordinator.db.judging_queries import Turn
@@ -67,39 +67,45 @@ class Order(NamedTuple):
 
 def has_order(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> bool:
     """Return whether `take_orders` would give a validator something to do now. Nothing is changed."""
-    known = _list_known(repository, params, query)
-    return bool(known) or next(_find_free(repository, params, query, now=now), None) is not None
+    if repository.has_ready(query.validator) or _list_lost(repository, query):
+        return True
+    return next(_find_free(repository, params, query, now=now), None) is not None
 
 
 def take_orders(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> list[Order]:
     """Return what a validator is to do next, at most MAX_ORDERS orders.
 
-    They are those to reveal, whose commitments are all in, and turns that it has taken and not committed to but does
-    not hold: an answer may be lost, and a validator may be restarted. Their clocks go on. If there are none, it takes
-    as many free turns as it has room for, and at most one of a whole replay, which takes long.
+    First come verdicts to reveal, whose commitments are all in, and turns that it has taken and not committed to but
+    does not hold: an answer may be lost, and a validator may be restarted. Their clocks go on. Then it takes as many
+    free turns as it has room for.
     """
-    known = _list_known(repository, params, query)
-    if known:
-        return known
-    taken: list[Order] = []
-    replays = query.free_replays
-    room = min(query.free_turns, panel.MOST_HELD - len(repository.list_held(query.validator)), MAX_ORDERS)
+    orders = _list_known(repository, params, query)
+    room = min(
+        query.free_turns - sum(order.kind == "judge" for order in orders),
+        panel.MOST_HELD - len(repository.list_held(query.validator)),
+        MAX_ORDERS - len(orders),
+    )
+    replays = query.free_replays - sum(order.kind == "judge" and order.turn.full for order in orders)
     for order, place in islice(_find_free(repository, params, query, now=now), max(0, room)):
         replays -= order.turn.full
         if replays < 0:
             break  # Later turns wait for the next poll, because older ones come first.
         panel.take(params, order.row, order.turn, validator=query.validator, place=place, now=now)
-        taken.append(order)
-    return taken
+        orders.append(order)
+    return orders
 
 
 def _list_known(repository: Repository, params: PoolParams, query: TurnQuery) -> list[Order]:
     """Return what a validator is to reveal, and the turns that it has lost."""
-    ready = (turn for turn in _page(partial(repository.list_ready, query.validator)))
-    known = [Order("reveal", turn, row) for turn, row in ready if panel.is_revealing(params, row)]
-    lost = [turn for turn in repository.list_held(query.validator) if turn not in query.holding]
-    known += [Order("judge", turn, row) for turn, row in repository.load_turns(lost).values()]
-    return known[:MAX_ORDERS]
+    ready = _page(partial(repository.list_ready, query.validator))
+    known = (Order("reveal", turn, row) for turn, row in ready if panel.is_revealing(params, row))
+    lost = (Order("judge", *each) for each in repository.load_turns(_list_lost(repository, query)).values())
+    return list(islice(chain(known, lost), MAX_ORDERS))
+
+
+def _list_lost(repository: Repository, query: TurnQuery) -> list[int]:
+    """Return the ids of turns that a validator has taken and not committed to, and does not hold."""
+    return [turn for turn in repository.list_held(query.validator) if turn not in query.holding]
 
 
 def _find_free(

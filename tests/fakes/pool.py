@@ -23,7 +23,7 @@ from coordinator.domain.stakes import StakeRule
 from coordinator.domain.submissions import Countersigned
 from coordinator.domain.tasks import Ask
 from coordinator.domain.turn_order import list_current
-from coordinator.domain.turns import Commitment, TurnQuery
+from coordinator.domain.turns import Commitment, Order, TurnQuery
 from covey.chain.amounts import TokenUnit
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolTerms
@@ -344,9 +344,10 @@ class FakePool:
     def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
         self.ask(validator)
         with self.database.write() as rows:
-            contract = self.contracts.get(validator, "")
-            query = TurnQuery(self.validators[validator], self.list_active(), holding, free_turns, contract=contract)
-            orders = turns.take_orders(rows, self.params, query, now=self.now)
+            contract, orders = self.contracts.get(validator, ""), list[Order]()
+            for room in (0, free_turns):  # A turn is taken only if there is nothing else to do.
+                query = TurnQuery(self.validators[validator], self.list_active(), holding, room, contract=contract)
+                orders = orders or turns.take_orders(rows, self.params, query, now=self.now)
             return (orders[0].kind, orders[0].turn.id) if orders else None
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:

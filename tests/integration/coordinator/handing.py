@@ -83,9 +83,12 @@ async def submit_uploaded(
     return SubmissionResponse.model_validate_json(answer)
 
 
-async def claim_order(client: CoordinatorClient, **arguments: Any) -> JudgeOrder | RevealOrder | None:
-    """Return the first order for a validator. It gets the others again, because it does not say that it holds them."""
-    orders = await client.claim_validations(**arguments)
+async def claim_order(
+    client: CoordinatorClient, *, wait_seconds: float, free_turns: int = 1, **arguments: Any
+) -> JudgeOrder | RevealOrder | None:
+    """Return one order for a validator. It takes a turn only if there is nothing else to do."""
+    known = await client.claim_validations(wait_seconds=0, free_turns=0, **arguments)
+    orders = known or await client.claim_validations(wait_seconds=wait_seconds, free_turns=free_turns, **arguments)
     return orders[0] if orders else None
 
 

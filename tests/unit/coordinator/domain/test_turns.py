@@ -147,16 +147,16 @@ def test_take_orders__hoarder__holds_a_bounded_number(waiting: FakePool):
     assert len(held) == panel.MOST_HELD
 
 
-def test_take_orders__all_have_committed__are_to_be_revealed_before_turns_are_taken(waiting: FakePool):
+def test_take_orders__all_have_committed__are_to_be_revealed_before_new_turns(waiting: FakePool):
     held = [order.turn.id for order in take(waiting, 0, free_turns=3)]
     assert commit(waiting, *((0, each) for each in held)) == ["", "", ""]
-    orders = take(waiting, 0, free_turns=3, holding=held)
-    assert [(order.kind, order.turn.id) for order in orders] == [("reveal", each) for each in held]
+    orders = take(waiting, 0, free_turns=2, holding=held)
+    assert [(order.kind, order.turn.id) for order in orders[:3]] == [("reveal", each) for each in held]
+    assert [order.kind for order in orders[3:]] == ["judge", "judge"]
     assert reveal(waiting, *held) == ["", "", ""]
     waiting.dispatch()
-    states = [waiting.submission(order.row.receipt_hash).state for order in orders]
+    states = [waiting.submission(order.row.receipt_hash).state for order in orders[:3]]
     assert states == [SubmissionState.ACCEPTED] * 3
-    assert [order.kind for order in take(waiting, 0, free_turns=3)] == ["judge"] * 3
 
 
 def test_record_commits__one_of_many_is_wrong__only_that_is_refused(waiting: FakePool):
