@@ -21,7 +21,7 @@ from coordinator.context import Context
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
-from coordinator.queue.celery_app import BackgroundKicker, Kicker, build_celery, run_jobs
+from coordinator.queue.celery_app import BackgroundJobTrigger, JobTrigger, build_celery, run_jobs
 from coordinator.queue.routes import JobQueue
 from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
@@ -38,16 +38,16 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.messages import CanaryConsent
 from covey.protocol.params import PoolParams
+from covey.runtime.bounded_executor import BoundedExecutor
 from covey.runtime.child_processes import call_when_orphaned
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import CycleResult, Pace, run_forever, stop_signals
 from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
 from covey.runtime.http_processes import HttpProcesses
-from covey.runtime.lanes import Lane
 from covey.runtime.log import configure, get_logger
 
-LOOK_AHEAD_S = 2.0
+LOOK_AHEAD_SECONDS = 2.0
 """Seconds between two looks of an API process at a chain that another process follows."""
 
 
@@ -112,10 +112,10 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
         ),
         operator=operator,
-        kicker=BackgroundKicker(Kicker(celery, get_commit=lambda: database.newest_commit)),
+        jobs=BackgroundJobTrigger(JobTrigger(celery, get_commit=lambda: database.newest_commit)),
         chain=chain,
-        chain_lane=Lane("chain's node", threads=8, patience_s=12.0),
-        store_lane=Lane("object store", threads=8, patience_s=60.0),
+        chain_executor=BoundedExecutor("chain's node", threads=8, patience_s=12.0),
+        store_executor=BoundedExecutor("object store", threads=8, patience_s=60.0),
         clock=clock,
         stop=asyncio.Event(),
     )
@@ -195,7 +195,7 @@ def serve_api_process(config: CoordinatorConfig, listener: socket.socket) -> Non
         Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
         await _serve_api(ctx, listener=listener)
 
-    wait_s = max(LOOK_AHEAD_S, config.chain_poll_seconds)
+    wait_s = max(LOOK_AHEAD_SECONDS, config.chain_poll_seconds)
     uvloop.run(_run_with_cycle(look_ahead, ctx, wait_s=wait_s, run=run_api))
     _close(ctx)
 
@@ -241,13 +241,13 @@ def name_queues(ledger: Address, pool: int) -> str:
 
 def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueue)) -> None:
     """Run the jobs of some queues until a stop signal."""
-    from coordinator.jobs import VALIDATORS_S, build_jobs
+    from coordinator.jobs import VALIDATORS_SECONDS, build_jobs
 
     configure("jobs", level=config.log_level)
     ctx = build(config)
     exempt_from_collection()
     beat = ctx.database.open_leadership("beat")
-    looking = _look_at_validators(ctx, wait_s=VALIDATORS_S) if JobQueue.CHAIN in queues else nullcontext()
+    looking = _look_at_validators(ctx, wait_s=VALIDATORS_SECONDS) if JobQueue.CHAIN in queues else nullcontext()
     with looking:
         run_jobs(
             build_celery(config.broker_url, config.home, prefix=name_queues(ctx.ledger.address, config.pool)),
@@ -294,7 +294,7 @@ def _look_at_validators(ctx: Context, *, wait_s: float) -> Iterator[None]:
 
 
 def _close(ctx: Context) -> None:
-    ctx.kicker.close()
-    ctx.chain_lane.close()
-    ctx.store_lane.close()
+    ctx.jobs.close()
+    ctx.chain_executor.close()
+    ctx.store_executor.close()
     ctx.database.close()

@@ -27,11 +27,11 @@ from covey.runtime.log import get_logger
 
 MAX_EPOCH_BYTES = 1 << 30
 """Maximum size of an epoch's file. That of 50,000 leaves has 30 MB."""
-UNSETTLED_S = 1.0
+UNSETTLED_SECONDS = 1.0
 """Minimum seconds between two looks at the validators while one of them is not active."""
-LOOK_AGAIN_S = 20.0
+LOOK_AGAIN_SECONDS = 20.0
 """Seconds after which an API process that does not follow the chain looks at its validators again."""
-MOST_LOOKED_UP = 200
+MAX_LOOKED_UP = 200
 """Maximum number of contributors whose stake is looked up for the first time in one cycle."""
 
 
@@ -66,16 +66,17 @@ async def cycle(ctx: Context) -> CycleResult:
     return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
-async def look_ahead(ctx: Context, *, max_age_s: float = LOOK_AGAIN_S) -> CycleResult:
+async def look_ahead(ctx: Context, *, max_age_s: float = LOOK_AGAIN_SECONDS) -> CycleResult:
     """Look up what requests and jobs need of the chain, in a process that does not follow it.
 
-    Validators are looked up again after `max_age_s` seconds, and after UNSETTLED_S while one of them is not active.
+    Validators are looked up again after `max_age_s` seconds, and after UNSETTLED_SECONDS while one of them is not
+    active.
     """
 
     def look() -> None:
         ctx.chain.note_head(ctx.client.get_block("latest"))
         ctx.chain.note_poll()
-        ctx.chain.refresh(max_age_s=max_age_s if ctx.chain.is_settled else min(UNSETTLED_S, max_age_s))
+        ctx.chain.refresh(max_age_s=max_age_s if ctx.chain.is_static else min(UNSETTLED_SECONDS, max_age_s))
 
     await asyncio.to_thread(look)
     return CycleResult.IDLE
@@ -105,8 +106,8 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
     is_changed = any(is_about_validators(event, ctx.config.pool) for event in found)
     if is_changed or is_rolled_back:
         ctx.chain.refresh()
-    elif not ctx.chain.is_settled:
-        ctx.chain.refresh(max_age_s=UNSETTLED_S)
+    elif not ctx.chain.is_static:
+        ctx.chain.refresh(max_age_s=UNSETTLED_SECONDS)
     with ctx.database.read() as repository:
 
         def find_contributor(receipt_hash: Hash) -> Address | None:
@@ -115,7 +116,7 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
 
         touched = list_touched(found, ctx.config.pool, find_contributor)
         rolled_back = None if progress is None else progress.rolled_back_to
-        rows = repository.list_contributors(touched, after_block=rolled_back, unknown=MOST_LOOKED_UP)
+        rows = repository.list_contributors(touched, after_block=rolled_back, unknown=MAX_LOOKED_UP)
     if not rows:
         return []
     block = ctx.client.block_number()
@@ -152,7 +153,7 @@ def apply_progress(
     stakes: Sequence[LookedUpStake] = (),
     files: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow.
+    """Roll back, apply the pool's events, store the cursor: all or nothing; then trigger what may follow.
 
     `files` are those of `fetch_foreign_epochs`.
     """
@@ -175,10 +176,10 @@ def apply_progress(
         repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
         is_drawn = audit_draws.look_at_drawn(repository, ctx.params, block_time=progress.read_until)
     if is_drawn:
-        ctx.kicker.kick("draw_submissions")
+        ctx.jobs.trigger("draw_submissions")
     if progress.events:
         for job in ("assign_tasks", "settle_epoch", "mark_settled"):
-            ctx.kicker.kick(job)
+            ctx.jobs.trigger(job)
 
 
 def answer_challenges(ctx: Context) -> None:

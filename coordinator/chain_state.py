@@ -17,9 +17,9 @@ from covey.chain.structs import BondKind
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.runtime.log import get_logger
 
-QUIET_S = 5.0
+QUIET_SECONDS = 5.0
 """Maximum time in seconds between two full cycles of the follower."""
-OUTDATED_S = 60.0
+OUTDATED_SECONDS = 60.0
 """Age of the validators in seconds from which their use is logged."""
 _STAKE_EVENTS = (events.Staked, events.StakeUnbonded, events.StakeWithdrawn, events.StakeSlashed)
 _CASE_EVENTS = (
@@ -56,7 +56,7 @@ class ChainState:
         """Count of commits at the last cycle that left nothing to do, and the time of that cycle."""
 
     @property
-    def is_settled(self) -> bool:
+    def is_static(self) -> bool:
         """Whether nothing changes until an event says so. A new validator gets its seat by the passing of time."""
         return bool(self.validators) and self._seated == len(self.validators)
 
@@ -65,11 +65,14 @@ class ChainState:
         self._quiet = None if commits is None or pending else (commits, time.monotonic())
 
     def is_quiet(self, commits: int | None) -> bool:
-        """Return whether nothing was committed since a cycle that left nothing to do. Never for longer than QUIET_S."""
+        """Return whether nothing was committed since a cycle that left nothing to do.
+
+        It is never true for longer than QUIET_SECONDS.
+        """
         if self._quiet is None:
             return False
         before, at = self._quiet
-        return before == commits and time.monotonic() - at < QUIET_S
+        return before == commits and time.monotonic() - at < QUIET_SECONDS
 
     @property
     def has_head(self) -> bool:
@@ -123,8 +126,8 @@ class ChainState:
         self._refreshed_at, self._is_outdated = time.monotonic(), False
 
     def report_outdated(self) -> None:
-        """Log once that the validators are older than OUTDATED_S, until they are looked up again."""
-        if self.validators_age_s > OUTDATED_S and not self._is_outdated:
+        """Log once that the validators are older than OUTDATED_SECONDS, until they are looked up again."""
+        if self.validators_age_s > OUTDATED_SECONDS and not self._is_outdated:
             self._is_outdated = True
             get_logger().warning("validators in use are outdated", seconds=round(self.validators_age_s))
 

@@ -11,7 +11,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
-from coordinator.queue.celery_app import BackgroundKicker
+from coordinator.queue.celery_app import BackgroundJobTrigger
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.chain.json_rpc import ChainClient
@@ -21,7 +21,7 @@ from covey.chain.wallet import Wallet
 from covey.object_store import ObjectStore
 from covey.protocol.eip712 import Domain
 from covey.protocol.params import PoolParams
-from covey.runtime.lanes import Lane
+from covey.runtime.bounded_executor import BoundedExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,10 @@ class Context:
     follower: Follower
     sender: Sender
     operator: Wallet
-    kicker: BackgroundKicker
+    jobs: BackgroundJobTrigger
     chain: ChainState
-    chain_lane: Lane
-    store_lane: Lane
+    chain_executor: BoundedExecutor
+    store_executor: BoundedExecutor
     clock: Callable[[], float]
     stop: asyncio.Event
     """Set when the process is to end; long polls then answer at once."""

@@ -1,4 +1,4 @@
-"""What each Celery job does: short transactions on the rows, then the kicks that follow from them.
+"""What each Celery job does: short transactions on the rows, then the triggers that follow from them.
 
 Every job may run twice, late, or in two processes at once without harm. The jobs of the queue "now" never wait for the
 chain's node.
@@ -23,11 +23,11 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 from covey.runtime.log import get_logger
 
-RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
+RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
-VALIDATORS_S = 10.0
+VALIDATORS_SECONDS = 10.0
 """Seconds between two looks at the validators and their bonds in a jobs process, whatever their age. What is missed
 meanwhile is found by the court, and by `seek_signatures`."""
 IDLE_SECONDS = 30.0
@@ -51,8 +51,8 @@ def build_jobs(ctx: Context) -> dict[str, Callable[..., None]]:
 
 def assign_tasks(ctx: Context) -> None:
     """Lease pending tasks to waiting nodes, until there are no more of either. None is leased during a pause."""
-    count = tasks.MOST_AT_ONCE
-    while count == tasks.MOST_AT_ONCE:
+    count = tasks.MAX_AT_ONCE
+    while count == tasks.MAX_AT_ONCE:
         with ctx.database.read() as repository:
             is_idle = not repository.has_waiting(ctx.clock()) or not repository.has_pending()
             if is_idle or pausing.is_paused(repository):
@@ -67,9 +67,9 @@ def expire_leases(ctx: Context) -> None:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:
         get_logger().info("leases or tasks ended", count=ended)
-        ctx.kicker.kick("assign_tasks")
-    if ended >= tasks.MOST_AT_ONCE:
-        ctx.kicker.kick("expire_leases")
+        ctx.jobs.trigger("assign_tasks")
+    if ended >= tasks.MAX_AT_ONCE:
+        ctx.jobs.trigger("expire_leases")
 
 
 def draw_submissions(ctx: Context) -> None:
@@ -119,7 +119,7 @@ def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBloc
         )
     log_decided(rows)
     if any(row.state is not SubmissionState.SUBMITTED for row in rows):  # More tasks may be planned.
-        ctx.kicker.kick("assign_tasks")
+        ctx.jobs.trigger("assign_tasks")
 
 
 def seek_signatures(ctx: Context) -> None:
@@ -172,7 +172,7 @@ def settle_epoch(ctx: Context) -> None:
             with ctx.database.write() as repository:
                 number = epoch_closing.begin_epoch(repository, now=ctx.clock())
             if number is not None:
-                ctx.kicker.kick("close_epoch", epoch=number)
+                ctx.jobs.trigger("close_epoch", epoch=number)
     if is_any_closed:
         post_epochs(ctx)
 
@@ -193,7 +193,7 @@ def close_epochs(ctx: Context, *, epoch: int | None = None) -> None:
             return
         for number in numbers:
             close_epoch(ctx, number)
-    ctx.kicker.kick("settle_epoch")
+    ctx.jobs.trigger("settle_epoch")
 
 
 def close_epoch(ctx: Context, number: int) -> None:
@@ -251,7 +251,7 @@ def prune_files(ctx: Context) -> None:
     ctx.store.delete_all(outdated.keys)
     with ctx.database.write() as repository:
         retention.record_pruned(repository, outdated)
-    ctx.kicker.kick("prune_files")
+    ctx.jobs.trigger("prune_files")
 
 
 def report_unpaid(ctx: Context) -> None:
@@ -282,7 +282,7 @@ def post_epoch(ctx: Context, repository: Repository, epoch: EpochRow) -> None:
     more rarely: the operator may have mended the cause."""
     tries, next_at, refused = 0, epoch.closed_at, None
     while (row := repository.get_intent(_name_intent(ctx, epoch, tries))) is not None:
-        next_at += min(RETRY_SECONDS * 2 ** max(0, min(tries, 10) - 1), MOST_RETRY_SECONDS)
+        next_at += min(RETRY_SECONDS * 2 ** max(0, min(tries, 10) - 1), MAX_RETRY_SECONDS)
         if row.state != IntentState.REVERTED or ctx.clock() < next_at:
             return
         tries, refused = tries + 1, row

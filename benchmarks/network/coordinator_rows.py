@@ -15,12 +15,12 @@ from coordinator.db.models import (
     Base,
     ContributorRow,
     EpochRow,
-    JudgementRow,
     NodeRow,
     RewardRow,
     StepRow,
     SubmissionRow,
     TaskRow,
+    TurnRow,
 )
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Verdict
@@ -76,7 +76,7 @@ def fill(database: Database, crowd: Crowd) -> list[str]:
     _insert(database, RewardRow, _list_rewards(crowd))
     _insert(database, TaskRow, _list_tasks(crowd))
     _insert(database, SubmissionRow, _list_submissions(crowd))
-    _insert(database, JudgementRow, _list_judgements(crowd))
+    _insert(database, TurnRow, _list_judgements(crowd))
     with database.write() as rows:
         rows.set_fact("lease", crowd.submissions)
     node, contributor, receipt = _address("n0"), _address("c0"), _hash("r7")

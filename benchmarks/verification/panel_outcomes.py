@@ -13,7 +13,7 @@ from math import factorial, prod
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from coordinator.db.models import JudgementRow, SubmissionRow, ValidatorRow
+from coordinator.db.models import SubmissionRow, TurnRow, ValidatorRow
 from coordinator.domain import panel, turn_order
 from coordinator.domain.signing import SIGNING_SECONDS
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId
@@ -139,7 +139,7 @@ class _Hearing:
             groups=params.groups_per_task,
             receipt_units=1,
             live_groups=0,
-            look_at=0.0,
+            next_check_at=0.0,
         )
 
     def hear(self) -> Fate:
@@ -177,13 +177,13 @@ class _Hearing:
             panel.open_signing(self._params, row, validators=active, active=active, now=self._now)
             if self._count_signatures() >= self._params.quorum:
                 return Fate.CASE
-            if not any(turn.verdict is None and not turn.lapsed for turn in row.judgements):
+            if not any(turn.verdict is None and not turn.lapsed for turn in row.turns):
                 return Fate.UNSIGNED
             self._act()
         return Fate.UNSIGNED
 
     def _count_signatures(self) -> int:
-        verdicts = [turn.verdict for turn in self._row.judgements if turn.full and turn.verdict is not None]
+        verdicts = [turn.verdict for turn in self._row.turns if turn.full and turn.verdict is not None]
         return sum(each.outcome == Decision.REJECT and each.validator in self._active for each in verdicts)
 
     def _act(self) -> None:
@@ -192,13 +192,13 @@ class _Hearing:
         Turns that nobody takes open to one more validator after a while, so that time passes faster and faster.
         """
         if not (self._take_turns() | self._commit() | self._reveal()):
-            pending = [each for each in self._row.judgements if each.verdict is None and not each.lapsed]
+            pending = [each for each in self._row.turns if each.verdict is None and not each.lapsed]
             ends = [turn.deadline for turn in pending if turn.deadline > self._now]
             self._now = min([*ends, self._now + max(self._params.turn_seconds, self._now - START)])
 
     def _take_turns(self) -> bool:
         taken = False
-        for turn in self._row.judgements:
+        for turn in self._row.turns:
             if turn.validator is None and not turn.lapsed:
                 place, name = min(self._list_places(turn), default=(None, None))
                 if place is not None and name is not None:
@@ -206,7 +206,7 @@ class _Hearing:
                     taken = True
         return taken
 
-    def _list_places(self, turn: JudgementRow) -> list[tuple[int, Address]]:
+    def _list_places(self, turn: TurnRow) -> list[tuple[int, Address]]:
         """List the validators that may take a free turn, each with its place in the order."""
         for standing in self._standing.values():
             standing.seen_at = self._now  # all of them ask
@@ -244,7 +244,7 @@ class _Hearing:
             turn.verdict = self._build_verdict(Address(turn.validator or ""))
         return bool(turns)
 
-    def _list_pending(self) -> list[JudgementRow]:
+    def _list_pending(self) -> list[TurnRow]:
         turns = turn_order.list_current(self._row)
         return [turn for turn in turns if turn.validator is not None and turn.verdict is None and not turn.lapsed]
 

@@ -11,10 +11,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.api.coordinator_metrics import Meters
 from coordinator.api.error_answers import describe_error
-from coordinator.api.members import Members, Role
-from coordinator.api.nonces import Nonces
+from coordinator.api.process.coordinator_metrics import Meters
+from coordinator.api.process.members import Members, Role
+from coordinator.api.process.nonces import Nonces
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import http_signatures
 from covey.protocol.http_signatures import RequestSignature, RequestTarget

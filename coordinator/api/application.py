@@ -13,7 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from coordinator.api import (
+from coordinator.api.admission import Admission
+from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
+from coordinator.api.error_answers import describe_bad_body, describe_error
+from coordinator.api.routes import (
     objects,
     operations,
     operators,
@@ -24,9 +27,6 @@ from coordinator.api import (
     views,
     workers,
 )
-from coordinator.api.admission import Admission
-from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
-from coordinator.api.error_answers import describe_bad_body, describe_error
 from coordinator.api.signed_routes import SignedRoutes
 from coordinator.api.state import build_state
 from coordinator.context import Context

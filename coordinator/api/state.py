@@ -8,22 +8,22 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from coordinator.api.cached_page import CachedPage
-from coordinator.api.changes import Changes, FactSignal
-from coordinator.api.collecting import build_collections
-from coordinator.api.coordinator_metrics import Meters, build_process_registry, render_work
-from coordinator.api.long_poll import LongPolls
-from coordinator.api.members import Members
-from coordinator.api.nonces import MemoryNonces, Nonces, RedisNonces
-from coordinator.api.offers import Offers
-from coordinator.api.request_batches import RequestBatches
-from coordinator.api.reward_proofs import RewardProofs
-from coordinator.api.roll_call import RollCall
-from coordinator.api.status_page import render_status
-from coordinator.api.submission_intake import Intake
-from coordinator.api.turn_intake import TurnIntake
+from coordinator.api.process.cached_page import CachedPage
+from coordinator.api.process.changes import Changes, FactSignal
+from coordinator.api.process.collecting import build_collections
+from coordinator.api.process.coordinator_metrics import Meters, build_process_registry, render_work
+from coordinator.api.process.heartbeat_buffer import HeartbeatBuffer
+from coordinator.api.process.lease_waiters import LeaseWaiters
+from coordinator.api.process.long_poll import LongPolls
+from coordinator.api.process.members import Members
+from coordinator.api.process.nonces import MemoryNonces, Nonces, RedisNonces
+from coordinator.api.process.request_batches import RequestBatches
+from coordinator.api.process.reward_proofs import RewardProofs
+from coordinator.api.process.status_page import render_status
+from coordinator.api.process.submission_intake import Intake
+from coordinator.api.process.turn_intake import TurnIntake
 from coordinator.context import Context
-from coordinator.domain.tasks import Ask
+from coordinator.domain.tasks import LeaseRequest
 from coordinator.domain.turns import TURNS
 from covey.errors import TransientError
 from covey.protocol.api.worker import TaskOrder
@@ -39,9 +39,9 @@ class ApiState:
     changes: Changes
     turns: FactSignal
     """Tells validators that there may be something to do."""
-    offers: Offers
-    roll_call: RollCall
-    collections: RequestBatches[Ask, TaskOrder | None]
+    offers: LeaseWaiters
+    heartbeat_buffer: HeartbeatBuffer
+    collections: RequestBatches[LeaseRequest, TaskOrder | None]
     """Leases that are collected."""
     intake: Intake
     turn_intake: TurnIntake
@@ -59,7 +59,7 @@ class ApiState:
     async def run(self) -> AsyncIterator[None]:
         """Read who is known, and run the tasks of this process within the block."""
         await self.members.load()
-        loops = (self.changes.run(), self.roll_call.run(), self._end_polls())
+        loops = (self.changes.run(), self.heartbeat_buffer.run(), self._end_polls())
         tasks = [asyncio.create_task(loop) for loop in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
@@ -87,7 +87,7 @@ class ApiState:
 def build_state(ctx: Context) -> ApiState:
     """Return the state of a new API process."""
     changes, meters = Changes(ctx.database, poll_s=ctx.config.poll_seconds), Meters()
-    offers = Offers(changes)
+    offers = LeaseWaiters(changes)
     return ApiState(
         ctx=ctx,
         members=Members(
@@ -101,7 +101,7 @@ def build_state(ctx: Context) -> ApiState:
         changes=changes,
         turns=FactSignal(changes, TURNS),
         offers=offers,
-        roll_call=RollCall(ctx),
+        heartbeat_buffer=HeartbeatBuffer(ctx),
         collections=build_collections(ctx),
         intake=Intake(ctx),
         turn_intake=TurnIntake(ctx),

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-RETRY_S = 1.0
+RETRY_SECONDS = 1.0
 """Minimum time in seconds between two attempts to listen to PostgreSQL."""
 CHANNEL = "'covey_' || md5(current_schema())"
 """SQL of the channel on which PostgreSQL tells of commits. Pools in one database have their own schemas."""
@@ -100,7 +100,7 @@ class PostgresCommits:
         except SQLAlchemyError:
             pass  # It is tried again.
         with self._lock:
-            self._retry_at = time.monotonic() + RETRY_S
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             self._count += 1  # What was committed before is not counted.
             self._connection = found
             if self._is_closed and found is not None:

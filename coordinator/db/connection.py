@@ -12,23 +12,23 @@ from coordinator.db.change_counter import CHANNEL
 from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import OperatorError, TransientError
 
-WAIT_S = 15
+WAIT_SECONDS = 15
 """Maximum time in seconds that a statement waits for a lock, and a thread for a connection."""
 _REFUSALS = re.compile(
     r'(role|database) ".*" does not exist|password authentication failed.*|no password supplied|no pg_hba\.conf entry.*'
 )
 """What PostgreSQL says if a connection is refused until someone changes the server or `database_url`."""
 _OPTIONS = (
-    f"-c lock_timeout={WAIT_S}s -c statement_timeout={2 * WAIT_S}s"
-    f" -c tcp_keepalives_idle={WAIT_S} -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+    f"-c lock_timeout={WAIT_SECONDS}s -c statement_timeout={2 * WAIT_SECONDS}s"
+    f" -c tcp_keepalives_idle={WAIT_SECONDS} -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 )
 """Settings of the server for each connection. The keepalives end the session of a client whose host is gone. Otherwise
 its advisory locks would be held for hours."""
 
 _NETWORK = {
-    "connect_timeout": str(WAIT_S),
-    "tcp_user_timeout": str(2000 * WAIT_S),
-    "keepalives_idle": str(WAIT_S),
+    "connect_timeout": str(WAIT_SECONDS),
+    "tcp_user_timeout": str(2000 * WAIT_SECONDS),
+    "keepalives_idle": str(WAIT_SECONDS),
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
@@ -43,7 +43,7 @@ def build(url: str) -> Engine:
     """
     if not url.startswith("sqlite"):
         try:
-            return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_S)
+            return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
         except ModuleNotFoundError as error:
             raise OperatorError(
                 "no_psycopg", "the Python package psycopg is not installed", fix="Run pip install 'covey[postgres]'"

@@ -23,7 +23,7 @@ from coordinator.db.write_lock import WriteLock
 from coordinator.db.writer import Writer, WriterMeter
 from covey.errors import TransientError
 
-PATIENCE_S = 20.0
+PATIENCE_SECONDS = 20.0
 """Seconds for which a caller waits for its turn to write, or for what it reads."""
 READERS = 4
 """Maximum number of `look`s at a time."""
@@ -73,14 +73,14 @@ class Database:
 
         Raises what the command raises, or TransientError if nothing could be committed in time.
         """
-        waiting = asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_S))
+        waiting = asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_SECONDS))
         try:
-            async with asyncio.timeout(2 * PATIENCE_S):  # A command that is being applied may still be committed.
+            async with asyncio.timeout(2 * PATIENCE_SECONDS):  # A command that is being applied may still be committed.
                 return await waiting
         except TimeoutError:
             raise TransientError("database_busy", "the database did not commit in time") from None
 
-    async def look(self, work: Callable[[Repository], Result]) -> Result:
+    async def query(self, work: Callable[[Repository], Result]) -> Result:
         """Return the result of a function that changes nothing. It never waits for a writer.
 
         Raises TransientError if the database does not answer in time.
@@ -91,7 +91,7 @@ class Database:
                 return work(repository)
 
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 return await asyncio.get_running_loop().run_in_executor(self._readers, read)
         except TimeoutError:
             raise TransientError("database_busy", "the database did not answer in time") from None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import ColumnElement, CursorResult, func, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
 
-from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.db.models import SubmissionRow, TurnRow
 from coordinator.db.node_queries import cut
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
@@ -17,20 +17,20 @@ from covey.protocol.verdict import Reason
 JUDGED_STATES = (SubmissionState.SUBMITTED, SubmissionState.REJECTED)
 """States of submissions that validators judge: undecided ones, and hard rejections that need more signatures."""
 _IS_OPEN = (
-    JudgementRow.verdict.is_(None),
-    JudgementRow.lapsed.is_(False),
+    TurnRow.verdict.is_(None),
+    TurnRow.lapsed.is_(False),
     SubmissionRow.state.in_(JUDGED_STATES),
 )
 """A turn of such a submission that is neither revealed nor lapsed."""
 
-Turn = tuple[JudgementRow, SubmissionRow]
+Turn = tuple[TurnRow, SubmissionRow]
 """A turn and the submission that it is about, which has all of its turns."""
 
 
 _TURNS = (
-    select(JudgementRow, SubmissionRow)
-    .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-    .options(selectinload(SubmissionRow.judgements))
+    select(TurnRow, SubmissionRow)
+    .join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
+    .options(selectinload(SubmissionRow.turns))
 )
 
 
@@ -45,14 +45,14 @@ class ReplayedWork(NamedTuple):
 
 def _is_ready(validator: str) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions of turns to which a validator and all others have committed."""
-    other = aliased(JudgementRow)
+    other = aliased(TurnRow)
     missing = select(other.id).where(
-        other.receipt_hash == JudgementRow.receipt_hash,
-        other.full == JudgementRow.full,
+        other.receipt_hash == TurnRow.receipt_hash,
+        other.full == TurnRow.full,
         other.commitment.is_(None),
         other.lapsed.is_(False),
     )
-    return JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
+    return TurnRow.validator == validator, TurnRow.commitment.is_not(None), ~missing.exists()
 
 
 class JudgingQueries:
@@ -60,8 +60,8 @@ class JudgingQueries:
 
     session: Session
 
-    def get_judgement(self, judgement: int) -> JudgementRow | None:
-        return self.session.get(JudgementRow, judgement)
+    def get_judgement(self, judgement: int) -> TurnRow | None:
+        return self.session.get(TurnRow, judgement)
 
     def list_due(self, now: float, *, limit: int, is_drawn: bool | None = None) -> Sequence[SubmissionRow]:
         """Undecided submissions for which there may be something to do, with their judgements, the first due first.
@@ -69,12 +69,12 @@ class JudgingQueries:
         `is_drawn` says whether a block has drawn them. None stands for any.
         """
         query = select(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.look_at <= now
+            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.next_check_at <= now
         )
         if is_drawn is not None:
             query = query.where(SubmissionRow.draw.is_not(None) if is_drawn else SubmissionRow.draw.is_(None))
-        query = query.order_by(SubmissionRow.look_at, SubmissionRow.task).limit(limit)
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+        query = query.order_by(SubmissionRow.next_check_at, SubmissionRow.task).limit(limit)
+        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def has_undecided(self) -> bool:
         """Whether any submission awaits its verdict."""
@@ -84,8 +84,8 @@ class JudgingQueries:
     def find_oldest(self) -> dict[str, float | None]:
         """Unix seconds since when the oldest submission or turn is in its state. None if there is none."""
         undecided = select(func.min(SubmissionRow.signed_at)).where(SubmissionRow.state == SubmissionState.SUBMITTED)
-        free = select(func.min(JudgementRow.opened_at)).where(
-            JudgementRow.validator.is_(None), JudgementRow.verdict.is_(None), JudgementRow.lapsed.is_(False)
+        free = select(func.min(TurnRow.opened_at)).where(
+            TurnRow.validator.is_(None), TurnRow.verdict.is_(None), TurnRow.lapsed.is_(False)
         )
         return {
             "undecided_submission": self.session.scalar(undecided),
@@ -100,7 +100,7 @@ class JudgingQueries:
             query = select(SubmissionRow).where(
                 SubmissionRow.receipt_hash.in_(part), SubmissionRow.state == SubmissionState.SUBMITTED
             )
-            query = query.order_by(SubmissionRow.task).options(selectinload(SubmissionRow.judgements))
+            query = query.order_by(SubmissionRow.task).options(selectinload(SubmissionRow.turns))
             found += self.session.scalars(query)
         return found
 
@@ -111,42 +111,42 @@ class JudgingQueries:
             SubmissionRow.epoch.is_(None),
             SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
         )
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
-    def look_at_undrawn(self, *, signed_until: int) -> int:
+    def check_undrawn_next(self, *, signed_until: int) -> int:
         """Have all submissions looked at that await their draw and were countersigned by then. Return their number."""
         undrawn = update(SubmissionRow).where(
             SubmissionRow.state == SubmissionState.SUBMITTED,
             SubmissionRow.draw.is_(None),
             SubmissionRow.signed_at <= signed_until,
         )
-        result = cast("CursorResult[Any]", self.session.execute(undrawn.values(look_at=0.0)))
+        result = cast("CursorResult[Any]", self.session.execute(undrawn.values(next_check_at=0.0)))
         return result.rowcount
 
-    def look_at_promises(self, *, latest_epoch: int) -> None:
+    def check_promised_next(self, *, latest_epoch: int) -> None:
         """Have all undecided submissions looked at that are promised to an epoch up to `latest_epoch`."""
         promised = update(SubmissionRow).where(
             SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.latest_epoch <= latest_epoch
         )
-        self.session.execute(promised.values(look_at=0.0))
+        self.session.execute(promised.values(next_check_at=0.0))
 
-    def load_turns(self, judgements: Collection[int]) -> dict[int, Turn]:
+    def load_turns(self, turns: Collection[int]) -> dict[int, Turn]:
         """Return turns by their ids, as far as they exist."""
         found: dict[int, Turn] = {}
-        for part in cut(judgements):
-            pairs = self.session.execute(_TURNS.where(JudgementRow.id.in_(part)).order_by(JudgementRow.id))
+        for part in cut(turns):
+            pairs = self.session.execute(_TURNS.where(TurnRow.id.in_(part)).order_by(TurnRow.id))
             found |= {turn.id: (turn, submission) for turn, submission in pairs}
         return found
 
     def list_held(self, validator: str) -> list[int]:
         """Ids of the turns that a validator has taken and not committed to, oldest first."""
-        query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-        query = query.where(JudgementRow.validator == validator, JudgementRow.commitment.is_(None), *_IS_OPEN)
-        return list(self.session.scalars(query.order_by(JudgementRow.id)))
+        query = select(TurnRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
+        query = query.where(TurnRow.validator == validator, TurnRow.commitment.is_(None), *_IS_OPEN)
+        return list(self.session.scalars(query.order_by(TurnRow.id)))
 
     def has_ready(self, validator: str) -> bool:
         """Return whether `list_ready` has any turn, without reading one."""
-        query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+        query = select(TurnRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
         return self.session.scalar(query.where(*_is_ready(validator), *_IS_OPEN).limit(1)) is not None
 
     def list_ready(self, validator: str, *, after: int, limit: int) -> list[Turn]:
@@ -159,7 +159,7 @@ class JudgingQueries:
     def list_free(self, contract: str = "", *, after: int, limit: int) -> list[Turn]:
         """Turns that nobody has taken, oldest first, from the id `after` on: of the calibrated lane or a contract."""
         is_in_lane = SubmissionRow.contract.in_({"", contract})
-        return self._list_turns(JudgementRow.validator.is_(None), is_in_lane, after=after, limit=limit)
+        return self._list_turns(TurnRow.validator.is_(None), is_in_lane, after=after, limit=limit)
 
     def sum_replayed(self, contributor: str) -> ReplayedWork:
         """Units of a contributor's decided submissions that were replayed, and how many of them had a single fault."""
@@ -176,6 +176,6 @@ class JudgingQueries:
         return ReplayedWork(units=int(found[0]), faults=int(found[1]))
 
     def _list_turns(self, *which: ColumnElement[bool], after: int, limit: int) -> list[Turn]:
-        query = _TURNS.where(*which, *_IS_OPEN, JudgementRow.id > after)
-        found = self.session.execute(query.order_by(JudgementRow.id).limit(limit))
+        query = _TURNS.where(*which, *_IS_OPEN, TurnRow.id > after)
+        found = self.session.execute(query.order_by(TurnRow.id).limit(limit))
         return [(turn, submission) for turn, submission in found]

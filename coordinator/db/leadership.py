@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from covey.runtime.log import get_logger
 
-LOOK_S = 1.0
+LOOK_SECONDS = 1.0
 """Seconds between two attempts to get the lock, and between two checks that this process still has PostgreSQL's."""
 
 
@@ -38,7 +38,7 @@ class FileLeadership:
 
     def is_held(self) -> bool:
         """Return whether this process has the lock, which it takes if nobody has it."""
-        if self._file is None and time.monotonic() - self._looked_at >= LOOK_S:
+        if self._file is None and time.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = time.monotonic()
             try:
                 self._look()
@@ -80,7 +80,7 @@ class PostgresLeadership:
 
     def is_held(self) -> bool:
         """Return whether this process has the lock, which it takes if nobody has it."""
-        if time.monotonic() - self._looked_at >= LOOK_S:
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = time.monotonic()
             try:
                 self._look()

@@ -1,4 +1,4 @@
-"""The coordinator's tables.  Rows are the truth; a Celery message is only a kick.
+"""The coordinator's tables.  Rows are the truth; a Celery message is only a trigger.
 
 States and their lawful moves are those of `covey.protocol.status`.  Times are Unix seconds.
 """
@@ -199,12 +199,12 @@ class SubmissionRow(Base):
     """Signature of its contributor that it is a canary. Empty: it is ordinary."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
-    look_at: Mapped[float] = mapped_column(default=0.0)
+    next_check_at: Mapped[float] = mapped_column(default=0.0)
     """Unix seconds from which there may be something to do for it while it is undecided."""
-    judgements: Mapped[list["JudgementRow"]] = relationship(order_by="JudgementRow.id")
+    turns: Mapped[list["TurnRow"]] = relationship(order_by="TurnRow.id")
     __table_args__ = (
         UniqueConstraint("task", "lease"),
-        Index("ix_submissions_state", "state", "look_at"),
+        Index("ix_submissions_state", "state", "next_check_at"),
         Index("ix_submissions_contributor", "contributor", "epoch", "units"),
         Index("ix_submissions_contributor_task", "contributor", "task"),
         Index("ix_submissions_node_task", "node", "task"),
@@ -247,7 +247,7 @@ class ValidatorRow(Base):
     """When one of the two last happened."""
 
 
-class JudgementRow(Base):
+class TurnRow(Base):
     """One validator's turn at one submission: opened, taken, committed, revealed or lapsed."""
 
     __tablename__ = "judgements"

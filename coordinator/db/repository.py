@@ -12,10 +12,10 @@ from coordinator.db.judging_queries import JudgingQueries
 from coordinator.db.models import (
     CaseRow,
     IdentityRow,
-    JudgementRow,
     StepRow,
     SubmissionRow,
     TaskRow,
+    TurnRow,
     ValidatorRow,
 )
 from coordinator.db.node_queries import NodeQueries, cut
@@ -127,7 +127,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
             _HAS_RECEIPT,
             SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
         )
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def sum_unreplayed_units(self, contributors: Collection[str]) -> dict[str, int]:
         """Units of contributors' submissions that no replay was asked for: claimed ones of those that are undecided.
@@ -175,7 +175,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
         query = select(SubmissionRow).filter_by(**named).order_by(SubmissionRow.task.desc()).limit(limit)
         if before is not None:
             query = query.where(SubmissionRow.task < before)
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def list_submissions_like(self, prefix: str) -> Sequence[SubmissionRow]:
         """At most two whose receipt hash, in lower case, begins so."""
@@ -183,7 +183,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
             select(SubmissionRow)
             .where(SubmissionRow.receipt_hash >= prefix, SubmissionRow.receipt_hash < prefix + "g")
             .limit(2)
-            .options(selectinload(SubmissionRow.judgements))
+            .options(selectinload(SubmissionRow.turns))
         ).all()
 
     def list_unpacked(self, *, oldest_version: int) -> list[tuple[str, int, int]]:
@@ -244,17 +244,17 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
         """All that were seen, by address."""
         return {row.address: row for row in self.session.scalars(select(ValidatorRow).order_by(ValidatorRow.address))}
 
-    def list_canary_judgements(self) -> list[tuple[JudgementRow, int]]:
+    def list_canary_judgements(self) -> list[tuple[TurnRow, int]]:
         """Verdicts revealed on decided, replayed canaries, with the kind of each."""
         query = (
-            select(JudgementRow, SubmissionRow.canary)
-            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+            select(TurnRow, SubmissionRow.canary)
+            .join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
             .where(
                 SubmissionRow.state != SubmissionState.SUBMITTED,
                 SubmissionRow.canary > literal_column("0"),  # SQLite finds the index by the text of its condition.
                 SubmissionRow.audited.is_(True),
-                JudgementRow.verdict.is_not(None),
-                JudgementRow.lapsed.is_(False),
+                TurnRow.verdict.is_not(None),
+                TurnRow.lapsed.is_(False),
             )
         )
         return [(row[0], row[1]) for row in self.session.execute(query)]
@@ -285,7 +285,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
             SubmissionRow.decided_at >= decided_since,
             SubmissionRow.receipt_hash.not_in(select(CaseRow.receipt_hash)),
         )
-        return self.session.scalars(query.options(selectinload(SubmissionRow.judgements))).all()
+        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def count_by_state(self, model: type[TaskRow] | type[SubmissionRow]) -> dict[str, int]:
         query = select(model.state, func.count()).group_by(model.state)

@@ -11,7 +11,7 @@ from coordinator.db.models import Base, NodeRow
 from coordinator.db.node_queries import cut
 from covey.protocol.running_sums import Sums
 
-MOST_EARLIER = 100
+MAX_EARLIER = 100
 """Maximum number of a contributor's nodes that are read to find the sums with which a new one begins."""
 
 
@@ -62,7 +62,7 @@ class RunningSumsQueries:
         """Rows of the nodes of a contributor that were heard last, without those that are suspended for `without`."""
         query = select(RunningSumsRow).join(NodeRow).where(NodeRow.contributor == contributor)
         query = query.where(NodeRow.suspended != without).order_by(NodeRow.seen_at.desc(), NodeRow.address)
-        return self.session.scalars(query.limit(MOST_EARLIER)).all()
+        return self.session.scalars(query.limit(MAX_EARLIER)).all()
 
     def list_sums_by_contributor(self, *, submissions: int) -> dict[str, list[RunningSumsRow]]:
         """Rows with at least this number of submissions, by contributor. Not those of suspended or removed nodes."""

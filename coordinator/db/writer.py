@@ -20,9 +20,9 @@ from sqlalchemy.orm import Session
 from coordinator.db.repository import Repository
 from covey.errors import TransientError
 
-MOST_COMMANDS = 256
+MAX_COMMANDS = 256
 """Maximum number of commands in one transaction."""
-SLICE_S = 0.05
+SLICE_SECONDS = 0.05
 """Seconds after which a transaction takes no further command, because other processes wait for their turn."""
 Result = TypeVar("Result")
 
@@ -129,9 +129,9 @@ class Writer:
 
     def _take(self, first: _Command) -> Iterator[_Command]:
         """Yield the first command and those that wait after it, until the transaction is long enough."""
-        end, count = time.monotonic() + SLICE_S, 1
+        end, count = time.monotonic() + SLICE_SECONDS, 1
         yield first
-        while count < MOST_COMMANDS and time.monotonic() < end:
+        while count < MAX_COMMANDS and time.monotonic() < end:
             try:
                 command = self._queue.get_nowait()
             except Empty:

@@ -29,13 +29,13 @@ class DrawingBlock(NamedTuple):
 
 FindBlock = Callable[[int], DrawingBlock | None]
 """From the time of a countersignature to its drawing block; None while that block is not final."""
-LOOK_SECONDS = 10.0
+UNDRAWN_CHECK_SECONDS = 10.0
 """Time between two looks at a submission that is not drawn, although no new block asks for one."""
 
 
 def look_at_drawn(repository: Repository, params: PoolParams, *, block_time: int) -> bool:
     """Have the submissions looked at that blocks up to this time draw. Return whether there are any."""
-    return repository.look_at_undrawn(signed_until=block_time - params.verification.draw_seconds) > 0
+    return repository.check_undrawn_next(signed_until=block_time - params.verification.draw_seconds) > 0
 
 
 def draw(

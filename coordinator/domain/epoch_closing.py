@@ -112,7 +112,7 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     repository.add_rewards(header.epoch, closed.rewards)
     epoch.work_root, epoch.reward_root = header.work_root, header.reward_root
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
-    repository.look_at_promises(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
+    repository.check_promised_next(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
     return True
 
 

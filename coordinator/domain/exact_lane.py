@@ -11,7 +11,7 @@ decides. It then does not count for some time, which doubles with each pass unti
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from coordinator.db.models import JudgementRow, SubmissionRow, ValidatorRow
+from coordinator.db.models import SubmissionRow, TurnRow, ValidatorRow
 from coordinator.db.repository import Repository
 from coordinator.domain import turn_order
 from covey.errors import ProtocolError
@@ -25,7 +25,7 @@ EXCLUDED_SECONDS = 600.0
 """Seconds for which a validator does not count after it has let a first turn pass."""
 RETURN_SECONDS = 3600.0
 """Minimum time between two arrivals of a validator, after absence or with a new contract, that give it patience."""
-MOST_DOUBLINGS = 10
+MAX_DOUBLINGS = 10
 """Maximum number of times that EXCLUDED_SECONDS doubles, to a week."""
 
 
@@ -58,7 +58,7 @@ def _is_serving(row: ValidatorRow, now: float) -> bool:
 
 def compute_exclusion(passes: int) -> float:
     """Return for how many seconds a validator does not count after its last of so many passes."""
-    return EXCLUDED_SECONDS * 2.0 ** min(passes - 1, MOST_DOUBLINGS)
+    return EXCLUDED_SECONDS * 2.0 ** min(passes - 1, MAX_DOUBLINGS)
 
 
 def compute_patience(params: PoolParams) -> float:
@@ -83,7 +83,7 @@ def note_commitment(repository: Repository, row: SubmissionRow, validator: str, 
     repository.require_validator(validator).active_at = now
 
 
-def note_verdict(repository: Repository, row: SubmissionRow, turn: JudgementRow) -> None:
+def note_verdict(repository: Repository, row: SubmissionRow, turn: TurnRow) -> None:
     """Record that a validator revealed a verdict. If it decides a replay under the contract, its passes are over."""
     if not row.contract or not turn.full or turn.verdict is None or turn.verdict.outcome == Decision.UNKNOWN:
         return

@@ -10,7 +10,7 @@ from itertools import chain
 from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, sum_limits, turn_order
-from coordinator.domain.panel import Look, Ruling, is_rejected
+from coordinator.domain.panel import Findings, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from coordinator.domain.turns import OURS, announce_turns
 from covey.protocol.canaries import CanaryKind
@@ -19,7 +19,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
 from covey.protocol.verdict import Decision, Reason, Severity
 
-LOOK_SECONDS = 30.0
+CHECK_SECONDS = 30.0
 """Maximum time between two looks at an undecided submission that is drawn."""
 
 
@@ -38,15 +38,15 @@ def dispatch(
 
     Called by jobs only. `validators` are all of the pool, and `active` those whose verdicts the court counts: one that
     adds to its bond may judge again, so work is not void because few are active. `rows` have their judgements. Each
-    row's `look_at` is set to the next time at which there may be something to do for it.
+    row's `next_check_at` is set to the next time at which there may be something to do for it.
     """
     repository.load_nodes({row.node for row in rows})
     due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
     able = {row.receipt_hash: exact_lane.list_able(row, validators, standing) for row in rows}
     passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]
     exact_lane.record_passes(repository, chain.from_iterable(passed), now=now)
-    look = panel.advance_turns(params, rows, able=able, active=active, due=due, now=now)
-    apply(repository, params, look, validators=validators, now=now)
+    findings = panel.advance_turns(params, rows, able=able, active=active, due=due, now=now)
+    apply(repository, params, findings, validators=validators, now=now)
     above = repository.list_nodes_above({row.node for row in rows if row.draw is None})
     opened = 0
     for row in rows:
@@ -54,18 +54,18 @@ def dispatch(
             continue
         if audit_draws.draw(repository, params, row, above=above, find_block=find_block, secret=secret):
             opened += panel.open_missing(params, row, validators=able[row.receipt_hash], now=now)
-        row.look_at = _compute_next_look(params, row, now)
+        row.next_check_at = _compute_next_check(params, row, now)
     if opened:
         announce_turns(repository)
 
 
-def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float) -> float:
+def _compute_next_check(params: PoolParams, row: SubmissionRow, now: float) -> float:
     """Return when there may be something to do for an undecided submission if nobody says anything about it."""
     if row.draw is None:
-        return now + audit_draws.LOOK_SECONDS
+        return now + audit_draws.UNDRAWN_CHECK_SECONDS
     deadlines = [turn.deadline for turn in turn_order.list_current(row) if turn.verdict is None and not turn.lapsed]
     deadlines = [deadline for deadline in deadlines if deadline > now]
-    return min(now + LOOK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
+    return min(now + CHECK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
 
 
 def forget_draws_above(repository: Repository, block: int) -> None:
@@ -75,25 +75,27 @@ def forget_draws_above(repository: Repository, block: int) -> None:
     for that and draws other rows. What was ordered by the removed block stays ordered. Turns without a commitment end.
     """
     for row in repository.list_drawn(above=block):
-        row.draw, row.draw_block, row.look_at = None, None, 0.0
-        if not row.audited and any(turn.commitment for turn in row.judgements):
+        row.draw, row.draw_block, row.next_check_at = None, None, 0.0
+        if not row.audited and any(turn.commitment for turn in row.turns):
             nodes.judge_again(repository, row)
-        for turn in row.judgements:
+        for turn in row.turns:
             turn.drew_other_rows = True
         panel.close_uncommitted(row)
 
 
-def apply(repository: Repository, params: PoolParams, look: Look, *, validators: Container[str], now: float) -> None:
-    """Record what a look found, with what it means for validators and nodes; then pack the step and plan, once.
+def apply(
+    repository: Repository, params: PoolParams, findings: Findings, *, validators: Container[str], now: float
+) -> None:
+    """Record what a check found, with what follows for validators and nodes. Then pack the step and plan tasks, once.
 
-    An acceptance by cheap checks is dropped where an earlier ruling of the same look ordered the replay of that work.
+    An acceptance by cheap checks is dropped where an earlier ruling of the same check ordered the replay of that work.
     """
-    for validator in look.late:
+    for validator in findings.late:
         standing = repository.require_validator(validator)
         standing.lapsed, standing.failed_at = standing.lapsed + 1, now
-    silent = [exact_lane.list_silent(row) for row, _, _ in look.decided]
-    exact_lane.record_passes(repository, [*look.passed, *chain.from_iterable(silent)], now=now)
-    for row, agreed, replayed in look.decided:
+    silent = [exact_lane.list_silent(row) for row, _, _ in findings.decided]
+    exact_lane.record_passes(repository, [*findings.passed, *chain.from_iterable(silent)], now=now)
+    for row, agreed, replayed in findings.decided:
         if replayed != bool(row.audited):
             continue
         for validator in panel.list_contradicted(params, row, agreed):
@@ -105,8 +107,8 @@ def apply(repository: Repository, params: PoolParams, look: Look, *, validators:
         _record(row, ruling, now)
         _count(repository, row, ruling)
         _judge_node(repository, params, row, ruling)
-    if look.decided:
-        sum_limits.add_accepted(repository, params, [row for row, _, _ in look.decided], validators=validators)
+    if findings.decided:
+        sum_limits.add_accepted(repository, params, [row for row, _, _ in findings.decided], validators=validators)
         repository.flush()
         close_step(repository, params)
         plan_tasks(repository, params)

@@ -306,8 +306,8 @@ def _judge_again(repository: Repository, contributor: str) -> None:
 
 def judge_again(repository: Repository, row: SubmissionRow) -> None:
     """Have a quorum judge a submission that is undecided or accepted, with a replay."""
-    panel.order_replay(row)
-    row.look_at = 0.0
+    panel.require_replay(row)
+    row.next_check_at = 0.0
     if row.state is SubmissionState.ACCEPTED:
         step = repository.get_step(row.policy_version)
         if step is not None:

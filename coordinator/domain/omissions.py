@@ -23,7 +23,7 @@ from covey.runtime.log import get_logger
 
 SLICE = 50
 """Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""
-MOST_TRIES = 8
+MAX_TRIES = 8
 """Transactions for one challenge: a refusal may come from a reorganisation or from a node that lags."""
 
 
@@ -62,7 +62,7 @@ def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -
 def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
     """The transactions that answer all open challenges; each has at most SLICE of them, of one epoch."""
     answers: list[Answer] = []
-    unanswered = repository.list_unanswered(most_tries=MOST_TRIES)
+    unanswered = repository.list_unanswered(most_tries=MAX_TRIES)
     for number, found in groupby(unanswered, key=lambda pair: pair[1].epoch):
         epoch = None if number is None else repository.get_epoch(number)
         if epoch is not None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.db.models import SubmissionRow, TurnRow
 from coordinator.domain.turn_order import count_free, list_candidates, list_current
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.messages import Verdict
@@ -19,7 +19,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
 
-MOST_HELD = 16
+MAX_HELD = 16
 """Turns that one validator may hold at once without having committed."""
 
 CONFIRMING = 2
@@ -50,8 +50,8 @@ class Decided(NamedTuple):
     """Whether verdicts after a replay decided it."""
 
 
-class Look(NamedTuple):
-    """What one look at the undecided submissions found."""
+class Findings(NamedTuple):
+    """What one check of the undecided submissions found."""
 
     decided: list[Decided]
     late: list[str]
@@ -68,31 +68,31 @@ def advance_turns(
     active: Container[str],
     due: Container[str],
     now: float,
-) -> Look:
+) -> Findings:
     """End overdue turns of drawn submissions, and decide those whose verdicts, or whose promise, allow it.
 
     `able`: the validators that can judge each submission, by its receipt hash, whether they have their bonds now or
     not.  `active`: all whose verdicts the court counts.  `due`: receipt hashes that can wait no longer.  A rejection
     without a whole replay condemns nobody: that submission is to be replayed.
     """
-    look = Look([], [], [])
+    findings = Findings([], [], [])
     for row in rows:
         if row.draw is None:
             continue
         validators = able[row.receipt_hash]
         _lapse_powerless(row, active)
         late = list(_lapse_overdue(params, row, validators=validators, now=now))
-        look.late.extend(late)
-        look.passed.extend(late if row.contract else ())
+        findings.late.extend(late)
+        findings.passed.extend(late if row.contract else ())
         if has_cheap_reject(row):
             if not _awaits_reveal(row):
-                order_replay(row)
+                require_replay(row)
             continue
         is_last_word = row.receipt_hash in due or is_over(params, row, validators)
         ruling = compute_ruling(params, row, is_over=is_last_word)
         if ruling is not None:
-            look.decided.append(Decided(row, ruling, replayed=bool(row.audited)))
-    return look
+            findings.decided.append(Decided(row, ruling, replayed=bool(row.audited)))
+    return findings
 
 
 def open_missing(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float) -> int:
@@ -140,20 +140,20 @@ def open_signing(
 
 
 def _open_turn(row: SubmissionRow, now: float) -> None:
-    opened = JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), opened_at=now)
+    opened = TurnRow(receipt_hash=row.receipt_hash, full=bool(row.audited), opened_at=now)
     opened.lapsed, opened.deadline, opened.drawn_rows_false, opened.drew_other_rows = False, 0.0, False, False
-    row.judgements.append(opened)
+    row.turns.append(opened)
 
 
 def close_uncommitted(row: SubmissionRow) -> None:
     """End the turns of a submission without a commitment, so that nobody holds them any more."""
-    for turn in row.judgements:
+    for turn in row.turns:
         turn.lapsed = turn.lapsed or turn.commitment is None
 
 
 def close_unrevealed(row: SubmissionRow) -> None:
     """End all turns of a rejected submission that are under way: no more signatures are needed."""
-    for turn in row.judgements:
+    for turn in row.turns:
         turn.lapsed = turn.lapsed or turn.verdict is None
 
 
@@ -178,14 +178,14 @@ def is_over(params: PoolParams, row: SubmissionRow, validators: Sequence[Address
     return not is_waiting and not _may_open(params, row, validators)
 
 
-def order_replay(row: SubmissionRow) -> None:
+def require_replay(row: SubmissionRow) -> None:
     """Have a submission judged by a quorum, with a replay, whatever was said of it without one.
 
     Cheap verdicts stay on record and count no more; cheap turns under way end without blame, and nothing follows from
     their commitments.
     """
     row.audited = True
-    for turn in row.judgements:
+    for turn in row.turns:
         if not (turn.full or turn.lapsed) and turn.verdict is None:
             turn.lapsed, turn.commitment = True, None
 
@@ -244,9 +244,7 @@ def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
                 turn.deadline = now + params.judgement_seconds
 
 
-def take(
-    params: PoolParams, row: SubmissionRow, turn: JudgementRow, *, validator: Address, place: int, now: float
-) -> None:
+def take(params: PoolParams, row: SubmissionRow, turn: TurnRow, *, validator: Address, place: int, now: float) -> None:
     """Give a free turn to a validator. `place` is that of `find_place`.
 
     Work that goes to another validator than the drawn one is confirmed. Otherwise one that is fast, or does not check
@@ -255,7 +253,7 @@ def take(
     is_drawn = place < count_free(row)
     row.confirmed = row.confirmed or not (is_drawn or row.audited)
     turn.validator, turn.deadline = validator, now + params.judgement_seconds
-    row.look_at = min(row.look_at, turn.deadline)
+    row.next_check_at = min(row.next_check_at, turn.deadline)
 
 
 def get_quorum(params: PoolParams, row: SubmissionRow) -> int:
@@ -309,7 +307,7 @@ def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) ->
         for turn in _list_agreed(row, (ruling.decision, ruling.reason))
     )
     opposite = {Decision.ACCEPT: Decision.REJECT, Decision.REJECT: Decision.ACCEPT}.get(ruling.decision)
-    for judgement in row.judgements:
+    for judgement in row.turns:
         if judgement.validator is None or judgement.commitment is None:
             continue
         said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict.outcome
@@ -340,7 +338,7 @@ def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int
     return Ruling(Decision(outcome), Reason(reason), evidence_hash, live)
 
 
-def _list_agreed(row: SubmissionRow, agreed: tuple[int, int]) -> list[JudgementRow]:
+def _list_agreed(row: SubmissionRow, agreed: tuple[int, int]) -> list[TurnRow]:
     """Judgements of the kind that counts now whose verdicts have this outcome and reason."""
     turns = [turn for turn in list_current(row) if not turn.lapsed]
     return [turn for turn in turns if turn.verdict is not None and _get_outcome(turn.verdict) == agreed]

@@ -23,7 +23,7 @@ GAP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class NodeBeat:
     """A sign of life of a worker. Example: Sign(node=address, instance="0f...", free_slots=2, cached_version=3)."""
 
     node: Address
@@ -38,8 +38,8 @@ class Sign:
     """Leases that the node knows of, for a claim."""
 
 
-def record_signs(
-    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, rule: StakeRule, now: float
+def record_beats(
+    repository: Repository, params: PoolParams, signs: Sequence[NodeBeat], *, rule: StakeRule, now: float
 ) -> list[CoveyError | None]:
     """Note signs of life.
 

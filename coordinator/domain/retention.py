@@ -14,7 +14,7 @@ from covey.protocol.params import PoolParams
 
 SLICE = 100
 """Maximum number of files that are removed at once, so that other jobs have their turn."""
-DAY_S = 86_400.0
+DAY_SECONDS = 86_400.0
 EPOCH, TASK = "pruned_epoch", "pruned_task"
 """Facts: the epoch whose files are removed next, and the task in it up to which they are."""
 
@@ -34,7 +34,7 @@ def compute_keeping(days: float, terms: PoolTerms) -> float:
 
     Validators sign verdicts for `unbond_window` and a day (`validator.app`), and a case needs valid ones.
     """
-    return max(days * DAY_S, terms.unbond_window + DAY_S)
+    return max(days * DAY_SECONDS, terms.unbond_window + DAY_SECONDS)
 
 
 def find_outdated(repository: Repository, params: PoolParams, pool: int, *, final_before: float) -> Outdated | None:

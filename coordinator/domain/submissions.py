@@ -28,7 +28,7 @@ class Countersigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedIn:
+class VerifiedReceipt:
     """A receipt whose file lies in the store and was verified, with the promise that is offered for it."""
 
     receipt: messages.Receipt
@@ -70,7 +70,7 @@ def check_receipts(
 
 
 def record_receipts(
-    repository: Repository, params: PoolParams, handed_in: Sequence[HandedIn], *, price: int, now: float
+    repository: Repository, params: PoolParams, handed_in: Sequence[VerifiedReceipt], *, price: int, now: float
 ) -> list[Countersigned | CoveyError]:
     """Record receipts, and return the promise that stands for each. Errors are those of `check_receipts`.
 
@@ -97,7 +97,7 @@ def record_receipts(
         row = _to_row(receipt, each.signature, each.promise)
         row.contract = found.contract
         row.canary, row.consent = each.canary, each.consent
-        row.look_at = now + params.verification.draw_seconds + audit_draws.LOOK_SECONDS
+        row.next_check_at = now + params.verification.draw_seconds + audit_draws.UNDRAWN_CHECK_SECONDS
         before = units.get(receipt.contributor, 0)
         if price * (before + receipt.units) > each.undrawn_limit:
             row.audited = True

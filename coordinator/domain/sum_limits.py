@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from statistics import median
 
-from coordinator.db.models import JudgementRow, NodeRow, SubmissionRow
+from coordinator.db.models import NodeRow, SubmissionRow, TurnRow
 from coordinator.db.repository import Repository
 from coordinator.db.sum_queries import RunningSumsRow
 from coordinator.domain import nodes
@@ -45,7 +45,7 @@ UNFIT = "calibration_unfit"
 """Name of the fact that a node was far above a limit and was not suspended. It is logged once per pool."""
 
 
-def find_countable(params: PoolParams, row: SubmissionRow, turn: JudgementRow, sums: Sums | None) -> Sums | None:
+def find_countable(params: PoolParams, row: SubmissionRow, turn: TurnRow, sums: Sums | None) -> Sums | None:
     """Return those of a verdict's sums that count for the node. None in the exact lane, and if they are impossible."""
     rules = params.verification
     if sums is None or row.contract or rules.mode == "exact":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from coordinator.db.models import NodeRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import exact_lane, nodes, pausing, presence, scheduling
-from coordinator.domain.presence import Sign
+from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import StakeRule
 from coordinator.domain.steps import get_oldest_version, plan_tasks
 from covey.errors import CoveyError, ProtocolError
@@ -23,7 +23,7 @@ from covey.protocol.status import (
     require_move,
 )
 
-MOST_AT_ONCE = 150
+MAX_AT_ONCE = 150
 """Maximum number of leases that begin or end in one transaction, so that others are not kept waiting."""
 COLLECT_SECONDS = 5.0
 """Seconds after which a lease that nobody collects goes back without blame: the node's long poll had ended."""
@@ -31,7 +31,7 @@ MISSED_SECONDS = 3600.0
 """Seconds for which a lease that was not collected makes the node's pauses for further ones longer."""
 
 
-def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
+def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MAX_AT_ONCE) -> int:
     """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
 
     A node gets at most one, and only after it has collected all earlier ones. Returns how many were leased, at most
@@ -89,7 +89,7 @@ def _build_lease(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class LeaseRequest:
     """A waiting worker's question for its lease. Example: Ask(node=address, instance="0f...", holding=(7,))."""
 
     node: Address
@@ -99,7 +99,7 @@ class Ask:
 
 
 def claim_tasks(
-    repository: Repository, params: PoolParams, signs: Sequence[Sign], *, rule: StakeRule, now: float
+    repository: Repository, params: PoolParams, signs: Sequence[NodeBeat], *, rule: StakeRule, now: float
 ) -> list[TaskRow | CoveyError | None]:
     """Note signs of life, lease pending tasks, and let the claims among the signs collect their leases.
 
@@ -107,20 +107,23 @@ def claim_tasks(
     overtake them. Returns for each sign its error, the task that a claim collects, or None. Errors are those of
     `presence.record_signs`.
     """
-    results: list[TaskRow | CoveyError | None] = [*presence.record_signs(repository, params, signs, rule=rule, now=now)]
+    results: list[TaskRow | CoveyError | None] = [*presence.record_beats(repository, params, signs, rule=rule, now=now)]
     claims = [index for index, sign in enumerate(signs) if sign.is_claim and results[index] is None]
     if not claims:
         return results
     if repository.has_pending():
         assign_tasks(repository, params, now=now)
-    asks = [Ask(node=sign.node, instance=sign.instance, holding=sign.holding) for sign in (signs[i] for i in claims)]
+    asks = [
+        LeaseRequest(node=sign.node, instance=sign.instance, holding=sign.holding)
+        for sign in (signs[i] for i in claims)
+    ]
     for index, found in zip(claims, collect_tasks(repository, params, asks, now=now), strict=True):
         results[index] = found
     return results
 
 
 def collect_tasks(
-    repository: Repository, params: PoolParams, asks: Sequence[Ask], *, now: float
+    repository: Repository, params: PoolParams, asks: Sequence[LeaseRequest], *, now: float
 ) -> list[TaskRow | CoveyError | None]:
     """Give nodes the leases that wait for them. Only now their clocks start, and the long polls are over.
 
@@ -157,7 +160,7 @@ def collect_tasks(
     return results
 
 
-def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MOST_AT_ONCE) -> int:
+def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MAX_AT_ONCE) -> int:
     """End overdue leases and those of dead nodes, and outdated tasks. Plan others in their place, and let nodes that
     dropped a lease pause.
 

@@ -8,7 +8,7 @@ that let a turn lapse lately, or that a quorum contradicted.
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.db.models import JudgementRow, SubmissionRow, ValidatorRow
+from coordinator.db.models import SubmissionRow, TurnRow, ValidatorRow
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import compute_turn_order
@@ -18,9 +18,9 @@ AWAY_SECONDS = 60.0
 """A validator that has not asked for work for this long is away.  A long poll lasts 20 s at most."""
 UNRELIABLE_TURNS = 20
 """A validator that failed is asked last for this many times `judgement_seconds`, and longer with each contradiction."""
-MOST_LAPSES = 4
+MAX_LAPSES = 4
 """Turns of one submission that one validator may let lapse; after these it is not asked about it any more."""
-MOST_UNKNOWN = 2
+MAX_UNKNOWN = 2
 """Number of times that one validator may say unknown of one submission: its machine may recover after the first."""
 
 Standing = Mapping[str, ValidatorRow]
@@ -30,7 +30,7 @@ Standing = Mapping[str, ValidatorRow]
 def find_place(
     params: PoolParams,
     row: SubmissionRow,
-    turn: JudgementRow,
+    turn: TurnRow,
     *,
     validator: Address,
     validators: Sequence[Address],
@@ -48,9 +48,9 @@ def find_place(
     return place if place < count_free(row) + int((now - turn.opened_at) / params.turn_seconds) else None
 
 
-def list_current(row: SubmissionRow) -> list[JudgementRow]:
+def list_current(row: SubmissionRow) -> list[TurnRow]:
     """Judgements of the kind that counts now, lapsed ones included."""
-    return [judgement for judgement in row.judgements if judgement.full == bool(row.audited)]
+    return [judgement for judgement in row.turns if judgement.full == bool(row.audited)]
 
 
 def list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[Address]:
@@ -63,11 +63,11 @@ def list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[A
     return [
         each
         for each in validators
-        if each not in busy and count_lapses(row, each) < MOST_LAPSES and count_unknown(row, each) < MOST_UNKNOWN
+        if each not in busy and count_lapses(row, each) < MAX_LAPSES and count_unknown(row, each) < MAX_UNKNOWN
     ]
 
 
-def is_unknown(turn: JudgementRow) -> bool:
+def is_unknown(turn: TurnRow) -> bool:
     return turn.verdict is not None and turn.verdict.outcome == Decision.UNKNOWN
 
 

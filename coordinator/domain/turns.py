@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 from coordinator.db.judging_queries import Turn
-from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.db.models import SubmissionRow, TurnRow
 from coordinator.db.repository import Repository
 from coordinator.domain import exact_lane, panel, sum_limits, turn_order
 from covey.errors import CoveyError, ProtocolError
@@ -61,7 +61,7 @@ class Order(NamedTuple):
     """What a validator is to do next."""
 
     kind: Literal["judge", "reveal"]
-    turn: JudgementRow
+    turn: TurnRow
     row: SubmissionRow
 
 
@@ -82,7 +82,7 @@ def take_orders(repository: Repository, params: PoolParams, query: TurnQuery, *,
     orders = _list_known(repository, params, query)
     room = min(
         query.free_turns - sum(order.kind == "judge" for order in orders),
-        panel.MOST_HELD - len(repository.list_held(query.validator)),
+        panel.MAX_HELD - len(repository.list_held(query.validator)),
         MAX_ORDERS - len(orders),
     )
     replays = query.free_replays - sum(order.kind == "judge" and order.turn.full for order in orders)
@@ -115,7 +115,7 @@ def _find_free(
 
     A turn that was taken meanwhile is not yielded, and neither is another one of a submission that it now judges.
     """
-    if not query.free_turns or len(repository.list_held(query.validator)) >= panel.MOST_HELD:
+    if not query.free_turns or len(repository.list_held(query.validator)) >= panel.MAX_HELD:
         return
     standing = repository.list_validators()
     for turn, row in _page(partial(repository.list_free, query.contract)):
@@ -127,8 +127,8 @@ def _find_free(
 
 
 def _page(
-    read: Callable[..., list[tuple[JudgementRow, SubmissionRow]]],
-) -> Iterator[tuple[JudgementRow, SubmissionRow]]:
+    read: Callable[..., list[tuple[TurnRow, SubmissionRow]]],
+) -> Iterator[tuple[TurnRow, SubmissionRow]]:
     """Yield turns, of which few are read at first, because the first ones suffice as a rule."""
     after = 0
     for size in PAGES:
@@ -168,7 +168,7 @@ def record_commits(
 
 
 def _record_commit(
-    repository: Repository, params: PoolParams, turn: JudgementRow, row: SubmissionRow, commitment: Hash, *, now: float
+    repository: Repository, params: PoolParams, turn: TurnRow, row: SubmissionRow, commitment: Hash, *, now: float
 ) -> None:
     if turn.commitment not in (None, commitment):
         raise ProtocolError("already_committed", "another commitment was given", status=409)
@@ -234,11 +234,11 @@ def record_reveals(
         turn.drawn_rows_false = reveal.is_in_drawn_rows and reveal.verdict.outcome == Decision.REJECT
         turn.sums = sum_limits.find_countable(params, row, turn, reveal.sums)
         exact_lane.note_verdict(repository, row, turn)
-        row.look_at = 0.0
+        row.next_check_at = 0.0
     return [found if isinstance(found, CoveyError) else None for found in checked]
 
 
-def _require_reveal(params: PoolParams, turn: JudgementRow, row: SubmissionRow, reveal: Reveal, now: float) -> None:
+def _require_reveal(params: PoolParams, turn: TurnRow, row: SubmissionRow, reveal: Reveal, now: float) -> None:
     if turn.commitment != messages.compute_commitment(reveal.digest, reveal.salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
     if not panel.is_revealing(params, row):
@@ -276,7 +276,7 @@ def _require_turn(turns: Mapping[int, Turn], validator: str, judgement: int) -> 
 def _find_place(
     params: PoolParams,
     row: SubmissionRow,
-    turn: JudgementRow,
+    turn: TurnRow,
     query: TurnQuery,
     *,
     standing: turn_order.Standing,

@@ -28,16 +28,16 @@ from covey.runtime.log import get_logger
 
 PREFIX = "covey"
 """First part of the names of the queues on the broker."""
-PAUSE_S = 0.01
-"""Seconds between two kicks of the same job in the background."""
-CLOCKS_DIFFER_S = 60.0
+PAUSE_SECONDS = 0.01
+"""Seconds between two triggers of the same job in the background."""
+CLOCKS_DIFFER_SECONDS = 60.0
 """Seconds by which the clocks of two machines may differ. A message of beat expires this long after the next one is
 due."""
-KICK_EXPIRES_S = CLOCKS_DIFFER_S
-"""Seconds after which a kick is dropped."""
-MOST_WAITING = 100
+TRIGGER_EXPIRES_SECONDS = CLOCKS_DIFFER_SECONDS
+"""Seconds after which a trigger is dropped."""
+MAX_WAITING = 100
 """Messages in a queue from which beat sends it no more. Otherwise a queue that nobody serves would grow forever."""
-REPORT_S = 300.0
+REPORT_SECONDS = 300.0
 """Seconds between two log lines with the metrics of the jobs."""
 THREADS_PER_JOB = 2
 """Threads of a jobs process for each of its jobs: one runs it, and one holds the next message until the run ends."""
@@ -70,14 +70,14 @@ def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery
             name: {
                 "task": name,
                 "schedule": route.every_s,
-                "options": {"expires": route.every_s + CLOCKS_DIFFER_S},
+                "options": {"expires": route.every_s + CLOCKS_DIFFER_SECONDS},
             }
             for name, route in ROUTES.items()
         },
         beat_max_loop_interval=0.5,
     )
     if broker_url:
-        # A kick must not wait for a broker that is gone: by default a connection is tried for seconds.
+        # A trigger must not wait for a broker that is gone: by default a connection is tried for seconds.
         app.conf.broker_connection_timeout = 3
         app.conf.broker_transport_options = {"max_retries": 0}
         if broker_url.startswith("redis"):
@@ -110,45 +110,45 @@ def _require_transport(broker_url: str) -> None:
         ) from error
 
 
-class Kicker:
-    """Sends kicks. A broker that does not answer costs latency, never state: beat asks again."""
+class JobTrigger:
+    """Sends triggers. A broker that does not answer costs latency, never state: beat asks again."""
 
     def __init__(self, app: Celery, *, get_commit: Callable[[], int | None] = lambda: None) -> None:
         """`get_commit` returns the number of the last commit of this process, or None if it has made none."""
         self._app, self._get_commit = app, get_commit
 
-    def kick(self, job: str, **ids: int) -> None:
+    def trigger(self, job: str, **ids: int) -> None:
         """Ask for a run of `job`, about the object with these ids. To be called after the commit only."""
         _require_job(job)
         commit = self._get_commit()
         arguments = ids if commit is None else ids | {"commit": commit}
         try:
-            self._app.send_task(job, kwargs=arguments, ignore_result=True, retry=False, expires=KICK_EXPIRES_S)
+            self._app.send_task(job, kwargs=arguments, ignore_result=True, retry=False, expires=TRIGGER_EXPIRES_SECONDS)
         except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
-            get_logger().warning("kick lost", job=job, error=str(error))
+            get_logger().warning("trigger lost", job=job, error=str(error))
 
 
-class BackgroundKicker:
-    """Sends kicks from a thread of its own, so that a broker that hangs keeps no request waiting.
+class BackgroundJobTrigger:
+    """Sends triggers from a thread of its own, so that a broker that hangs keeps no request waiting.
 
-    Kicks of one job that come close together are sent as one.
+    Triggers of one job that come close together are sent as one.
     """
 
-    def __init__(self, kicker: Kicker) -> None:
-        self._kicker = kicker
+    def __init__(self, jobs: JobTrigger) -> None:
+        self._trigger = jobs
         self._waiting: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
         """Jobs with their ids."""
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_over = False
 
-    def kick(self, job: str, **ids: int) -> None:
+    def trigger(self, job: str, **ids: int) -> None:
         """Ask for a run of `job` soon, about the object with these ids. To be called after the commit only."""
         _require_job(job)
         with self._change:
             self._waiting.add((job, tuple(sorted(ids.items()))))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kicks", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
                 self._thread.start()
             self._change.notify()
 
@@ -169,9 +169,9 @@ class BackgroundKicker:
                 if not waiting:
                     return
             for job, ids in sorted(waiting):
-                self._kicker.kick(job, **dict(ids))
+                self._trigger.trigger(job, **dict(ids))
             with self._change:
-                self._change.wait_for(lambda: self._is_over, PAUSE_S)
+                self._change.wait_for(lambda: self._is_over, PAUSE_SECONDS)
 
 
 class _LockedScheduler(Scheduler):  # type: ignore[misc]
@@ -196,7 +196,7 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
         return super().apply_async(entry, producer=producer, **named)
 
     def _is_full(self, name: str, producer: Any) -> bool:
-        """Return whether a queue has MOST_WAITING messages. False if the broker does not answer: sending reconnects."""
+        """Return whether a queue has MAX_WAITING messages. False if the broker does not answer: sending reconnects."""
         queue = self.app.amqp.queues[name]
         errors = (*producer.connection.connection_errors, *producer.connection.channel_errors)
         try:
@@ -209,7 +209,7 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
             )
         except errors:
             return False
-        is_full = int(declared.message_count) >= MOST_WAITING
+        is_full = int(declared.message_count) >= MAX_WAITING
         if is_full and name not in self._full:
             get_logger().error("nobody serves a queue", queue=name, messages=declared.message_count)
         (self._full.add if is_full else self._full.discard)(name)
@@ -226,10 +226,10 @@ def _as_function(runs: JobRuns) -> Callable[..., None]:
 
 
 def _report(runs: Collection[JobRuns], over: threading.Event) -> None:
-    """Log the metrics of the jobs every REPORT_S seconds, and once more at the end."""
+    """Log the metrics of the jobs every REPORT_SECONDS seconds, and once more at the end."""
     is_over = False
     while not is_over:
-        is_over = over.wait(REPORT_S)
+        is_over = over.wait(REPORT_SECONDS)
         for each in runs:
             metrics = each.metrics
             get_logger().info(

@@ -14,7 +14,7 @@ from threading import Lock
 from covey.errors import TransientError
 from covey.runtime.log import get_logger
 
-WAIT_S = 60.0
+WAIT_SECONDS = 60.0
 """Maximum time in seconds that a message waits for the run under way. Afterwards beat asks for another run."""
 
 
@@ -67,12 +67,14 @@ class JobRuns:
             if turn.is_awaited:
                 return  # The message that waits for the run under way stands for this one too.
             turn.is_awaited = True
-        is_free = turn.running.acquire(timeout=WAIT_S)
+        is_free = turn.running.acquire(timeout=WAIT_SECONDS)
         with self._lock:
             turn.is_awaited = False
             wanted, turn.wanted = turn.wanted, -1.0
         if not is_free:
-            get_logger().warning("a job waited too long for its run under way", job=self.name, seconds=WAIT_S, **ids)
+            get_logger().warning(
+                "a job waited too long for its run under way", job=self.name, seconds=WAIT_SECONDS, **ids
+            )
             return
         try:
             if wanted > turn.covered:

@@ -22,7 +22,7 @@ class JobRoute(NamedTuple):
 
     queue: JobQueue
     every_s: float
-    """Seconds between two messages of beat, which replace kicks that were lost and find work that becomes due."""
+    """Seconds between two messages of beat, which replace triggers that were lost and find work that becomes due."""
 
 
 ROUTES = {

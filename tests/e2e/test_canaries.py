@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 import validator.enforcement
 import validator.loop
-from coordinator.api import views
+from coordinator.api.routes import views
 from coordinator.db.models import SubmissionRow
 from coordinator.domain.nodes import count_strikes
 from covey.chain.deployment import Deployment

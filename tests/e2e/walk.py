@@ -25,7 +25,7 @@ import worker.app
 import worker.context
 from coordinator import chain_events, jobs
 from coordinator.api.application import build_api
-from coordinator.api.status_page import build_status
+from coordinator.api.process.status_page import build_status
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
 from covey.demo.demo_network import DemoNetwork
@@ -123,7 +123,7 @@ class Walk:
         """Mine the blocks that draw, and run every Celery job once with the functions of the jobs process."""
         mine_draw(self.coordinator)
         with self.coordinator.database.write() as rows:  # The time of the drawing blocks has come.
-            rows.look_at_promises(latest_epoch=2**62)
+            rows.check_promised_next(latest_epoch=2**62)
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 

@@ -1,6 +1,6 @@
 """A coordinator on loopback with a real chain, and the keys of all roles, for tests of the API.
 
-Jobs are run by hand (`harness.run_job`), so a test decides when a kick arrives. The clock can be moved.
+Jobs are run by hand (`harness.run_job`), so a test decides when a trigger arrives. The clock can be moved.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from coordinator import app, chain_events
-from coordinator.api import cached_page
 from coordinator.api.application import build_api
+from coordinator.api.process import cached_page
 from coordinator.api.state import ApiState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
@@ -98,7 +98,7 @@ class CoordinatorHarness:
                 audit_draws.look_at_drawn(rows, self.ctx.params, block_time=newest)
             jobs["draw_submissions"]()
         jobs[name]()
-        if name == "settle_epoch":  # Its kick asks for the next one, whose kick asks for it once more.
+        if name == "settle_epoch":  # Its trigger asks for the next one, whose trigger asks for it once more.
             jobs["close_epoch"]()
             jobs["settle_epoch"]()
 
@@ -236,7 +236,7 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
     try:
         _await_port(port)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cached_page, "CHEAP_S", math.inf)
+            patch.setattr(cached_page, "CHEAP_SECONDS", math.inf)
             yield CoordinatorHarness(chain, ctx, clock, application.state.api)
         assert watch.undescribed == set(), "the OpenAPI document does not describe these answers"
     finally:
@@ -263,6 +263,6 @@ def reset(harness: CoordinatorHarness) -> None:
     empty(harness.ctx.database)
     harness.api.members._nodes.clear()
     harness.api.polls._noted.clear()
-    harness.api.roll_call._heard.clear()
-    harness.api.roll_call._beats.clear()
+    harness.api.heartbeat_buffer._heard.clear()
+    harness.api.heartbeat_buffer._beats.clear()
     asyncio.run(harness.follow())

@@ -17,11 +17,11 @@ from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow, Vali
 from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, sum_limits, tasks, turns
 from coordinator.domain.audit_draws import DrawingBlock, FindBlock
 from coordinator.domain.panel import Ruling, compute_ruling
-from coordinator.domain.presence import Sign, record_signs
+from coordinator.domain.presence import NodeBeat, record_beats
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
 from coordinator.domain.submissions import Countersigned
-from coordinator.domain.tasks import Ask
+from coordinator.domain.tasks import LeaseRequest
 from coordinator.domain.turn_order import list_current
 from coordinator.domain.turns import Commitment, Order, TurnQuery
 from covey.chain.amounts import TokenUnit
@@ -201,8 +201,8 @@ class FakePool:
         self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0, instance: str = INSTANCE
     ) -> None:
         with self.database.write() as rows:
-            sign = Sign(node=make_address(name), instance=instance, free_slots=slots, cached_version=version)
-            (result,) = record_signs(rows, self.params, [sign], rule=STAKE_RULE, now=self.now)
+            sign = NodeBeat(node=make_address(name), instance=instance, free_slots=slots, cached_version=version)
+            (result,) = record_beats(rows, self.params, [sign], rule=STAKE_RULE, now=self.now)
             if isinstance(result, CoveyError):
                 raise result
             if seconds:  # As a claim does, but without stake.
@@ -214,7 +214,7 @@ class FakePool:
             return tasks.assign_tasks(rows, self.params, now=self.now)
 
     def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> TaskRow | None:
-        ask = Ask(node=make_address(name), instance=instance, holding=tuple(holding))
+        ask = LeaseRequest(node=make_address(name), instance=instance, holding=tuple(holding))
         with self.database.write() as rows:
             (found,) = tasks.collect_tasks(rows, self.params, [ask], now=self.now)
         if isinstance(found, CoveyError):
@@ -276,7 +276,7 @@ class FakePool:
         message = Countersignature(
             receipt_hash=eip712.compute_struct_hash(receipt), signed_at=signed_at, latest_epoch=latest_epoch
         )
-        handed_in = submissions.HandedIn(
+        handed_in = submissions.VerifiedReceipt(
             receipt=receipt,
             signature=SIGNATURE,
             promise=Countersigned(message=message, signature=SIGNATURE),
@@ -300,7 +300,7 @@ class FakePool:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            len(row.judgements)  # loaded, so that they can be read when the transaction is over
+            len(row.turns)  # loaded, so that they can be read when the transaction is over
             return row
 
     # -- validators

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from coordinator.db.database import Database
-from coordinator.queue.celery_app import BackgroundKicker, Kicker
+from coordinator.queue.celery_app import BackgroundJobTrigger, JobTrigger
 from covey.chain.json_rpc import ChainClient
 from covey.object_store import ObjectStore
 
@@ -22,8 +22,8 @@ OUTSIDE: tuple[tuple[type, str], ...] = (
     (ObjectStore, "get"),
     (ObjectStore, "put_named_by_content"),
     (ObjectStore, "delete"),
-    (Kicker, "kick"),
-    (BackgroundKicker, "kick"),
+    (JobTrigger, "trigger"),
+    (BackgroundJobTrigger, "trigger"),
 )
 """Methods that must not be called within a write transaction."""
 

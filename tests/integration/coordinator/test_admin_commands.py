@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.api import views
+from coordinator.api.routes import views
 from coordinator.domain.nodes import add_strike
 from covey import cli
 from covey.chain.structs import BondKind, PoolState

@@ -176,7 +176,7 @@ async def await_poll(harness: CoordinatorHarness) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_jobs__doubled_kicks__change_nothing(harness: CoordinatorHarness):
+async def test_jobs__doubled_triggers__change_nothing(harness: CoordinatorHarness):
     async with harness.client("node") as client:
         await hand_in(harness, client)
     for job in ("assign_tasks", "expire_leases", "dispatch_validation", "settle_epoch"):
@@ -192,7 +192,7 @@ async def snapshot(harness: CoordinatorHarness) -> dict[str, Any]:
         view = (await client.get_status()).model_dump(exclude={"time"})
     with harness.ctx.database.read() as rows:
         due = rows.list_due(harness.clock() + 3600, limit=99)
-        view["open"] = [(turn.id, turn.validator) for row in due for turn in row.judgements]
+        view["open"] = [(turn.id, turn.validator) for row in due for turn in row.turns]
     return view
 
 

@@ -50,7 +50,7 @@ def test_build__pools_on_one_broker__have_queues_of_their_own(harness: Coordinat
     names: list[set[str]] = []
     for number in (harness.ctx.config.pool, pool):
         ctx = app.build(harness.ctx.config.model_copy(update={"pool": number, "home": tmp_path / str(number)}))
-        routes = ctx.kicker._kicker._app.conf.task_routes
+        routes = ctx.jobs._trigger._app.conf.task_routes
         names.append({route["queue"] for route in routes.values()})
         ctx.database.close()
     assert [len(each) for each in names] == [3, 3]

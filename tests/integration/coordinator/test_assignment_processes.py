@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.db.database import Database
 from coordinator.domain import stakes, tasks
-from coordinator.domain.presence import Sign
+from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import Stake
 from covey.protocol.status import TaskState
 from tests.fakes.databases import open_schema
@@ -52,8 +52,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         database.close()
 
 
-def build_sign(name: str) -> Sign:
-    return Sign(node=make_address(name), instance=INSTANCE, free_slots=1, cached_version=0, is_claim=True, wait_s=600.0)
+def build_sign(name: str) -> NodeBeat:
+    return NodeBeat(
+        node=make_address(name), instance=INSTANCE, free_slots=1, cached_version=0, is_claim=True, wait_s=600.0
+    )
 
 
 def claim(pool: FakePool, *names: str) -> None:

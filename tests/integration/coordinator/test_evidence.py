@@ -39,9 +39,7 @@ def list_evidence(harness: CoordinatorHarness, receipt: Receipt) -> list[str]:
     """Return the keys of all revealed bundles about a receipt."""
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
-        return [
-            build_evidence_key(receipt.pool, j.verdict.evidence_hash) for j in row.judgements if j.verdict is not None
-        ]
+        return [build_evidence_key(receipt.pool, j.verdict.evidence_hash) for j in row.turns if j.verdict is not None]
 
 
 async def get(harness: CoordinatorHarness, path: str) -> httpx.Response:
@@ -93,7 +91,7 @@ async def test_reveal__evidence_that_nobody_can_read__counts_for_nothing(
     assert answer.json()["code"] == code
     assert answer.status_code in (400, 422)
     with harness.ctx.database.read() as rows:
-        turns = [turn for row in rows.list_due(harness.clock() + 3600, limit=9) for turn in row.judgements]
+        turns = [turn for row in rows.list_due(harness.clock() + 3600, limit=9) for turn in row.turns]
         assert [turn.verdict for turn in turns] == [None, None]
 
 
@@ -202,4 +200,4 @@ async def test_reveal__evidence_says_whether_a_drawn_row_is_false__is_kept_with_
             await client.reveal_verdict(request)
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
-        assert [turn.drawn_rows_false for turn in row.judgements] == [True, False]
+        assert [turn.drawn_rows_false for turn in row.turns] == [True, False]

@@ -50,7 +50,7 @@ async def test_claim__work_under_a_contract__only_validators_with_it_judge(harne
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
         assert row is not None
-        assert (row.contract, {turn.validator for turn in row.judgements}) == (
+        assert (row.contract, {turn.validator for turn in row.turns}) == (
             CONTRACT,
             {harness.chain.address("validator-1"), harness.chain.address("validator-2")},
         )

@@ -93,7 +93,7 @@ async def test_step__hostile_word_of_one_validator__counts_nothing_and_work_is_p
     assert await see(harness) == ("OPEN", 2, 0, False)
     with harness.ctx.database.read() as rows:
         (row,) = rows.list_recent_submissions(10)
-        assert (row.state, row.units, [j.live_groups for j in row.judgements]) == ("ACCEPTED", 20, [None, 2])
+        assert (row.state, row.units, [j.live_groups for j in row.turns]) == ("ACCEPTED", 20, [None, 2])
 
 
 async def test_step__no_group_is_live__closes_at_the_cap(harness: CoordinatorHarness):

@@ -32,7 +32,7 @@ from tests.integration.chain.conftest import Chain
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
-BEATS_PER_S = 20
+BEATS_PER_SECONDS = 20
 """Few enough that a machine that was held up for seconds does not exceed the limit of requests when it catches up."""
 HANG_S = 60.0
 """Time in seconds that a slow machine may take for what has no deadline of its own."""
@@ -119,6 +119,6 @@ def server(
 async def test_heartbeats__while_an_attack_lasts__are_all_answered_and_nothing_leaks(server: Server, attack: Attack):
     before = server.count_descriptors()
     async with asyncio.timeout(server.target.flood_s + 4 * HANG_S):
-        statuses, _ = await beat_during(server.target, attack(server.target), rate=BEATS_PER_S)
+        statuses, _ = await beat_during(server.target, attack(server.target), rate=BEATS_PER_SECONDS)
     assert set(statuses) == {204}
     server.await_descriptors(before + KEPT_DESCRIPTORS)

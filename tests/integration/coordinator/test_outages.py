@@ -26,13 +26,14 @@ from tests.fakes.troubled_node import Trouble, TroubledNode, open_troubled_node
 from tests.integration.chain.conftest import Chain, open_chain
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-OUTAGE_S, BEATS = (20.0, 200) if IS_FULL else (2.0, 20)
+OUTAGE_SECONDS, BEATS = (20.0, 200) if IS_FULL else (2.0, 20)
 """Minimum time in seconds of each outage, and minimum number of heartbeats that are answered within it."""
-RATIO, LEAST_S = 20, 1.0
+RATIO, LEAST_SECONDS = 20, 1.0
 """In an outage the 95th percentile of the times of heartbeats may be `RATIO` times that before the first outage, or
-`LEAST_S` seconds. The latter is a tenth of a client's timeout, and a heartbeat that waits for what is out takes longer.
+`LEAST_SECONDS` seconds. The latter is a tenth of a client's timeout, and a heartbeat that waits for what is out takes
+longer.
 """
-RESUME_S, SETTLE_S = 300.0, 900.0
+RESUME_SECONDS, SETTLE_SECONDS = 300.0, 900.0
 """Deadlines against hanging, in seconds, until work begins or goes on, and until all work is settled."""
 Outage = Callable[[], None]
 
@@ -119,7 +120,7 @@ async def working(setting: Setting) -> AsyncIterator[None]:
     decide = Decider(every=1_000_000)
     actors += [asyncio.create_task(run_validator(network, wallets[f"validator-{i}"], decide)) for i in range(3)]
     try:
-        async with asyncio.timeout(RESUME_S):
+        async with asyncio.timeout(RESUME_SECONDS):
             await setting.record.has_begun.wait()
         yield
     finally:
@@ -149,7 +150,7 @@ async def beat(setting: Setting, seconds: float) -> tuple[float, list[str]]:
 
 async def await_more(setting: Setting, count: int) -> None:
     """Wait until there are more promises than `count`."""
-    deadline = time.monotonic() + RESUME_S
+    deadline = time.monotonic() + RESUME_SECONDS
     while len(setting.record.promises) <= count:
         assert time.monotonic() < deadline, f"nothing was promised any more: {setting.record.refusals}"
         await asyncio.sleep(0.05)
@@ -160,7 +161,7 @@ async def settle(setting: Setting) -> list[str]:
     chain = setting.chain
     setting.record.is_working = False
     await asyncio.to_thread(chain.send, "operator", chain.contracts.pools.end_pool(setting.network.pool))
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + SETTLE_SECONDS
     async with setting.client("node") as client:
         while time.monotonic() < deadline:
             try:
@@ -184,9 +185,9 @@ async def test_outages__one_after_another__heartbeats_are_answered_and_nothing_i
             assert failures == []
             for name, (begin, end) in setting.list_outages().items():
                 begin()
-                seconds, failures = await beat(setting, OUTAGE_S)
+                seconds, failures = await beat(setting, OUTAGE_SECONDS)
                 end()
-                if (failures or seconds > max(RATIO * usual, LEAST_S)) and "PostgreSQL" not in name:
+                if (failures or seconds > max(RATIO * usual, LEAST_SECONDS)) and "PostgreSQL" not in name:
                     slow[name] = seconds, failures
                 await await_more(setting, len(setting.record.promises))
             states = await settle(setting)

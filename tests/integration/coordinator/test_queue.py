@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.queue.celery_app import Kicker, build_celery
+from coordinator.queue.celery_app import JobTrigger, build_celery
 from coordinator.queue.routes import ROUTES, JobQueue
 
 pytestmark = pytest.mark.integration
@@ -75,7 +75,7 @@ class Broker:
         self.url, self.home, self.prefix = url, home, f"covey-test-{secrets.token_hex(4)}"
         self.app = build_celery(url, home, prefix=self.prefix)
         self.commit: int | None = None
-        self.kicker = Kicker(self.app, get_commit=lambda: self.commit)
+        self.jobs = JobTrigger(self.app, get_commit=lambda: self.commit)
 
     def list_done(self) -> list[str]:
         path = self.home / "done"
@@ -126,22 +126,22 @@ def end(process: subprocess.Popen[bytes]) -> None:
     assert process.wait(timeout=HANG_S) == 0
 
 
-def test_kicks__doubled_failing_and_after__all_have_their_effect_and_the_process_ends_when_told(broker: Broker):
-    """A kick that was sent before the process runs waits for it. One run covers all commits before it.
+def test_triggers__doubled_failing_and_after__all_have_their_effect_and_the_process_ends_when_told(broker: Broker):
+    """A trigger that was sent before the process runs waits for it. One run covers all commits before it.
 
     A failing job does not stop the following ones.
     """
     broker.commit = 3
     (broker.home / "commit").write_text("3")
     for _ in range(3):
-        broker.kicker.kick("assign_tasks")
+        broker.jobs.trigger("assign_tasks")
     with broker.serve() as process:
         broker.wait_until(lambda: broker.list_done() == ["assign_tasks"])
         for job in ("expire_leases", "prune_files", "mark_settled"):
-            broker.kicker.kick(job)
+            broker.jobs.trigger(job)
         broker.wait_until(lambda: len(broker.list_done()) >= 4)
         broker.commit = 4
-        broker.kicker.kick("assign_tasks")
+        broker.jobs.trigger("assign_tasks")
         broker.wait_until(lambda: len(broker.list_done()) >= 5)
         end(process)
     assert sorted(broker.list_done()) == sorted(
@@ -153,11 +153,11 @@ def test_kicks__doubled_failing_and_after__all_have_their_effect_and_the_process
 def test_jobs__draw_hangs__all_other_jobs_of_the_process_run(broker: Broker):
     with broker.serve() as process:
         for _ in range(20):
-            broker.kicker.kick("draw_submissions")
+            broker.jobs.trigger("draw_submissions")
         broker.wait_until(lambda: broker.list_done() == ["draw_submissions"])
         others = sorted(set(ROUTES) - {"draw_submissions"})
         for job in others:
-            broker.kicker.kick(job)
+            broker.jobs.trigger(job)
         broker.wait_until(lambda: sorted(broker.list_done()[1:]) == others)
         (broker.home / "may_draw").touch()
         end(process)
@@ -167,7 +167,7 @@ def test_jobs__two_processes_of_bulk__run_two_messages_at_the_same_time(broker: 
     """Each run waits until both have begun, and a process of this queue runs one job at a time."""
     with broker.serve("bulk", name="one") as one, broker.serve("bulk", name="other") as other:
         for epoch in (1, 2):
-            broker.kicker.kick("close_epoch", epoch=epoch)
+            broker.jobs.trigger("close_epoch", epoch=epoch)
         broker.wait_until(lambda: sorted(broker.list_done()) == ["close_epoch 1", "close_epoch 2"])
         end(one)
         end(other)
@@ -180,7 +180,7 @@ def test_jobs__process_is_killed_during_a_run__another_one_runs_it(broker: Broke
     A folder has no acknowledgements, and Redis gives a message out again after an hour, so there beat replaces it.
     """
     with broker.serve("bulk", name="one") as one:
-        broker.kicker.kick("close_epoch", epoch=1)
+        broker.jobs.trigger("close_epoch", epoch=1)
         broker.wait_until(lambda: broker.list_done() == ["close_epoch 1"])
         one.kill()
         one.wait()
@@ -190,7 +190,7 @@ def test_jobs__process_is_killed_during_a_run__another_one_runs_it(broker: Broke
         end(other)
 
 
-def test_beat__two_processes_without_any_kick__every_job_runs_and_another_process_takes_over(tmp_path: Path):
+def test_beat__two_processes_without_any_trigger__every_job_runs_and_another_process_takes_over(tmp_path: Path):
     broker = Broker("", tmp_path)
     (tmp_path / "may_draw").touch()
     with broker.serve(beats=True, name="one") as one, broker.serve("now,chain", beats=True, name="other") as other:

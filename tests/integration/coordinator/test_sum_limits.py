@@ -106,7 +106,7 @@ async def test_reveal__hostile_sums__count_nothing_and_work_is_paid(harness: Coo
     await work(harness, sums, STATED)
     with harness.ctx.database.read() as rows:
         (row,) = rows.list_recent_submissions(10)
-        assert (row.state, row.units, [turn.sums is None for turn in row.judgements]) == ("ACCEPTED", 20, [True, False])
+        assert (row.state, row.units, [turn.sums is None for turn in row.turns]) == ("ACCEPTED", 20, [True, False])
     view = await see(harness)
     assert (view.summed_submissions, view.sums) == (1, {}), "one validator of a quorum of two states sums"
 

@@ -18,7 +18,7 @@ HANG_S = 60
 
 def build_context(refresh: Any) -> Any:
     chain = SimpleNamespace(
-        note_head=lambda _: None, note_poll=lambda: None, refresh=refresh, is_settled=True, active_validators=()
+        note_head=lambda _: None, note_poll=lambda: None, refresh=refresh, is_static=True, active_validators=()
     )
     return SimpleNamespace(chain=chain, client=SimpleNamespace(get_block=lambda _: Block))
 

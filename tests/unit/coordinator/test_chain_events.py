@@ -15,8 +15,8 @@ from tests.fakes.pool import POOL, FakePool, code_of, make_address, make_hash, m
 pytestmark = pytest.mark.unit
 
 
-class Kicks(list[str]):
-    def kick(self, job: str) -> None:
+class Triggers(list[str]):
+    def trigger(self, job: str) -> None:
         self.append(job)
 
 
@@ -26,7 +26,7 @@ def ctx(pool: FakePool) -> SimpleNamespace:
         database=pool.database,
         params=pool.params,
         config=SimpleNamespace(pool=POOL),
-        kicker=Kicks(),
+        jobs=Triggers(),
         clock=lambda: pool.now,
     )
 
@@ -65,14 +65,14 @@ def close_case(kind: type, number: int, **changes: object):
     return make(kind, **(values | changes))
 
 
-def test_policy_published__of_the_pool__opens_the_step_and_kicks(ctx: SimpleNamespace, pool: FakePool):
+def test_policy_published__of_the_pool__opens_the_step_and_triggers(ctx: SimpleNamespace, pool: FakePool):
     tell(ctx, publish(0))
     with pool.database.read() as rows:
         step = rows.get_step(0)
         assert (step.record_hash, step.block_number, step.state) == (make_hash("policy 0"), 20, StepState.OPEN)
         assert rows.list_blocks() == [(20, make_hash("20"))]
     assert len(pool.tasks(TaskState.PENDING)) == 2
-    assert ctx.kicker == ["assign_tasks", "settle_epoch", "mark_settled"]
+    assert ctx.jobs == ["assign_tasks", "settle_epoch", "mark_settled"]
 
 
 def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(ctx: SimpleNamespace, pool: FakePool):
@@ -81,15 +81,15 @@ def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(
     receipt_hash = pool.work("a")
     row = pool.submission(receipt_hash)
     drawn_at = row.signed_at + pool.params.verification.draw_seconds
-    assert row.look_at > drawn_at
+    assert row.next_check_at > drawn_at
     tell(ctx, block=21, read_until=drawn_at - 1)
-    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == ([], row.look_at)
+    assert (ctx.jobs, pool.submission(receipt_hash).next_check_at) == ([], row.next_check_at)
     tell(ctx, block=22, read_until=drawn_at)
-    assert (ctx.kicker, pool.submission(receipt_hash).look_at) == (["draw_submissions"], 0.0)
+    assert (ctx.jobs, pool.submission(receipt_hash).next_check_at) == (["draw_submissions"], 0.0)
     pool.dispatch()
-    ctx.kicker.clear()
+    ctx.jobs.clear()
     tell(ctx, block=23, read_until=drawn_at + 1)
-    assert ctx.kicker == [], "it is drawn"
+    assert ctx.jobs == [], "it is drawn"
 
 
 def test_events__of_another_pool__change_nothing(ctx: SimpleNamespace, pool: FakePool):
@@ -241,7 +241,7 @@ def test_reorganisation__rows_of_the_removed_block_are_being_judged__do_not_coun
     pool.dispatch()
     row = pool.submission(receipt)
     assert bool(row.audited) is is_committed
-    assert [turn.full for turn in row.judgements if not turn.lapsed] == ([True, True] if is_committed else [False])
+    assert [turn.full for turn in row.turns if not turn.lapsed] == ([True, True] if is_committed else [False])
 
 
 def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, pool: FakePool):

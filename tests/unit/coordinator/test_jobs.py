@@ -30,10 +30,10 @@ class FakeLedger:
         return Call(to=make_address("ledger"), data=json.dumps(asdict(header)).encode(), label="EpochLedger.post")
 
 
-class Kicks(list[str]):
+class Triggers(list[str]):
     """Notes which jobs were asked for."""
 
-    def kick(self, job: str, **_: int) -> None:
+    def trigger(self, job: str, **_: int) -> None:
         self.append(job)
 
 
@@ -51,7 +51,7 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
             validators=pool.validators, active_validators=frozenset(pool.validators), report_outdated=lambda: None
         ),
         canary_secret=b"s",
-        kicker=Kicks(),
+        jobs=Triggers(),
         clock=lambda: pool.now,
     )
 
@@ -59,11 +59,11 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
 def settle(ctx: SimpleNamespace) -> None:
     """Run the jobs that settle, and those that they ask for."""
     jobs.settle_epoch(ctx)
-    if "close_epoch" in ctx.kicker:
+    if "close_epoch" in ctx.jobs:
         jobs.close_epochs(ctx)
-    if "settle_epoch" in ctx.kicker:
+    if "settle_epoch" in ctx.jobs:
         jobs.settle_epoch(ctx)
-    ctx.kicker.clear()
+    ctx.jobs.clear()
 
 
 def close_first_epoch(ctx: SimpleNamespace, pool: FakePool) -> None:
@@ -204,10 +204,10 @@ def test_close_epochs__of_another_number_or_twice__changes_nothing(ctx: SimpleNa
     do_first_work(pool)
     jobs.settle_epoch(ctx)
     jobs.close_epochs(ctx, epoch=1)
-    assert ctx.kicker == ["close_epoch"]
+    assert ctx.jobs == ["close_epoch"]
     jobs.close_epochs(ctx, epoch=0)
     jobs.close_epochs(ctx, epoch=0)
-    assert ctx.kicker == ["close_epoch", "settle_epoch"]
+    assert ctx.jobs == ["close_epoch", "settle_epoch"]
     jobs.settle_epoch(ctx)
     assert len(DatabaseOutbox(pool.database).list_pending()) == 1
 
@@ -216,7 +216,7 @@ def test_settle_epoch__epoch_that_is_closing__is_asked_for_once(ctx: SimpleNames
     do_first_work(pool)
     for _ in range(3):
         jobs.settle_epoch(ctx)
-    assert ctx.kicker == ["close_epoch"], "beat asks for what has been lost"
+    assert ctx.jobs == ["close_epoch"], "beat asks for what has been lost"
 
 
 def test_close_epochs__another_process_closes__leaves_it_alone(ctx: SimpleNamespace, pool: FakePool):
@@ -263,7 +263,7 @@ def test_assign_and_expire__chain_of_the_context_is_missing__work(ctx: SimpleNam
     assert pool.collect("a") is not None
     pool.now += 31
     jobs.expire_leases(ctx)
-    assert ctx.kicker == ["assign_tasks"]
+    assert ctx.jobs == ["assign_tasks"]
     assert {name for name, route in ROUTES.items() if route.queue is JobQueue.NOW} == {"assign_tasks", "expire_leases"}
 
 
@@ -273,14 +273,14 @@ def test_dispatch_validation__chains_node_is_gone__judges_what_is_drawn(ctx: Sim
     receipt_hash = pool.work("a")
     with pool.database.write() as rows:
         rows.get_submission(receipt_hash).draw, rows.get_submission(receipt_hash).draw_block = make_hash("block"), 1
-        rows.get_submission(receipt_hash).look_at = 0.0
+        rows.get_submission(receipt_hash).next_check_at = 0.0
     ctx.client.get_block = fail
     jobs.dispatch_validation(ctx)
-    assert len(pool.submission(receipt_hash).judgements) == 1, "a turn is open"
+    assert len(pool.submission(receipt_hash).turns) == 1, "a turn is open"
     pool.now += 1
     other = pool.work("a")
     with pool.database.write() as rows:
-        rows.get_submission(other).look_at = 0.0
+        rows.get_submission(other).next_check_at = 0.0
     jobs.dispatch_validation(ctx)
     assert pool.submission(other).draw is None, "it is left to the job that draws"
     with pytest.raises(TransientError):

@@ -239,7 +239,7 @@ def upgrade() -> None:
         sa.Column("canary", sa.Integer(), nullable=False),
         sa.Column("consent", sa.String(length=132), nullable=False),
         sa.Column("live_groups", sa.Integer(), nullable=False),
-        sa.Column("look_at", sa.Double(), nullable=False),
+        sa.Column("next_check_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(["epoch"], ["epochs.number"], name=op.f("fk_submissions_epoch_epochs")),
         sa.ForeignKeyConstraint(["node"], ["nodes.address"], name=op.f("fk_submissions_node_nodes")),
         sa.ForeignKeyConstraint(["policy_version"], ["steps.number"], name=op.f("fk_submissions_policy_version_steps")),
@@ -270,7 +270,7 @@ def upgrade() -> None:
             sqlite_where=sa.text("reason > 0"),
             postgresql_where=sa.text("reason > 0"),
         )
-        batch_op.create_index("ix_submissions_state", ["state", "look_at"], unique=False)
+        batch_op.create_index("ix_submissions_state", ["state", "next_check_at"], unique=False)
         batch_op.create_index("ix_submissions_state_task", ["state", "task"], unique=False)
         batch_op.create_index(batch_op.f("ix_submissions_step"), ["step"], unique=False)
         batch_op.create_index(batch_op.f("ix_submissions_task"), ["task"], unique=False)

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.api import admission
 from coordinator.api.admission import SIGNER, Admission
-from coordinator.api.coordinator_metrics import Meters
-from coordinator.api.members import Members
-from coordinator.api.nonces import MemoryNonces
+from coordinator.api.process.coordinator_metrics import Meters
+from coordinator.api.process.members import Members
+from coordinator.api.process.nonces import MemoryNonces
 from covey.chain.wallet import wallet_from_key
 from covey.protocol.http_signatures import SignedRequest, sign_request
 
@@ -75,7 +75,7 @@ class Gate:
             clock=lambda: self.now,
         )
 
-    async def look(self, work: Any) -> Any:
+    async def query(self, work: Any) -> Any:
         """Stand for the database, in which there is no node."""
         self.looked_up.append("node")
         return work(SimpleNamespace(has_node=lambda address: False))

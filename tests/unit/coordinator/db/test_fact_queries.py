@@ -22,9 +22,14 @@ def test_get_fact__never_set_or_set_before__is_zero_or_its_value(database: Datab
 def test_set_fact__transaction_fails__is_undone(database: Database):
     with database.write() as rows:
         rows.set_fact("lease", 7)
-    with pytest.raises(KeyError), database.write() as rows:
-        rows.set_fact("lease", 8)
-        raise KeyError
+
+    def fail() -> None:
+        with database.write() as rows:
+            rows.set_fact("lease", 8)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     with database.read() as rows:
         assert rows.get_fact("lease") == 7
 

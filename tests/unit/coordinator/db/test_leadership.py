@@ -20,7 +20,7 @@ HANG_S = 60
 
 @pytest.fixture(autouse=True)
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership, "LOOK_S", 0.0)
+    monkeypatch.setattr(leadership, "LOOK_SECONDS", 0.0)
 
 
 def test_is_held__two_that_share_a_database__one_leads_and_then_the_other(database: Database):

@@ -58,7 +58,7 @@ def test_submit__one_of_several_fails__is_undone_alone(
 
 
 def test_submit__many__share_a_transaction(database: Database, held: Callable[..., list[Future[Any]]], monkeypatch):
-    monkeypatch.setattr(writer, "SLICE_S", 10.0 * HANG_S)  # However slow this machine is.
+    monkeypatch.setattr(writer, "SLICE_SECONDS", 10.0 * HANG_S)  # However slow this machine is.
     begun = []
     begin = database._writer._begin
     monkeypatch.setattr(database._writer, "_begin", lambda: begun.append(1) or begin())

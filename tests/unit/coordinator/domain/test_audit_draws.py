@@ -74,7 +74,7 @@ def test_dispatch__drawing_block_not_final__opens_no_turn(undrawn: tuple[FakePoo
     pool.find_block = asked.append
     pool.dispatch()
     row = pool.submission(receipt_hash)
-    assert (row.draw, row.audited, row.judgements, asked) == (None, None, [], [50])
+    assert (row.draw, row.audited, row.turns, asked) == (None, None, [], [50])
     assert pool.claim(0) is None
 
 

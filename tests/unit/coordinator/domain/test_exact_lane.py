@@ -41,7 +41,7 @@ def judge(pool: FakePool, receipt_hash: str, *, quorum: int = 1) -> list[int]:
                 pool.commit(validator, taken[1], pool.build_verdict(validator, receipt_hash, Decision.ACCEPT))
                 judged.append(validator)
                 if len(judged) == quorum:
-                    for turn in [each.id for each in pool.submission(receipt_hash).judgements if each.commitment]:
+                    for turn in [each.id for each in pool.submission(receipt_hash).turns if each.commitment]:
                         pool.reveal(turn)
                     pool.dispatch()
                     return judged
@@ -259,7 +259,7 @@ def test_count_validators__phantom_says_unknown_where_others_decide__counts_no_m
     receipt_hash = pool.work("a")
     pool.dispatch()
     silent = next(i for i in (0, 1) if pool.claim(i) is not None)
-    turn = pool.submission(receipt_hash).judgements[0].id
+    turn = pool.submission(receipt_hash).turns[0].id
     pool.commit(silent, turn, pool.build_verdict(silent, receipt_hash, Decision.UNKNOWN))
     pool.reveal(turn)
     pool.dispatch()

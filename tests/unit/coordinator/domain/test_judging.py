@@ -33,7 +33,7 @@ def get_contradicted(pool: FakePool) -> list[int]:
 
 def test_dispatch__undrawn__needs_one_cheap_verdict(pool: FakePool):
     receipt_hash = hand_in_proven(pool)
-    assert len(pool.submission(receipt_hash).judgements) == 1
+    assert len(pool.submission(receipt_hash).turns) == 1
     pool.judge(receipt_hash, [(0, ACCEPT, {})])
     row = pool.submission(receipt_hash)
     assert (row.state, row.audited) == (SubmissionState.ACCEPTED, False)
@@ -258,10 +258,10 @@ def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool, 
     if is_committed:
         pool.commit(0, taken, pool.build_verdict(0, receipt_hash, ACCEPT))
     with pool.database.write() as rows:
-        panel.order_replay(rows.get_submission(receipt_hash))
+        panel.require_replay(rows.get_submission(receipt_hash))
     assert code_of(pool.commit, 0, taken, pool.build_verdict(0, receipt_hash, ACCEPT)) == "judgement_lapsed"
     pool.dispatch()
-    assert [(j.full, j.lapsed) for j in pool.submission(receipt_hash).judgements] == [
+    assert [(j.full, j.lapsed) for j in pool.submission(receipt_hash).turns] == [
         (False, True),
         (True, False),
         (True, False),
@@ -320,7 +320,7 @@ def test_tally__two_that_differ__ask_a_third_who_decides(submitted: tuple[FakePo
     pool, receipt_hash = submitted
     pool.judge(receipt_hash, [(0, *first), (1, *second)])
     row = pool.submission(receipt_hash)
-    assert (row.state, len(row.judgements)) == (SubmissionState.SUBMITTED, 3)
+    assert (row.state, len(row.turns)) == (SubmissionState.SUBMITTED, 3)
     pool.judge(receipt_hash, [(2, *second)])
     row = pool.submission(receipt_hash)
     assert row.state is (SubmissionState.ACCEPTED if second[0] is ACCEPT else SubmissionState.REJECTED)
@@ -330,7 +330,7 @@ def test_tally__two_that_differ__ask_a_third_who_decides(submitted: tuple[FakePo
 def test_tally__two_unknown__ask_two_more(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
     pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
-    assert len(pool.submission(receipt_hash).judgements) == 4
+    assert len(pool.submission(receipt_hash).turns) == 4
     pool.judge(receipt_hash, [(2, ACCEPT, {}), (3, ACCEPT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
 
@@ -411,8 +411,8 @@ def test_dispatch__one_rejection_and_cheap_acceptances_in_one_look__those_are_re
         first = rows.get_submission(caught)
         first.audited = True
         decided = [panel.Decided(first, guilty, replayed=True), panel.Decided(row, agreed, replayed=False)]
-        look = panel.Look(decided, late=[], passed=[])
-        judging.apply(rows, pool.params, look, validators=pool.validators, now=pool.now)
+        findings = panel.Findings(decided, late=[], passed=[])
+        judging.apply(rows, pool.params, findings, validators=pool.validators, now=pool.now)
     assert pool.submission(caught).decision is REJECT
     assert (pool.submission(cheap).decision, pool.submission(cheap).audited) == (None, True)
     assert pool.node("b").accepted == 0
@@ -486,12 +486,12 @@ def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool)
                 secret=b"",
                 now=pool.now,
             )
-            return row.look_at
+            return row.next_check_at
 
     find_block, pool.find_block = pool.find_block, lambda _: None
-    assert dispatch() == pool.now + audit_draws.LOOK_SECONDS
+    assert dispatch() == pool.now + audit_draws.UNDRAWN_CHECK_SECONDS
     pool.find_block = find_block
-    assert dispatch() == pool.now + judging.LOOK_SECONDS
+    assert dispatch() == pool.now + judging.CHECK_SECONDS
     pool.params = pool.params.model_copy(update={"judgement_seconds": 5})
     assert pool.claim(0) is not None
     assert dispatch() == pool.now + 5

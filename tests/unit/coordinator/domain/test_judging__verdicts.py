@@ -106,5 +106,5 @@ def test_record_reveal__twice__is_the_same(submitted: tuple[FakePool, str]):
         pool.commit(i, judgement, pool.build_verdict(i, receipt_hash, ACCEPT))
     pool.reveal(taken[0])
     pool.reveal(taken[0])
-    verdicts = [j.verdict for j in pool.submission(receipt_hash).judgements]
+    verdicts = [j.verdict for j in pool.submission(receipt_hash).turns]
     assert verdicts == [pool.reveals[taken[0]][0], None]

@@ -10,7 +10,7 @@ from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
 from coordinator.db.models import ChallengeRow, EpochRow, NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.domain import omissions, settlement
-from coordinator.domain.omissions import MOST_TRIES, SLICE
+from coordinator.domain.omissions import MAX_TRIES, SLICE
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
 from covey.chain.structs import EpochRecord, Inclusion
@@ -137,14 +137,14 @@ def test_answer_challenges__refused__is_built_again_a_few_times(ctx: SimpleNames
     """With what the chain says then: an epoch that was posted again has another record."""
     receipts, store = settle(ctx.database, 2), DatabaseOutbox(ctx.database)
     challenge(ctx.database, receipts[:1])
-    for tries in range(MOST_TRIES + 3):
+    for tries in range(MAX_TRIES + 3):
         with ctx.database.write() as rows:
             rows.get_epoch(0).final_at = 100 + tries
         chain_events.answer_challenges(ctx)
         for key in list_keys(ctx.database):
             store.record_reverted(key, "UnknownEpoch(1, 0)", None)
-    assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [100 + n for n in range(MOST_TRIES)]
-    assert find_challenge(ctx.database, receipts[0]).tries == MOST_TRIES
+    assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [100 + n for n in range(MAX_TRIES)]
+    assert find_challenge(ctx.database, receipts[0]).tries == MAX_TRIES
 
 
 def test_answer_challenges__decided__is_left_alone(ctx: SimpleNamespace):

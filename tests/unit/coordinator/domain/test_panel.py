@@ -81,7 +81,7 @@ def test_take_turn__validator_that_is_away__delays_nobody(undrawn: FakePool):
     first, second, _ = get_order(undrawn, receipt_hash)
     undrawn.now += turn_order.AWAY_SECONDS + 1
     with undrawn.database.write() as rows:
-        (turn,) = rows.get_submission(receipt_hash).judgements
+        (turn,) = rows.get_submission(receipt_hash).turns
         turn.opened_at = undrawn.now
     assert undrawn.claim(second)[0] == "judge"
     assert undrawn.claim(first) is None
@@ -141,13 +141,13 @@ def test_take_turn__room_for_several__holds_as_many_as_it_says(undrawn: FakePool
 
 
 def test_take_turn__hoarder__holds_a_bounded_number(undrawn: FakePool):
-    for _ in range(panel.MOST_HELD + 2):
+    for _ in range(panel.MAX_HELD + 2):
         undrawn.work("a")
     undrawn.dispatch()
     held: list[int] = []
     while (order := undrawn.claim(0, holding=held)) is not None:
         held.append(order[1])
-    assert len(held) == panel.MOST_HELD
+    assert len(held) == panel.MAX_HELD
 
 
 # -- turns that lapse
@@ -159,7 +159,7 @@ def test_dispatch__silent_validator__lapses_and_another_is_asked(submitted: tupl
     pool.now += 30
     pool.dispatch()
     row = pool.submission(receipt_hash)
-    assert [j.lapsed for j in row.judgements] == [True, False, False]
+    assert [j.lapsed for j in row.turns] == [True, False, False]
     verdict = pool.build_verdict(0, receipt_hash, ACCEPT)
     assert code_of(pool.commit, 0, lost, verdict) == "judgement_lapsed"
     pool.judge(receipt_hash, [(1, ACCEPT, {}), (2, ACCEPT, {})])
@@ -221,7 +221,7 @@ def test_dispatch__committed_and_waiting_for_a_slow_one__is_not_late(submitted: 
     _, second = pool.claim(1)
     pool.now += 29
     pool.dispatch()
-    assert [j.lapsed for j in pool.submission(receipt_hash).judgements] == [False, False]
+    assert [j.lapsed for j in pool.submission(receipt_hash).turns] == [False, False]
     pool.commit(1, second, pool.build_verdict(1, receipt_hash, ACCEPT))
     pool.now += 29
     pool.dispatch()
@@ -240,7 +240,7 @@ def test_dispatch__committed_but_never_revealed__lapses_after_its_time(submitted
     pool.reveal(taken[0])
     pool.now += 30
     pool.dispatch()
-    assert [j.lapsed for j in pool.submission(receipt_hash).judgements] == [False, True, False]
+    assert [j.lapsed for j in pool.submission(receipt_hash).turns] == [False, True, False]
     assert [get_validator(pool, i) for i in (0, 1)] == [(0, 0), (1, 0)]
     pool.judge(receipt_hash, [(2, ACCEPT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
@@ -254,7 +254,7 @@ def test_dispatch__others_lapse__who_waited_is_not_late_and_another_is_asked(sub
     pool.now += 30
     pool.dispatch()
     row = pool.submission(receipt_hash)
-    assert [j.lapsed for j in row.judgements] == [False, False, False, True, False]
+    assert [j.lapsed for j in row.turns] == [False, False, False, True, False]
     assert pool.claim(2) is None
     kind, again = pool.claim(4)
     assert kind == "judge"
@@ -282,9 +282,9 @@ def test_dispatch__three_validators_two_take_turns_and_let_them_lapse__comes_to_
         pool.dispatch()
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason) == (SubmissionState.VOID, Reason.UNDECIDED)
-    lapses = Counter(j.validator for j in row.judgements if j.lapsed and j.validator)
+    lapses = Counter(j.validator for j in row.turns if j.lapsed and j.validator)
     first, *others = pool.validators
-    assert lapses == {first: 1} | dict.fromkeys(others, turn_order.MOST_LAPSES)
+    assert lapses == {first: 1} | dict.fromkeys(others, turn_order.MAX_LAPSES)
     assert get_validator(pool, 0) == (0, 0), "it did its part"
     assert pool.strikes("a") == 0
 
@@ -296,7 +296,7 @@ def test_dispatch__nobody_asks_for_work__turns_wait_and_nothing_is_void(submitte
         pool.dispatch()
     row = pool.submission(receipt_hash)
     assert row.state is SubmissionState.SUBMITTED
-    assert [j.lapsed for j in row.judgements] == [False, False]
+    assert [j.lapsed for j in row.turns] == [False, False]
 
 
 def accept_and_do_not_know(pool: FakePool, receipt_hash: str) -> None:

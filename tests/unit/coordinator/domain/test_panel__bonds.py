@@ -52,7 +52,7 @@ def test_dispatch__bond_withdrawn_before_the_decision__another_validator_is_aske
     pool.judge(receipt, [(2, decision, {})])
     row = pool.submission(receipt)
     assert row.decision is decision
-    assert {turn.validator for turn in row.judgements if not turn.lapsed} == set(pool.validators[1:])
+    assert {turn.validator for turn in row.turns if not turn.lapsed} == set(pool.validators[1:])
 
 
 def test_dispatch__bond_comes_back__validator_does_not_speak_twice(pool: FakePool, receipt: str):
@@ -77,7 +77,7 @@ def test_seek_signatures__bond_withdrawn_after_the_rejection__a_third_validator_
     pool.reveal(turn)
     assert pool.seek_signatures() == 0
     row = pool.submission(receipt)
-    signers = [each.validator for each in row.judgements if each.verdict and each.verdict.reason == Reason.PROOF]
+    signers = [each.validator for each in row.turns if each.verdict and each.verdict.reason == Reason.PROOF]
     assert (kind, signers, row.state) == ("judge", pool.validators, SubmissionState.REJECTED)
 
 
@@ -110,7 +110,7 @@ def test_seek_signatures__signer_that_waits_for_another_one__keeps_its_turn(pool
 def test_seek_signatures__signature_that_has_expired__another_validator_signs(pool: FakePool, receipt: str):
     pool.reject(receipt)
     with pool.database.write() as rows:
-        turn = rows.get_submission(receipt).judgements[0]
+        turn = rows.get_submission(receipt).turns[0]
         turn.verdict = dataclasses.replace(turn.verdict, deadline=int(pool.now))
     assert pool.seek_signatures() == 1
 
@@ -179,8 +179,8 @@ def test_list_held__turn_of_a_rejected_submission__is_not_held_for_ever(pool: Fa
     assert pool.claim(2) is not None
     with pool.database.write() as rows:
         row = rows.get_submission(receipt)
-        row.judgements[0].verdict = pool.build_verdict(0, receipt, REJECT)
-        row.look_at = 0.0
+        row.turns[0].verdict = pool.build_verdict(0, receipt, REJECT)
+        row.next_check_at = 0.0
     pool.dispatch()
     assert pool.submission(receipt).state is SubmissionState.REJECTED
     with pool.database.read() as rows:

@@ -5,7 +5,7 @@ from sqlalchemy import event
 
 from coordinator.db.models import TaskRow
 from coordinator.domain import nodes, stakes
-from coordinator.domain.presence import Sign, record_signs
+from coordinator.domain.presence import NodeBeat, record_beats
 from coordinator.domain.stakes import Stake
 from covey.errors import CoveyError
 from tests.fakes.pool import INSTANCE, STAKE_RULE, FakePool, make_address
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.unit
 OTHER = "f" * 32
 
 
-def make_sign(name: str, **changes: Any) -> Sign:
+def make_sign(name: str, **changes: Any) -> NodeBeat:
     values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 3}
-    return Sign(**(values | changes))
+    return NodeBeat(**(values | changes))
 
 
-def claim(name: str, **changes: Any) -> Sign:
+def claim(name: str, **changes: Any) -> NodeBeat:
     return make_sign(name, is_claim=True, wait_s=5.0, **changes)
 
 
@@ -28,10 +28,10 @@ def stake(pool: FakePool, name: str, staked: int, locked: int = 0) -> None:
         stakes.record_stake(rows, make_address(f"{name}'s owner"), Stake(staked, locked), block=1)
 
 
-def record(pool: FakePool, *signs: Sign) -> list[Any]:
+def record(pool: FakePool, *signs: NodeBeat) -> list[Any]:
     """Return the code of the error of each sign, or None."""
     with pool.database.write() as rows:
-        found = record_signs(rows, pool.params, signs, rule=STAKE_RULE, now=pool.now)
+        found = record_beats(rows, pool.params, signs, rule=STAKE_RULE, now=pool.now)
     return [each.code if isinstance(each, CoveyError) else each for each in found]
 
 
@@ -85,7 +85,7 @@ def test_record_signs__ten_times_as_many_nodes__need_no_more_queries(pool: FakeP
     for name in names:
         stake(pool, name, 100)
 
-    def count(signs: list[Sign]) -> int:
+    def count(signs: list[NodeBeat]) -> int:
         statements: list[str] = []
         engine = pool.database._engine
         listener = lambda *arguments: statements.append(arguments[2])  # noqa: E731

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete
 from typer.testing import CliRunner
 
-from coordinator.db.models import JudgementRow, SubmissionRow, TaskRow
+from coordinator.db.models import SubmissionRow, TaskRow, TurnRow
 from coordinator.domain import restoring, settlement
 from covey import cli
 from covey.errors import ProtocolError
@@ -29,7 +29,7 @@ def restore(pool: FakePool, *unknown: str) -> None:
         rows.delete_epoch(number)
         for receipt_hash in unknown:
             task = rows.get_submission(receipt_hash).task
-            for model, column in ((JudgementRow, "receipt_hash"), (SubmissionRow, "receipt_hash")):
+            for model, column in ((TurnRow, "receipt_hash"), (SubmissionRow, "receipt_hash")):
                 rows.session.execute(delete(model).where(getattr(model, column) == receipt_hash))
             rows.session.execute(delete(TaskRow).where(TaskRow.id == task))
 

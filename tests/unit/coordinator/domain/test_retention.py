@@ -19,8 +19,8 @@ pytestmark = pytest.mark.unit
 DAY = 86_400
 
 
-class Kicks(list[str]):
-    def kick(self, job: str) -> None:
+class Triggers(list[str]):
+    def trigger(self, job: str) -> None:
         self.append(job)
 
 
@@ -32,7 +32,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         database=earning.database,
         params=earning.params,
         terms=make_terms(unbond_window=3600),
-        kicker=Kicks(),
+        jobs=Triggers(),
         ledger=make_ledger(),
         client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(earning.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
@@ -74,15 +74,15 @@ def count_files(ctx: SimpleNamespace, pool: FakePool) -> int:
 
 def prune(ctx: SimpleNamespace) -> None:
     """Run the job as often as it asks for it."""
-    ctx.kicker.append("prune_files")
-    while ctx.kicker:
-        ctx.kicker.clear()
+    ctx.jobs.append("prune_files")
+    while ctx.jobs:
+        ctx.jobs.clear()
         jobs.prune_files(ctx)
 
 
 def test_prune_files__epochs_are_final_for_long_enough__removes_all_in_slices(ctx: SimpleNamespace, earning: FakePool):
     jobs.prune_files(ctx)
-    assert (count_files(ctx, earning), ctx.kicker) == (1, ["prune_files"])
+    assert (count_files(ctx, earning), ctx.jobs) == (1, ["prune_files"])
     prune(ctx)
     assert count_files(ctx, earning) == 0
     with earning.database.read() as rows:

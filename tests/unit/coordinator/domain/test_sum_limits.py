@@ -151,7 +151,7 @@ def test_reveal__impossible_or_of_the_exact_lane__states_nothing(database: Datab
         pool.stated = {0: sums, 1: make_sums(HONEST)}
         receipt_hash = pool.work("a")
         pool.accept(receipt_hash)
-        assert [turn.sums is None for turn in pool.submission(receipt_hash).judgements] == [True, False]
+        assert [turn.sums is None for turn in pool.submission(receipt_hash).turns] == [True, False]
     assert find(pool) == (3, {"v1": (0.6, 60)}, "")
     pool.params = make_params(verification=make_exact(**RULES | {"audit_rate": 1.0}))
     pool.register("exact", contract=make_contract().digest)

@@ -338,7 +338,7 @@ def crowd_out(pool: FakePool, *, block: int = 0, dropped: int = 1, version: int 
     The one more has the newest policy. The rows are written at once, because that many claims take seconds.
     """
     pool.params = make_params(max_staleness=1)
-    crowd = [f"n{number}" for number in range(tasks.MOST_AT_ONCE)]
+    crowd = [f"n{number}" for number in range(tasks.MAX_AT_ONCE)]
     pool.register(*crowd, owner="crowd", block=block)
     pool.register("honest", block=5)
     pool.publish(0)
@@ -388,8 +388,8 @@ def test_assign_tasks__crowd_does_not_collect__serves_who_does(pool: FakePool):
     with pool.database.write() as rows:
         for node in rows.list_nodes():
             node.free_slots, node.accepted = 9, 99
-        rows.add_tasks(tasks.MOST_AT_ONCE, policy_version=1, groups=1)
-    assert pool.assign() == tasks.MOST_AT_ONCE
+        rows.add_tasks(tasks.MAX_AT_ONCE, policy_version=1, groups=1)
+    assert pool.assign() == tasks.MAX_AT_ONCE
     assert make_address("honest") not in {task.node for task in pool.tasks(TaskState.ASSIGNED)}
     assert pool.assign() == 1
 

@@ -7,7 +7,7 @@ from sqlalchemy import event
 
 from coordinator.db.models import TaskRow
 from coordinator.domain import nodes, pausing, stakes, tasks
-from coordinator.domain.presence import Sign
+from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import Stake
 from covey.errors import CoveyError
 from covey.protocol.status import TaskState
@@ -16,9 +16,9 @@ from tests.fakes.pool import INSTANCE, STAKE_RULE, FakePool, make_address, make_
 pytestmark = pytest.mark.unit
 
 
-def sign(name: str, **changes: Any) -> Sign:
+def sign(name: str, **changes: Any) -> NodeBeat:
     values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 0}
-    return Sign(**(values | {"is_claim": True, "wait_s": 5.0} | changes))
+    return NodeBeat(**(values | {"is_claim": True, "wait_s": 5.0} | changes))
 
 
 def register(pool: FakePool, *names: str, **options: Any) -> None:
@@ -29,7 +29,7 @@ def register(pool: FakePool, *names: str, **options: Any) -> None:
             stakes.record_stake(rows, make_address(f"{name}'s owner"), Stake(100, 0), block=1)
 
 
-def claim(pool: FakePool, *signs: Sign) -> list[Any]:
+def claim(pool: FakePool, *signs: NodeBeat) -> list[Any]:
     """Return the task of each claim, the code of its error, or None."""
     with pool.database.write() as rows:
         found = tasks.claim_tasks(rows, pool.params, signs, rule=STAKE_RULE, now=pool.now)

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import event
 
 from coordinator.domain import submissions, tasks
-from coordinator.domain.submissions import Countersigned, HandedIn
-from coordinator.domain.tasks import Ask
+from coordinator.domain.submissions import Countersigned, VerifiedReceipt
+from coordinator.domain.tasks import LeaseRequest
 from covey.protocol import eip712
 from covey.protocol.messages import Countersignature
 from covey.protocol.status import TaskState
@@ -58,7 +58,7 @@ def let_wait(pool: FakePool, nodes: int) -> None:
 
 
 def collect(pool: FakePool, nodes: int) -> int:
-    asks = [Ask(node=make_address(f"n{number}"), instance=INSTANCE) for number in range(nodes)]
+    asks = [LeaseRequest(node=make_address(f"n{number}"), instance=INSTANCE) for number in range(nodes)]
     with pool.database.write() as rows:
         found = tasks.collect_tasks(rows, pool.params, asks, now=pool.now)
     return sum(getattr(each, "collected_at", None) is not None for each in found)
@@ -98,7 +98,7 @@ def test_expire_leases__more_nodes__need_no_more_statements(large: FakePool):
 
 
 def test_record_receipts__more_nodes__need_no_more_statements(large: FakePool):
-    handed_in: list[HandedIn] = []
+    handed_in: list[VerifiedReceipt] = []
 
     def prepare(nodes: int) -> None:
         handed_in.clear()
@@ -109,7 +109,7 @@ def test_record_receipts__more_nodes__need_no_more_statements(large: FakePool):
             receipt = large.build_receipt(task, units=8)
             message = Countersignature(receipt_hash=eip712.compute_struct_hash(receipt), signed_at=50, latest_epoch=64)
             promise = Countersigned(message=message, signature=SIGNATURE)
-            handed_in.append(HandedIn(receipt=receipt, signature=SIGNATURE, promise=promise, undrawn_limit=0))
+            handed_in.append(VerifiedReceipt(receipt=receipt, signature=SIGNATURE, promise=promise, undrawn_limit=0))
 
     def record(_: int) -> int:
         with large.database.write() as rows:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.db.models import JudgementRow
+from coordinator.db.models import TurnRow
 from coordinator.domain import panel, turns
 from coordinator.domain.turns import Commitment, Order, TurnQuery
 from covey.errors import CoveyError
@@ -33,7 +33,7 @@ def waiting(pool: FakePool) -> FakePool:
     return pool
 
 
-def get_turn(pool: FakePool, judgement: int) -> JudgementRow:
+def get_turn(pool: FakePool, judgement: int) -> TurnRow:
     with pool.database.read() as rows:
         found = rows.get_judgement(judgement)
         assert found is not None
@@ -67,9 +67,9 @@ def commit(pool: FakePool, *commitments: tuple[int, int]) -> list[str]:
         return list_codes(turns.record_commits(rows, pool.params, items, now=pool.now))
 
 
-def reveal(pool: FakePool, *judgements: int) -> list[str]:
+def reveal(pool: FakePool, *revealed: int) -> list[str]:
     items = []
-    for judgement in judgements:
+    for judgement in revealed:
         verdict, salt = pool.reveals[judgement]
         items.append(
             turns.Reveal(
@@ -118,7 +118,7 @@ def test_take_orders__whole_replays__are_no_more_than_there_is_room_for(waiting:
     with waiting.database.write() as rows:
         for row in rows.list_submissions(SubmissionState.SUBMITTED):
             row.audited = True
-            for turn in row.judgements:
+            for turn in row.turns:
                 turn.full = True
     orders = take(waiting, 0, free_turns=4, free_replays=free_replays)
     assert [order.turn.full for order in orders] == [True] * free_replays
@@ -138,13 +138,13 @@ def test_take_orders__two_turns_of_one_submission__go_to_two_validators(pool: Fa
 
 def test_take_orders__hoarder__holds_a_bounded_number(waiting: FakePool):
     held: list[int] = []
-    for _ in range(panel.MOST_HELD):
+    for _ in range(panel.MAX_HELD):
         waiting.work("a")
     waiting.dispatch()
     waiting.now += 100 * waiting.params.turn_seconds
     while orders := take(waiting, 0, free_turns=64, holding=held):
         held += [order.turn.id for order in orders]
-    assert len(held) == panel.MOST_HELD
+    assert len(held) == panel.MAX_HELD
 
 
 def test_take_orders__all_have_committed__are_to_be_revealed_before_new_turns(waiting: FakePool):

@@ -1,4 +1,4 @@
-"""Kicks: which there are, and that a broker that is gone costs neither time nor state."""
+"""Triggers: which there are, and that a broker that is gone costs neither time nor state."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.jobs import build_jobs
-from coordinator.queue.celery_app import MOST_WAITING, Kicker, _LockedScheduler, _report, build_celery
+from coordinator.queue.celery_app import MAX_WAITING, JobTrigger, _LockedScheduler, _report, build_celery
 from coordinator.queue.job_runs import JobRuns
 from coordinator.queue.routes import ROUTES
 from covey.errors import OperatorError
@@ -19,13 +19,15 @@ from covey.errors import OperatorError
 pytestmark = pytest.mark.unit
 
 
-def test_build_jobs__names__are_those_that_beat_kicks():
+def test_build_jobs__names__are_those_that_beat_triggers():
     assert set(build_jobs(None)) == set(ROUTES)
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "amqp://guest:guest@127.0.0.1:1//"])
-def test_kick__broker_that_is_gone__is_lost_at_once_and_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With the broker's own settings, a kick waits for four attempts."""
+def test_trigger__broker_that_is_gone__is_lost_at_once_and_said(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With the broker's own settings, a trigger waits for four attempts."""
     attempts, connect = list[object](), socket.socket.connect
 
     def count_and_connect(connecting: socket.socket, address: object) -> None:
@@ -34,14 +36,14 @@ def test_kick__broker_that_is_gone__is_lost_at_once_and_said(url: str, tmp_path:
 
     monkeypatch.setattr(socket.socket, "connect", count_and_connect)
     with capture_logs() as logs:
-        Kicker(build_celery(url, tmp_path)).kick("settle_epoch")
+        JobTrigger(build_celery(url, tmp_path)).trigger("settle_epoch")
     assert attempts == [("127.0.0.1", 1)]
-    assert [(line["event"], line["job"]) for line in logs] == [("kick lost", "settle_epoch")]
+    assert [(line["event"], line["job"]) for line in logs] == [("trigger lost", "settle_epoch")]
 
 
-def test_kick__job_that_is_none__is_the_operators_mistake(tmp_path: Path):
+def test_trigger__job_that_is_none__is_the_operators_mistake(tmp_path: Path):
     with pytest.raises(OperatorError) as caught:
-        Kicker(build_celery("", tmp_path)).kick("rm")
+        JobTrigger(build_celery("", tmp_path)).trigger("rm")
     assert caught.value.code == "unknown_job"
 
 
@@ -52,10 +54,10 @@ def test_folder__connection__is_not_warned_of(tmp_path: Path, caplog: pytest.Log
     assert caplog.records == []
 
 
-def test_kick__folder__holds_one_message_for_each(tmp_path: Path):
-    kicker = Kicker(build_celery("", tmp_path))
-    kicker.kick("settle_epoch")
-    kicker.kick("settle_epoch")
+def test_trigger__folder__holds_one_message_for_each(tmp_path: Path):
+    jobs = JobTrigger(build_celery("", tmp_path))
+    jobs.trigger("settle_epoch")
+    jobs.trigger("settle_epoch")
     assert len(list((tmp_path / "broker" / "messages").iterdir())) == 2
 
 
@@ -65,10 +67,10 @@ def test_build_celery__settings__speak_json_and_forget_nothing_unfinished(tmp_pa
     assert (conf.task_acks_late, conf.task_reject_on_worker_lost, conf.worker_prefetch_multiplier) == (True, True, 1)
 
 
-def test_kick__after_a_commit__names_it_and_the_object(tmp_path: Path):
+def test_trigger__after_a_commit__names_it_and_the_object(tmp_path: Path):
     app = build_celery("", tmp_path)
-    kicker = Kicker(app, get_commit=lambda: 17)
-    kicker.kick("close_epoch", epoch=3)
+    jobs = JobTrigger(app, get_commit=lambda: 17)
+    jobs.trigger("close_epoch", epoch=3)
     (message,) = (tmp_path / "broker" / "messages").iterdir()
     assert message.name.endswith(".covey-bulk.msg")
     body = json.loads(base64.b64decode(json.loads(message.read_text())["body"]))
@@ -110,14 +112,14 @@ def test_beat__queue_that_nobody_serves__gets_no_more_messages_and_is_logged_onc
         return len(list(folder.glob(f"*.covey-{queue}.msg")))
 
     with capture_logs() as logs:
-        for _ in range(MOST_WAITING + 5):
+        for _ in range(MAX_WAITING + 5):
             scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
         scheduler.apply_entry(scheduler.schedule["close_epoch"], producer=scheduler.producer)
-    assert (count("now"), count("bulk")) == (MOST_WAITING, 1)
+    assert (count("now"), count("bulk")) == (MAX_WAITING, 1)
     assert [(line["event"], line["queue"]) for line in logs] == [("nobody serves a queue", "covey-now")]
     next(folder.glob("*.covey-now.msg")).unlink()
     scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
-    assert count("now") == MOST_WAITING
+    assert count("now") == MAX_WAITING
 
 
 def test_report__end__logs_the_metrics_of_each_job():

@@ -46,7 +46,7 @@ def start(call: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_run__kicks_about_commits_that_a_run_has_seen__are_skipped(work: Work):
+def test_run__triggers_about_commits_that_a_run_has_seen__are_skipped(work: Work):
     work.commit = 7
     for commit in (5, 6, 7):
         work.runs.run(commit=commit)
@@ -74,7 +74,7 @@ def test_run__messages_during_a_run__are_covered_by_one_that_follows(work: Work)
 
 
 def test_run__run_under_way_hangs__gives_the_message_up(work: Work, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(job_runs, "WAIT_S", 0.01)
+    monkeypatch.setattr(job_runs, "WAIT_SECONDS", 0.01)
     work.is_held = True
     first = start(work.runs.run)
     assert work.begun.acquire(timeout=HANG_S)

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.api.request_batches import MOST, RequestBatches
+from coordinator.api.process.request_batches import MOST, RequestBatches
 from covey.errors import CoveyError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.unit

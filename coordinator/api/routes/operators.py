@@ -23,7 +23,7 @@ async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
     )
     if is_new:
         get_logger().warning("new tasks are paused" if body.is_paused else "new tasks go on", operator=operator)
-        ctx.kicker.kick("assign_tasks")
+        ctx.jobs.trigger("assign_tasks")
 
 
 @router.post("/pardons", responses=name_refusals(404))
@@ -40,5 +40,5 @@ async def pardon(ctx: Ctx, operator: Operator, body: PardonRequest) -> PardonRes
         nodes=given.nodes,
         operator=operator,
     )
-    ctx.kicker.kick("assign_tasks")
+    ctx.jobs.trigger("assign_tasks")
     return PardonResponse(contributor=given.contributor, strikes=given.strikes, nodes=tuple(given.nodes))

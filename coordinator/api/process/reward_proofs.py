@@ -13,7 +13,7 @@ from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import MerkleTree
 
-MOST_TREES = 8
+MAX_TREES = 8
 """Number of epochs whose trees are kept."""
 
 
@@ -36,7 +36,7 @@ class RewardProofs:
 
         Raises ProtocolError("unknown_epoch"), ("epoch_disabled") or ("no_reward").
         """
-        root = await self._ctx.database.look(lambda rows: _require_root(rows, epoch))
+        root = await self._ctx.database.query(lambda rows: _require_root(rows, epoch))
         rewards = await self._load(epoch, root)
         amount = rewards.amounts.get(contributor)
         if amount is None:
@@ -48,13 +48,13 @@ class RewardProofs:
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._build(epoch, root))
         self._kept[root] = task
-        while len(self._kept) > MOST_TREES:
+        while len(self._kept) > MAX_TREES:
             del self._kept[next(iter(self._kept))]
         return await asyncio.shield(task)
 
     async def _build(self, epoch: int, root: Hash) -> _Rewards:
         async with self._building:  # One at a time, however many strangers ask for however many epochs.
-            found = await self._ctx.database.look(lambda rows: rows.list_rewards(epoch))
+            found = await self._ctx.database.query(lambda rows: rows.list_rewards(epoch))
             amounts = {Address(who): amount for who, amount in found.items()}
             tree = await asyncio.to_thread(epoch_closing.build_reward_tree, self._ctx.ledger, amounts)
         if tree.root != root:

@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from covey.errors import TransientError
-from covey.runtime.lanes import Lane
+from covey.runtime.bounded_executor import BoundedExecutor
 
 pytestmark = pytest.mark.unit
 HANG_S = 60
@@ -12,7 +12,7 @@ HANG_S = 60
 
 
 async def test_run__result_and_error__are_those_of_the_call():
-    lane = Lane("store", threads=1, patience_s=HANG_S)
+    lane = BoundedExecutor("store", threads=1, patience_s=HANG_S)
     assert await lane.run(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await lane.run(lambda: 1 // 0)
@@ -21,7 +21,10 @@ async def test_run__result_and_error__are_those_of_the_call():
 
 async def test_run__dependency_hangs__is_given_up_and_other_lanes_go_on():
     release = threading.Event()
-    hanging, other = Lane("store", threads=1, patience_s=0.05, waiting=2), Lane("chain", threads=1, patience_s=HANG_S)
+    hanging, other = (
+        BoundedExecutor("store", threads=1, patience_s=0.05, waiting=2),
+        BoundedExecutor("chain", threads=1, patience_s=HANG_S),
+    )
     calls = [asyncio.create_task(hanging.run(release.wait)) for _ in range(3)]
     await asyncio.sleep(0)
     assert await other.run(lambda: 7) == 7

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 
-from coordinator.api.request_batches import RequestBatches
+from coordinator.api.process.request_batches import RequestBatches
 from coordinator.context import Context
 from coordinator.db.models import StepRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import tasks
-from coordinator.domain.tasks import Ask
+from coordinator.domain.tasks import LeaseRequest
 from covey.errors import CoveyError
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, LeaseId, Step, TaskId
 
 
-def build_collections(ctx: Context) -> RequestBatches[Ask, TaskOrder | None]:
+def build_collections(ctx: Context) -> RequestBatches[LeaseRequest, TaskOrder | None]:
     """Return the batches of collected leases. Their errors are those of `tasks.collect_tasks`."""
 
-    def collect(repository: Repository, asks: Sequence[Ask]) -> list[TaskOrder | CoveyError | None]:
+    def collect(repository: Repository, asks: Sequence[LeaseRequest]) -> list[TaskOrder | CoveyError | None]:
         return build_orders(repository, tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock()))
 
     return RequestBatches(lambda asks: ctx.database.run(lambda rows: collect(rows, asks)))

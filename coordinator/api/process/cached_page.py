@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
-CHEAP_S = 0.02
+CHEAP_SECONDS = 0.02
 """Cost up to which a viewer waits for the page of this moment, in seconds of a core."""
 REST = 4
 """A page that costs less is computed again after at least this many times what it cost, which viewers wait for."""
@@ -15,7 +15,7 @@ BUSY = 5
 """A page costs at least this part of the time that it took, which a database elsewhere or a busy machine prolongs."""
 SHARE = 20
 """A page that costs more is computed again after this many times what it cost. Viewers get the last one until then."""
-FRESH_S = 1.0
+FRESH_SECONDS = 1.0
 """Maximum age in seconds of a page while nothing is committed."""
 
 
@@ -37,7 +37,7 @@ class CachedPage:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._compute())
             self._task.add_done_callback(_look_at_error)
-        if self._page is not None and self._cost > CHEAP_S:
+        if self._page is not None and self._cost > CHEAP_SECONDS:
             return self._page
         return await asyncio.shield(self._task)
 
@@ -52,15 +52,15 @@ class CachedPage:
 
     def _is_outdated(self) -> bool:
         age = time.monotonic() - self._built_at
-        if self._cost > CHEAP_S:
+        if self._cost > CHEAP_SECONDS:
             return age > SHARE * self._cost
-        return age > FRESH_S or self._commits is None or self._commits != self._database.changes.read()
+        return age > FRESH_SECONDS or self._commits is None or self._commits != self._database.changes.read()
 
     async def _compute(self) -> bytes:
-        if self._cost <= CHEAP_S:
+        if self._cost <= CHEAP_SECONDS:
             await asyncio.sleep(self._built_at + REST * self._cost - time.monotonic())
         commits, started = self._database.changes.read(), time.monotonic()
-        page, cpu_s = await self._database.look(self._measure)
+        page, cpu_s = await self._database.query(self._measure)
         self._page = page
         self._built_at = time.monotonic()
         self._commits, self._cost = commits, max(cpu_s, (self._built_at - started) / BUSY)

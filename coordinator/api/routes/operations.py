@@ -14,7 +14,7 @@ from covey.errors import TransientError
 from covey.protocol.api.public import HealthView, ReadinessView
 from covey.runtime import prometheus
 
-PATIENCE_S = 2.0
+PATIENCE_SECONDS = 2.0
 """Maximum time in seconds that a look at the database may take for the coordinator to be ready."""
 router = APIRouter(tags=["operations"])
 
@@ -44,10 +44,10 @@ async def list_obstacles(ctx: Context) -> list[str]:
     """Return in one sentence each why requests cannot be served."""
     reasons = []
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            await ctx.database.look(lambda rows: rows.list_blocks())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ctx.database.query(lambda rows: rows.list_blocks())
     except (TransientError, TimeoutError) as error:
-        reasons.append(f"The database does not answer within {PATIENCE_S:g} s ({type(error).__name__}).")
+        reasons.append(f"The database does not answer within {PATIENCE_SECONDS:g} s ({type(error).__name__}).")
     if ctx.chain.poll_age_s is None:  # Later on, requests are served without it.
         reasons.append("The chain's node has not answered since this process started.")
     if ctx.stop.is_set():

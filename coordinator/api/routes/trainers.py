@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from coordinator.api.auth import State, Trainer
 from coordinator.api.documented_answers import SIGNED
 from coordinator.api.file_links import sign_download
-from coordinator.api.long_poll import wait_for
+from coordinator.api.process.long_poll import wait_for
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain import pausing, steps
@@ -23,9 +23,9 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
     ctx = state.ctx
 
     async def open_and_find() -> BatchOrder | None:
-        if await ctx.database.look(lambda rows: steps.is_next(rows, body.step)):
+        if await ctx.database.query(lambda rows: steps.is_next(rows, body.step)):
             await ctx.database.run(lambda rows: steps.open_ahead(rows, ctx.params, number=body.step))
-        return await ctx.database.look(lambda rows: find_batch(ctx, rows, body.step))
+        return await ctx.database.query(lambda rows: find_batch(ctx, rows, body.step))
 
     return await wait_for(state.changes.signal, body.wait_seconds, open_and_find)
 

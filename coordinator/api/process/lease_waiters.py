@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from coordinator.api.changes import Changes
+from coordinator.api.process.changes import Changes
 from covey.protocol.ids import Address
 
 
-class Offer:
+class LeaseWaiter:
     """What one long poll waits for. Example: `while await offer.wait(5.0): ...`."""
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class Offer:
         self._event.set()
 
 
-class Offers:
+class LeaseWaiters:
     """The long polls of nodes in this process. Example: `with offers.open(node) as offer: ...`."""
 
     def __init__(self, changes: Changes) -> None:
-        self._open: dict[Address, set[Offer]] = {}
+        self._open: dict[Address, set[LeaseWaiter]] = {}
         self._is_over = False
         changes.watch(lambda rows: rows.list_offered_nodes(), self._announce, is_needed=lambda: bool(self._open))
 
@@ -54,9 +54,9 @@ class Offers:
         return len(self._open)
 
     @contextmanager
-    def open(self, node: Address) -> Iterator[Offer]:
+    def open(self, node: Address) -> Iterator[LeaseWaiter]:
         """Open the long poll of a node."""
-        offer, own = Offer(), self._open.setdefault(node, set())
+        offer, own = LeaseWaiter(), self._open.setdefault(node, set())
         own.add(offer)
         if self._is_over:
             offer.end()

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from coordinator.api.changes import Signal
+from coordinator.api.process.changes import Signal
 from covey.protocol.ids import Address
 
-LOOK_S = 1.0
+LOOK_SECONDS = 1.0
 SEEN_SECONDS = 10.0
 """A validator's sign of life is written at most this often."""
 Answer = TypeVar("Answer")
@@ -67,7 +67,7 @@ async def wait_for(
         left = deadline - loop.time()
         if answer is not None or left <= 0:
             return answer
-        await signal.wait(min(LOOK_S, left), since=seen)
+        await signal.wait(min(LOOK_SECONDS, left), since=seen)
     return None
 
 

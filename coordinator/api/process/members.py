@@ -32,7 +32,7 @@ class Members:
 
     async def load(self) -> None:
         """Read the registered nodes."""
-        self._nodes = await self._database.look(lambda rows: {address.lower() for address in rows.list_addresses()})
+        self._nodes = await self._database.query(lambda rows: {address.lower() for address in rows.list_addresses()})
 
     def add_node(self, node: Address) -> None:
         """Note that a node has registered."""
@@ -58,7 +58,7 @@ class Members:
             raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {self._pool}", status=403)
         if role is Role.OPERATOR:
             raise ProtocolError("not_the_operator", f"{address} does not operate pool {self._pool}", status=403)
-        if not await self._database.look(lambda rows: rows.has_node(address)):
+        if not await self._database.query(lambda rows: rows.has_node(address)):
             raise ProtocolError("unknown_node", f"{address} is not registered here; register it first", status=403)
         self._nodes.add(address.lower())
 

@@ -8,40 +8,40 @@ nobody misses.
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.api.collecting import build_orders
-from coordinator.api.request_batches import settle
+from coordinator.api.process.collecting import build_orders
+from coordinator.api.process.request_batches import settle
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain.nodes import INSTANCE_SECONDS
-from coordinator.domain.presence import Sign
-from coordinator.domain.tasks import MOST_AT_ONCE, claim_tasks
+from coordinator.domain.presence import NodeBeat
+from coordinator.domain.tasks import MAX_AT_ONCE, claim_tasks
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
 from covey.runtime.log import get_logger
 
-WRITE_S = 1.0
+WRITE_SECONDS = 1.0
 """Maximum time in seconds between a heartbeat and its row."""
-MOST_SIGNS = 1000
+MAX_SIGNS = 1000
 """Maximum number of signs of life that are written at once."""
 
 
-class RollCall:
-    """Example: `await roll_call.hear(sign)`. `run` writes what was heard, until it is cancelled."""
+class HeartbeatBuffer:
+    """Example: `await heartbeat_buffer.add(sign)`. `run` writes what was heard, until it is cancelled."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._heard: dict[Address, tuple[str, float]] = {}
         """Instance that was heard last of each node, and when, in Unix seconds."""
-        self._beats: dict[Address, Sign] = {}
+        self._beats: dict[Address, NodeBeat] = {}
         """Heartbeats that are not written yet. A later one replaces an earlier one."""
-        self._asking: list[tuple[Sign, asyncio.Future[TaskOrder | None]]] = []
+        self._asking: list[tuple[NodeBeat, asyncio.Future[TaskOrder | None]]] = []
         """Signs whose senders wait until they are written."""
         self._is_asked = asyncio.Event()
         self._written_at = float("-inf")
         """Time of the event loop at which heartbeats were last written."""
 
-    async def hear(self, sign: Sign) -> TaskOrder | None:
+    async def add(self, sign: NodeBeat) -> TaskOrder | None:
         """Note a sign of life, and return the task that a claim collects. None if there is none yet.
 
         A heartbeat of a known worker is only noted in memory. Everything else returns once it is written, and raises
@@ -62,20 +62,22 @@ class RollCall:
         """Write what was heard, until this is cancelled."""
         while True:
             try:
-                async with asyncio.timeout(WRITE_S):
+                async with asyncio.timeout(WRITE_SECONDS):
                     await self._is_asked.wait()
             except TimeoutError:
                 pass
-            asking, self._asking = self._asking[:MOST_SIGNS], self._asking[MOST_SIGNS:]
+            asking, self._asking = self._asking[:MAX_SIGNS], self._asking[MAX_SIGNS:]
             if not self._asking:
                 self._is_asked.clear()
-            is_due = asyncio.get_running_loop().time() - self._written_at >= WRITE_S or len(self._beats) > MOST_SIGNS
-            beats = list(self._beats.values())[:MOST_SIGNS] if is_due else []
+            is_due = (
+                asyncio.get_running_loop().time() - self._written_at >= WRITE_SECONDS or len(self._beats) > MAX_SIGNS
+            )
+            beats = list(self._beats.values())[:MAX_SIGNS] if is_due else []
             if asking or beats:
                 await self._write(asking, beats)
 
     async def _write(
-        self, asking: Sequence[tuple[Sign, asyncio.Future[TaskOrder | None]]], beats: Sequence[Sign]
+        self, asking: Sequence[tuple[NodeBeat, asyncio.Future[TaskOrder | None]]], beats: Sequence[NodeBeat]
     ) -> None:
         ctx, signs = self._ctx, [*beats, *(sign for sign, _ in asking)]
 
@@ -96,10 +98,10 @@ class RollCall:
             results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
         finally:  # A defect must not keep anybody waiting.
             settle([future for _, future in asking], results[len(beats) :])
-        if leased >= MOST_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
-            ctx.kicker.kick("assign_tasks")
+        if leased >= MAX_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
+            ctx.jobs.trigger("assign_tasks")
 
-    def _note(self, sign: Sign, result: TaskOrder | CoveyError | None) -> None:
+    def _note(self, sign: NodeBeat, result: TaskOrder | CoveyError | None) -> None:
         if self._beats.get(sign.node) is sign:
             del self._beats[sign.node]
         if isinstance(result, ProtocolError) and result.code != "stake_too_low":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from coordinator.api.file_links import sign_download
-from coordinator.api.request_batches import RequestBatches
+from coordinator.api.process.request_batches import RequestBatches
 from coordinator.context import Context
 from coordinator.db.models import StepRow
 from coordinator.db.repository import Repository
@@ -28,7 +28,7 @@ class TurnIntake:
             lambda items: ctx.database.run(lambda rows: turns.record_commits(rows, ctx.params, items, now=ctx.clock()))
         )
         self._checks = RequestBatches[Reveal, None](
-            lambda items: ctx.database.look(lambda rows: self._check(rows, items))
+            lambda items: ctx.database.query(lambda rows: self._check(rows, items))
         )
         self._reveals = RequestBatches[Reveal, None](
             lambda items: ctx.database.run(lambda rows: turns.record_reveals(rows, ctx.params, items, now=ctx.clock()))

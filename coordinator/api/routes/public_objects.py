@@ -53,7 +53,7 @@ def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
         row = repository.get_submission(receipt_hash)
         if row is None or row.state is SubmissionState.SUBMITTED:
             raise _refuse(key)
-        named = {judgement.verdict.evidence_hash for judgement in row.judgements if judgement.verdict is not None}
+        named = {judgement.verdict.evidence_hash for judgement in row.turns if judgement.verdict is not None}
     if evidence_hash not in named:
         raise _refuse(key)
     return data

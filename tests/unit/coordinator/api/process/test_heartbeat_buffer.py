@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.api import roll_call
-from coordinator.api.roll_call import RollCall
+from coordinator.api.process import heartbeat_buffer
+from coordinator.api.process.heartbeat_buffer import HeartbeatBuffer
 from coordinator.domain import stakes
-from coordinator.domain.presence import Sign
+from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import Stake
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.api.worker import TaskOrder
@@ -20,23 +20,23 @@ HANG_S = 60
 
 
 class Calls:
-    """A roll call on real rows, and the kicks that it has sent."""
+    """A roll call on real rows, and the triggers that it has sent."""
 
     def __init__(self, pool: FakePool) -> None:
-        self.pool, self.kicks = pool, list[str]()
+        self.pool, self.triggers = pool, list[str]()
         ctx: Any = SimpleNamespace(
             database=pool.database,
             params=pool.params,
             stake_rule=STAKE_RULE,
             config=SimpleNamespace(pool=POOL),
-            kicker=SimpleNamespace(kick=self.kicks.append),
+            jobs=SimpleNamespace(trigger=self.triggers.append),
             clock=lambda: pool.now,
         )
-        self.roll_call = RollCall(ctx)
+        self.heartbeat_buffer = HeartbeatBuffer(ctx)
 
     async def beat(self, name: str, **changes: Any) -> TaskOrder | None:
         values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 0} | changes
-        return await self.roll_call.hear(Sign(**values))
+        return await self.heartbeat_buffer.add(NodeBeat(**values))
 
     async def claim(self, name: str) -> TaskOrder | None:
         return await self.beat(name, is_claim=True, wait_s=5.0)
@@ -44,13 +44,13 @@ class Calls:
 
 @pytest.fixture
 async def calls(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calls]:
-    monkeypatch.setattr(roll_call, "WRITE_S", 0.1)
+    monkeypatch.setattr(heartbeat_buffer, "WRITE_SECONDS", 0.1)
     pool.register("a", "b")
     with pool.database.write() as rows:
         for name in ("a", "b"):
             stakes.record_stake(rows, make_address(f"{name}'s owner"), Stake(100, 0), block=1)
     calls = Calls(pool)
-    running = asyncio.create_task(calls.roll_call.run())
+    running = asyncio.create_task(calls.heartbeat_buffer.run())
     yield calls
     running.cancel()
 
@@ -65,7 +65,7 @@ async def test_hear__first_heartbeat__is_written_and_later_ones_soon(calls: Call
         while calls.pool.node("a").cached_version == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (calls.pool.node("a").cached_version, calls.pool.node("a").seen_at) == (7, calls.pool.now)
-    assert calls.kicks == []
+    assert calls.triggers == []
 
 
 async def test_hear__claims_without_a_pause__do_not_keep_heartbeats_from_their_rows(calls: Calls):
@@ -76,7 +76,7 @@ async def test_hear__claims_without_a_pause__do_not_keep_heartbeats_from_their_r
         await calls.claim("b")
         await asyncio.sleep(0.03)
     assert calls.pool.node("a").seen_at == calls.pool.now
-    assert calls.kicks == []
+    assert calls.triggers == []
 
 
 async def test_hear__unknown_node__is_refused_alone(calls: Calls):
@@ -96,23 +96,23 @@ async def test_hear__database_fails__tells_those_that_wait_and_goes_on(calls: Ca
     assert await calls.claim("a") is None
 
 
-async def test_hear__claim_while_a_task_is_pending__is_one_transaction_and_no_kick(calls: Calls):
+async def test_hear__claim_while_a_task_is_pending__is_one_transaction_and_no_trigger(calls: Calls):
     calls.pool.publish(0)
     before = calls.pool.database.writer_meter.commits
     order = await calls.claim("a")
     assert order is not None
     assert (order.policy_version, order.groups, order.deadline) == (0, 2, calls.pool.now + 30)
     assert order.record_hash == make_hash("policy 0")
-    assert (calls.pool.database.writer_meter.commits - before, calls.kicks) == (1, [])
+    assert (calls.pool.database.writer_meter.commits - before, calls.triggers) == (1, [])
 
 
-async def test_hear__more_claims_than_one_transaction_leases__kick_the_job(
+async def test_hear__more_claims_than_one_transaction_leases__trigger_the_job(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ):
     """Nodes that wait since earlier claims are leased tasks too, so one claim may fill a transaction."""
-    monkeypatch.setattr(roll_call, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(heartbeat_buffer, "MAX_AT_ONCE", 2)
     await asyncio.gather(calls.claim("a"), calls.claim("b"))
-    assert calls.kicks == [], "nothing was leased"
+    assert calls.triggers == [], "nothing was leased"
     calls.pool.publish(0)
     await calls.claim("a")
-    assert calls.kicks == ["assign_tasks"]
+    assert calls.triggers == ["assign_tasks"]

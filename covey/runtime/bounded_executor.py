@@ -13,7 +13,7 @@ from covey.errors import TransientError
 Result = TypeVar("Result")
 
 
-class Lane:
+class BoundedExecutor:
     """Example: `await Lane("chain", threads=4, patience_s=10).run(lambda: client.get_block("latest"))`."""
 
     def __init__(self, name: str, *, threads: int, patience_s: float, waiting: int = 256) -> None:

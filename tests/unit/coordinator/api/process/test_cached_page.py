@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from pydantic import BaseModel
 
-from coordinator.api import cached_page
-from coordinator.api.cached_page import CachedPage
+from coordinator.api.process import cached_page
+from coordinator.api.process.cached_page import CachedPage
 from coordinator.db.repository import Repository
 from tests.fakes.databases import open_sqlite
 

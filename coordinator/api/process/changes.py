@@ -9,7 +9,7 @@ from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 from covey.errors import TransientError
 
-PATIENCE_S = 1.0
+PATIENCE_SECONDS = 1.0
 """Seconds without a commit after which those who wait look all the same: an announcement may have been lost."""
 Value = TypeVar("Value")
 
@@ -78,7 +78,7 @@ class Changes:
         seen, told_at = None, 0.0
         while True:
             newest, now = self._database.changes.read(), time.monotonic()
-            if newest is None or newest != seen or now - told_at >= PATIENCE_S:
+            if newest is None or newest != seen or now - told_at >= PATIENCE_SECONDS:
                 seen, told_at = newest, now
                 await self._tell()
                 self.signal.send()
@@ -89,7 +89,7 @@ class Changes:
         if not needed:
             return
         try:
-            values = await self._database.look(lambda rows: [watch.query(rows) for watch in needed])
+            values = await self._database.query(lambda rows: [watch.query(rows) for watch in needed])
         except TransientError:
             return  # The next commit is another occasion.
         for watch, value in zip(needed, values, strict=True):

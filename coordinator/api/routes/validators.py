@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, State, Validator
 from coordinator.api.documented_answers import SIGNED, name_refusals
-from coordinator.api.long_poll import call_when_gone, wait_for
+from coordinator.api.process.long_poll import call_when_gone, wait_for
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
 from coordinator.domain import exact_lane, turns
@@ -58,7 +58,7 @@ async def claim_validations(
     )
 
     async def take() -> Sequence[JudgeOrder | RevealOrder] | None:
-        if not await ctx.database.look(lambda rows: turns.has_order(rows, ctx.params, query, now=ctx.clock())):
+        if not await ctx.database.query(lambda rows: turns.has_order(rows, ctx.params, query, now=ctx.clock())):
             return None
         return await state.turn_intake.take(query) or None  # Another validator may have been faster.
 
@@ -106,7 +106,7 @@ async def reveal(state: State, validator: Validator, body: RevealRequest) -> Non
     )
     await state.turn_intake.check(shown)  # Otherwise evidence that is refused would fill the store.
     key = build_evidence_key(ctx.config.pool, verdict.evidence_hash)
-    await ctx.store_lane.run(lambda: ctx.store.put_named_by_content(key, evidence))
+    await ctx.store_executor.run(lambda: ctx.store.put_named_by_content(key, evidence))
     await state.turn_intake.reveal(shown)
     get_logger().debug(
         "verdict was revealed",
@@ -115,13 +115,13 @@ async def reveal(state: State, validator: Validator, body: RevealRequest) -> Non
         outcome=verdict.outcome,
         receipt=verdict.receipt_hash,
     )
-    ctx.kicker.kick("dispatch_validation")
+    ctx.jobs.trigger("dispatch_validation")
 
 
 @router.post("/cases")
 async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
     """List hard rejections with the signatures that open a case on chain."""
-    return await ctx.database.look(
+    return await ctx.database.query(
         lambda rows: HardCases(cases=tuple(_build_case(ctx, row) for row in rows.list_hard_rejections()))
     )
 
@@ -139,7 +139,7 @@ def _require_evidence(verdict: messages.Verdict, body: RevealRequest) -> tuple[b
 def _build_case(ctx: Context, row: SubmissionRow) -> HardCase:
     agreeing = [
         j
-        for j in row.judgements
+        for j in row.turns
         if j.verdict is not None
         and (j.verdict.outcome, j.verdict.reason) == (Decision.REJECT, row.reason)
         and j.signature

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 
 from coordinator.api.auth import Ctx, Node, State
 from coordinator.api.documented_answers import SIGNED, name_refusals
-from coordinator.api.long_poll import call_when_gone
+from coordinator.api.process.long_poll import call_when_gone
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain import exact_lane, nodes, pausing, stakes, tasks
-from coordinator.domain.presence import Sign
+from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import Stake
-from coordinator.domain.tasks import Ask
+from coordinator.domain.tasks import LeaseRequest
 from covey.errors import ProtocolError
 from covey.protocol.api.worker import (
     ClaimRequest,
@@ -35,7 +35,7 @@ async def register(state: State, node: Node, body: RegistrationRequest | None = 
     Raises ProtocolError "unknown_node" or "stake_too_low", and the errors of `exact_lane.require_served`.
     """
     ctx, contract = state.ctx, body.contract if body else ""
-    contributor, stake, looked_up, block = await ctx.chain_lane.run(lambda: _look_up(ctx, node))
+    contributor, stake, looked_up, block = await ctx.chain_executor.run(lambda: _look_up(ctx, node))
 
     def record(repository: Repository) -> None:
         stakes.record_stake(repository, contributor, stake, block=looked_up)
@@ -53,8 +53,8 @@ async def register(state: State, node: Node, body: RegistrationRequest | None = 
 @router.post("/heartbeat", status_code=204, responses=name_refusals(409))
 async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
     """Note a sign of life. Raises the errors of `presence.record_signs`."""
-    await state.roll_call.hear(
-        Sign(node=node, instance=body.instance, free_slots=body.free_slots, cached_version=body.cached_version)
+    await state.heartbeat_buffer.add(
+        NodeBeat(node=node, instance=body.instance, free_slots=body.free_slots, cached_version=body.cached_version)
     )
 
 
@@ -67,7 +67,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait_seconds
-    sign = Sign(
+    sign = NodeBeat(
         node=node,
         instance=body.instance,
         free_slots=body.free_slots,
@@ -77,13 +77,13 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
         holding=body.holding,
     )
     with state.offers.open(node) as offer, call_when_gone(request.receive, offer.end):
-        order = await state.roll_call.hear(sign)
+        order = await state.heartbeat_buffer.add(sign)
         while order is None and await offer.wait(max(0.0, deadline - loop.time())):
-            order = await state.collections.add(Ask(node=node, instance=body.instance, holding=body.holding))
+            order = await state.collections.add(LeaseRequest(node=node, instance=body.instance, holding=body.holding))
     if order is not None:
         get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
         return order
-    await state.ctx.database.look(pausing.require_running)
+    await state.ctx.database.query(pausing.require_running)
     return None
 
 
@@ -95,7 +95,7 @@ async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
         lambda rows: tasks.return_task(rows, ctx.params, node=node, task=task, lease=lease, now=ctx.clock())
     )
     get_logger().info("lease was given back", task=task, lease=lease, node=node)
-    ctx.kicker.kick("assign_tasks")
+    ctx.jobs.trigger("assign_tasks")
 
 
 def _look_up(ctx: Context, node: Address) -> tuple[Address, Stake, int, int]:

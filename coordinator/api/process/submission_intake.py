@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordinator.api.request_batches import RequestBatches
+from coordinator.api.process.request_batches import RequestBatches
 from coordinator.context import Context
 from coordinator.db.models import TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import settlement, stakes, submissions, tasks
-from coordinator.domain.submissions import Countersigned, HandedIn
+from coordinator.domain.submissions import Countersigned, VerifiedReceipt
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import CoveyError
 from covey.protocol.ids import Address, LeaseId, TaskId
@@ -35,12 +35,12 @@ class Intake:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._leases = RequestBatches[_Lease, bool](
-            lambda items: ctx.database.look(lambda rows: self._check_leases(rows, items))
+            lambda items: ctx.database.query(lambda rows: self._check_leases(rows, items))
         )
         self._checks = RequestBatches[Receipt, Countersigned | NewReceipt](
-            lambda items: ctx.database.look(lambda rows: self._check_receipts(rows, items))
+            lambda items: ctx.database.query(lambda rows: self._check_receipts(rows, items))
         )
-        self._records = RequestBatches[HandedIn, Countersigned](
+        self._records = RequestBatches[VerifiedReceipt, Countersigned](
             lambda items: ctx.database.run(lambda rows: self._record(rows, items))
         )
 
@@ -56,7 +56,7 @@ class Intake:
         """
         return await self._checks.add(receipt)
 
-    async def record(self, handed_in: HandedIn) -> Countersigned:
+    async def record(self, handed_in: VerifiedReceipt) -> Countersigned:
         """Record a receipt, and return the promise that stands for it. Raises as `submissions.check_receipts`."""
         return await self._records.add(handed_in)
 
@@ -100,6 +100,6 @@ class Intake:
                 results.append(error)
         return results
 
-    def _record(self, repository: Repository, items: Sequence[HandedIn]) -> list[Countersigned | CoveyError]:
+    def _record(self, repository: Repository, items: Sequence[VerifiedReceipt]) -> list[Countersigned | CoveyError]:
         ctx = self._ctx
         return submissions.record_receipts(repository, ctx.params, items, price=ctx.ledger.price, now=ctx.clock())

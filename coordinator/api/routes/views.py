@@ -8,9 +8,9 @@ from pydantic import TypeAdapter
 
 from coordinator.api.auth import Ctx, State
 from coordinator.api.documented_answers import name_refusals
-from coordinator.api.status_page import stamp_status
+from coordinator.api.process.status_page import stamp_status
 from coordinator.context import Context
-from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.db.models import SubmissionRow, TurnRow
 from coordinator.db.repository import Repository
 from coordinator.db.sum_queries import RunningSumsRow
 from coordinator.domain import canary_scores, idleness, nodes, submissions, sum_limits
@@ -73,7 +73,7 @@ async def get_status(state: State) -> Response:
 @router.get("/nodes/{node}", responses=name_refusals(404))
 async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
     """One node, and in one sentence why it gets no task. Raises ProtocolError "no_node"."""
-    return await ctx.database.look(lambda rows: _describe_node(ctx, rows, Address(node)))
+    return await ctx.database.query(lambda rows: _describe_node(ctx, rows, Address(node)))
 
 
 @router.get("/submissions", response_model=list[SubmissionView])
@@ -110,12 +110,12 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a
         if len(rows) > 1:
             raise ProtocolError("ambiguous_hash", f"several receipt hashes begin with {receipt_hash}", status=409)
         (row,) = rows
-        judgements = _list_public(row)
+        turns = _list_public(row)
         return SubmissionDetail(
             **_describe_submission(ctx, row).model_dump(),
             receipt=ReceiptBody.of(submissions.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
-            verdicts=tuple(VerdictBody.of(j.verdict) for j in judgements if j.verdict is not None),
-            signatures=tuple(j.signature or "" for j in judgements),
+            verdicts=tuple(VerdictBody.of(j.verdict) for j in turns if j.verdict is not None),
+            signatures=tuple(j.signature or "" for j in turns),
         )
 
 
@@ -189,6 +189,6 @@ def _is_decided(row: SubmissionRow) -> bool:
     return row.state is not SubmissionState.SUBMITTED
 
 
-def _list_public(row: SubmissionRow) -> list[JudgementRow]:
+def _list_public(row: SubmissionRow) -> list[TurnRow]:
     """Revealed verdicts, and none before all is decided: a validator could follow them."""
-    return [j for j in row.judgements if j.verdict is not None and j.signature] if _is_decided(row) else []
+    return [j for j in row.turns if j.verdict is not None and j.signature] if _is_decided(row) else []

@@ -5,10 +5,10 @@ from fastapi import APIRouter
 from coordinator.api.auth import Node, State
 from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.file_links import sign_upload
-from coordinator.api.submission_intake import NewReceipt
+from coordinator.api.process.submission_intake import NewReceipt
 from coordinator.context import Context
 from coordinator.domain import canary_scores
-from coordinator.domain.submissions import Countersigned, HandedIn
+from coordinator.domain.submissions import Countersigned, VerifiedReceipt
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, UploadGrant, UploadRequest
@@ -48,9 +48,9 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
         _require_file(ctx, body.file, receipt)
     promise = await state.intake.check(receipt)
     if isinstance(promise, NewReceipt):
-        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt, body.file))
+        await ctx.store_executor.run(lambda: _keep_file(ctx, receipt, body.file))
         canary, consent = canary_scores.find_consent(ctx.config.canaries, receipt, ctx.receipt_domain)
-        handed_in = HandedIn(
+        handed_in = VerifiedReceipt(
             receipt=receipt,
             signature=body.signature,
             promise=_countersign(ctx, receipt, promise.promised_epoch),
@@ -64,7 +64,7 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
             "work was handed in", task=receipt.task, lease=receipt.lease, node=node, receipt=receipt_hash
         )
     if body.file is None:
-        await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
+        await ctx.store_executor.run(lambda: _delete_upload(ctx, receipt))
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,

@@ -7,7 +7,7 @@ import pytest
 from redis import asyncio as redis
 from redis.exceptions import RedisError
 
-from coordinator.api.nonces import MemoryNonces, Nonces, RedisNonces
+from coordinator.api.process.nonces import MemoryNonces, Nonces, RedisNonces
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS, RequestSignature
 from covey.runtime.http import find_free_ports

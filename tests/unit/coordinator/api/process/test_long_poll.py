@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.api import changes as changes_module
-from coordinator.api import long_poll
-from coordinator.api.changes import Changes, Signal
-from coordinator.api.long_poll import call_when_gone, wait_for
+from coordinator.api.process import changes as changes_module
+from coordinator.api.process import long_poll
+from coordinator.api.process.changes import Changes, Signal
+from coordinator.api.process.long_poll import call_when_gone, wait_for
 from coordinator.db.change_counter import SqliteCommits
 from coordinator.db.database import Database
 
@@ -20,8 +20,8 @@ HANG_S = 60
 @pytest.fixture(autouse=True)
 def _only_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only signals of commits cause looks, and no time that passes without one."""
-    monkeypatch.setattr(changes_module, "PATIENCE_S", 10.0 * HANG_S)
-    monkeypatch.setattr(long_poll, "LOOK_S", 10.0 * HANG_S)
+    monkeypatch.setattr(changes_module, "PATIENCE_SECONDS", 10.0 * HANG_S)
+    monkeypatch.setattr(long_poll, "LOOK_SECONDS", 10.0 * HANG_S)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_wait_for__a_commit_of_another_process__is_looked_at(changes: Chan
     other, looks = Database(database.url), list[int]()
 
     async def look() -> int | None:
-        looks.append(await database.look(lambda rows: rows.get_fact("ended")))
+        looks.append(await database.query(lambda rows: rows.get_fact("ended")))
         return looks[-1] or None
 
     waiting = asyncio.create_task(wait_for(changes.signal, 10 * HANG_S, look))
@@ -73,7 +73,7 @@ async def test_wait_for__a_commit_of_another_process__is_looked_at(changes: Chan
 async def test_wait_for__what_depends_on_the_time__is_looked_at_without_a_commit(
     changes: Changes, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(long_poll, "LOOK_S", 0.05)
+    monkeypatch.setattr(long_poll, "LOOK_SECONDS", 0.05)
     clock = asyncio.get_running_loop().time
     ready_at = clock() + 0.1
 
@@ -98,7 +98,7 @@ async def test_wait_for__a_database_that_does_not_count__is_looked_at_every_time
 
 
 async def test_wait_for__the_poll_is_closed__ends_with_the_next_look(changes: Changes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(long_poll, "LOOK_S", 0.01)
+    monkeypatch.setattr(long_poll, "LOOK_SECONDS", 0.01)
     is_open, looks = True, list[None]()
     waiting = asyncio.create_task(
         wait_for(changes.signal, 10 * HANG_S, lambda: look_in_vain(looks), is_open=lambda: is_open)

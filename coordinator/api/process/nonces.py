@@ -7,13 +7,13 @@ Whatever was signed before the keeping began is refused, because those nonces ar
 from collections.abc import Sequence
 from typing import Protocol
 
-from coordinator.api.request_batches import RequestBatches
+from coordinator.api.process.request_batches import RequestBatches
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS, RequestSignature
 
-REDIS_S = 2.0
+REDIS_SECONDS = 2.0
 """Maximum time in seconds that Redis may take for an answer."""
-_KEPT_S = WINDOW_SECONDS + 2 * SKEW_SECONDS
+_KEPT_SECONDS = WINDOW_SECONDS + 2 * SKEW_SECONDS
 
 _USE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
@@ -77,7 +77,7 @@ class MemoryNonces:
 
     def _forget(self, now: float) -> None:
         """Drop the older half once no signature in it can be valid any more."""
-        if now - self._turned_at > _KEPT_S or now < self._turned_at:
+        if now - self._turned_at > _KEPT_SECONDS or now < self._turned_at:
             self._older, self._recent, self._turned_at = self._recent, set(), now
 
 
@@ -100,7 +100,7 @@ class RedisNonces:
             message = "the Python package redis is not installed"
             raise OperatorError("no_redis", message, fix="Install it: pip install 'covey[redis]'") from error
         try:
-            self._redis = redis.from_url(url, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
+            self._redis = redis.from_url(url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS)
         except ValueError as error:
             message = f"nonces_url is not the URL of a Redis: {error}"
             raise OperatorError("bad_nonces_url", message, fix="Set it to, say, redis://host:6379/1") from error
@@ -126,7 +126,7 @@ class RedisNonces:
     async def _use_all(self, items: Sequence[tuple[RequestSignature, float]]) -> list[CoveyError | None]:
         names = [f"covey/{self.name}/since", *("/".join(("covey", self.name, *_build_key(each))) for each, _ in items)]
         try:
-            began, *are_new = await self._use_script(names, [int(max(now for _, now in items)), _KEPT_S])
+            began, *are_new = await self._use_script(names, [int(max(now for _, now in items)), _KEPT_SECONDS])
         except (self._error, OSError) as error:
             raise TransientError("nonces_unavailable", f"Redis does not answer: {error}") from error
         results: list[CoveyError | None] = []
