@@ -1,6 +1,9 @@
 """Calls an ASGI application without a server."""
 
+import os
 from dataclasses import dataclass
+
+from covey.runtime.file_sending import SEND_FILE
 
 
 @dataclass
@@ -18,8 +21,13 @@ async def ask(app, path, *, headers=(), method="GET", client="10.0.0.1"):
     async def send(message):
         messages.append(message)
 
+    async def send_file(part):
+        messages.append({"body": os.pread(part.descriptor, part.size, part.offset)})
+        return True
+
     scope = {
         "type": "http",
+        "extensions": {SEND_FILE: send_file},
         "method": method,
         "path": path,
         "query_string": query.encode(),

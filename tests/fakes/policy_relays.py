@@ -18,7 +18,7 @@ from covey.shardcast import download, downloader
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_files import read_piece
 from covey.shardcast.policy_client import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
@@ -108,7 +108,7 @@ class FakeRelay(RawServer):
         if folder == "manifests":
             return self.store.find_manifest(Hash(name))
         location = self.store.find_piece(Hash(name))
-        return None if location is None else bytes(map_piece(location) or b"")
+        return None if location is None else read_piece(location)
 
     def count_pieces(self) -> int:
         return self.count("/pieces")

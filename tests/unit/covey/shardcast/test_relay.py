@@ -18,7 +18,7 @@ from covey.protocol.pieces import compute_blake3
 from covey.shardcast import piece_cache, relay_heads
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
-from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_files import read_piece
 from covey.shardcast.piece_server import PieceServer, compute_etag
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import UpstreamReply
@@ -48,7 +48,7 @@ class FakeUpstream:
             body = self.store.find_head(int(name.removesuffix(".json")))
         elif kind == "pieces":
             location = self.store.find_piece(name)
-            body = None if location is None else bytes(map_piece(location))
+            body = None if location is None else read_piece(location)
         else:
             body = self.store.find_manifest(name) if kind == "manifests" else self.store.find_record(name)
         body = self.alter(path, body)
