@@ -29,8 +29,8 @@ from covey.protocol.policy_record import WEIGHTS_FILE, TensorRow
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.policy_client import PolicyClient
 from covey.shardcast.policy_export import build_row, write_weights
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.reachability import PolicyRetention

@@ -9,7 +9,7 @@ from pathlib import Path
 from covey.chain.contracts import Contracts
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_fetch import PolicyClient
 
 
 class Policies:

@@ -19,7 +19,7 @@ from covey.shardcast.downloader import Downloader
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_files import read_piece
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, write_export

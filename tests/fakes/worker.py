@@ -23,7 +23,6 @@ from worker.context import Context
 from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.leases import LeaseQueue
-from worker.policy_cache import PolicyCache
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
@@ -80,7 +79,6 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "grade": grade_here,
         "engine_threads": ThreadPoolExecutor(2),
         "leases": LeaseQueue(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
-        "policies": PolicyCache(fetched={Step(0)}),
         "health": EngineHealth(),
         "submissions": SubmissionStore(folder / "outgoing"),
         "shutdown": Shutdown(),
@@ -89,5 +87,6 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     }
     values |= changes
     loader = PolicyLoader(values["engine"], values["network"].policies, values["network"].params.model)
+    loader.fetched.add(Step(0))
     loader.folder = tiny_folder()
     return Context(**{"loader": loader} | values)
