@@ -31,12 +31,18 @@ PROMPT_SECONDS = 60.0
 
 
 async def fetch(ctx: Context) -> CycleResult:
-    """Fetch the newest policy to the disk as soon as it is published on chain, even while the worker is busy."""
+    """Fetch the newest policy to the disk as soon as it is published on chain, even while the worker is busy.
+
+    Before there is one, fetch pieces of the first one while the trainer exports it.
+    """
     loader, policies = ctx.loader, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(step) for step in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
     loader.fetched &= set(range(steps))  # a reorganisation may remove a policy from the chain
-    if not recent or recent[-1] in loader.fetched | loader.refused:
+    if not recent:
+        has_come = await or_stop(ctx.stop, policies.prefetch())
+        return CycleResult.DONE if has_come else CycleResult.IDLE
+    if recent[-1] in loader.fetched | loader.refused:
         return CycleResult.IDLE
     if not loader.fetched:  # after a restart the policies on the disk can serve leases at once
         loader.fetched.update(await asyncio.to_thread(policies.list_versions, recent))

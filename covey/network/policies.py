@@ -41,6 +41,19 @@ class Policies:
         self._keep(folder, to_load=to_load)
         return folder
 
+    async def prefetch(self) -> bool:
+        """Fetch pieces of the first policy while it is exported. Returns whether any have come."""
+        stop = threading.Event()
+        async with self._fetching:
+            working = asyncio.ensure_future(asyncio.to_thread(self._client.prefetch, stop))
+            try:
+                return await asyncio.shield(working)
+            except asyncio.CancelledError:
+                stop.set()
+                await asyncio.wait({working})
+                working.exception()  # It was stopped, which asyncio would complain about.
+                raise
+
     def list_versions(self, versions: Sequence[Step]) -> list[Step]:
         """Return the versions in `versions` that are already on this machine."""
         folders = self._client.store.list_folders()

@@ -25,6 +25,10 @@ class FileStamp(NamedTuple):
     """Unix time of the last write in nanoseconds."""
 
 
+UNSETTLED = FileStamp(-1, -1, -1)
+"""Stamp of a location in a file of which other parts are still being written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Bytes in a file. Example: Location(Path("objects/0x5f.../weights"), 4096, 4194304, stamp)."""
@@ -35,7 +39,7 @@ class Location:
     size: int
     """Size in bytes."""
     stamp: FileStamp
-    """Identity of the file when the location was looked up."""
+    """Identity of the file when the location was looked up, or UNSETTLED."""
 
 
 def get_stamp(path: Path) -> FileStamp:
@@ -56,7 +60,7 @@ def open_piece(location: Location) -> int | None:
         descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    if _to_stamp(os.fstat(descriptor)) != location.stamp:
+    if not _is_same(descriptor, location):
         os.close(descriptor)
         return None
     return descriptor
@@ -102,6 +106,10 @@ class PieceChecks:
                 del self._results[path]
 
 
+def _is_same(descriptor: int, location: Location) -> bool:
+    return location.stamp is UNSETTLED or _to_stamp(os.fstat(descriptor)) == location.stamp
+
+
 def read_piece(location: Location) -> bytes | None:
     """Return the bytes of a piece, or None if its file is gone or has changed."""
     descriptor = open_piece(location)
@@ -109,7 +117,7 @@ def read_piece(location: Location) -> bytes | None:
         return None
     try:
         data = os.pread(descriptor, location.size, location.offset)
-        return data if _to_stamp(os.fstat(descriptor)) == location.stamp else None
+        return data if _is_same(descriptor, location) else None
     finally:
         os.close(descriptor)
 

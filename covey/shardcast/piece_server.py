@@ -4,6 +4,7 @@
     GET /manifests/<hash>   transport manifest, or manifest of a data set
     GET /records/<hash>     policy record
     GET /heads/<pool>.json  head, with an ETag
+    GET /previews/<pool>    pieces of the export that is being written
     GET /health, /status    for operators
     GET /metrics            for Prometheus
 
@@ -38,6 +39,7 @@ Headers = list[tuple[bytes, bytes]]
 _VERIFY_COST = 20.0
 """Number of requests that a request with ?verify=1 counts as, because the server hashes the piece again."""
 _HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
+_PREVIEW_PATH = re.compile(r"/previews/([1-9][0-9]{0,17})")
 _BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
 _PROMETHEUS = (b"content-type", prometheus.CONTENT_TYPE.encode())
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -56,6 +58,9 @@ class PieceSource(Protocol):
 
     async def get_record(self, record: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a policy record."""
+
+    async def get_preview(self, pool: int) -> bytes:
+        """Return the rows of the export that is being written for a pool."""
 
     async def get_head(self, pool: int) -> bytes:
         """Return the bytes of a pool's head."""
@@ -153,6 +158,8 @@ class PieceServer:
             await self._send(send, record, [_JSON, _FOREVER])
         elif match := _HEAD_PATH.fullmatch(path):
             await self._send_head(int(match[1]), scope, send)
+        elif match := _PREVIEW_PATH.fullmatch(path):
+            await self._send(send, await self._source.get_preview(int(match[1])), [_BINARY, _NO_STORE])
         elif path in ("/health", "/status"):
             body = {"status": "ok"} if path == "/health" else self._describe()
             await self._send(send, json.dumps(body).encode(), [_JSON, _NO_STORE])

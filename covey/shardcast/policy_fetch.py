@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from covey.runtime.urls import hide_secrets
 from covey.shardcast.delta.image_codec import compute_max_bytes, list_blocks
 from covey.shardcast.partial_file import PartialFile
 from covey.shardcast.policy_folder import find_wrong_tensor, map_weights, write_child
+from covey.shardcast.policy_prefetch import PolicyPrefetch
 from covey.shardcast.policy_source import Claim, PolicySource, Route
 from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.source import Source
@@ -63,6 +64,7 @@ class PolicyClient:
 
     def __init__(self, source: PolicySource, store: PolicyStore) -> None:
         self.source, self.store = source, store
+        self._prefetch = PolicyPrefetch(source, store)
 
     def fetch(
         self,
@@ -86,10 +88,21 @@ class PolicyClient:
         while not self.store.hold_if_sound(folder):
             with self.store.lock(lambda: not folder.exists(), stop=stop) as is_ours:
                 if is_ours:
-                    fetch = PolicyFetch(self.source, self.store, stop=stop, is_obsolete=is_obsolete, progress=progress)
+                    fetch = PolicyFetch(
+                        self.source,
+                        self.store,
+                        self._prefetch,
+                        stop=stop,
+                        is_obsolete=is_obsolete,
+                        progress=progress,
+                    )
                     fetch.run(step, record_hash)
                     self._log(step, progress, seconds=time.monotonic() - started)
         return folder
+
+    def prefetch(self, stop: threading.Event) -> bool:
+        """Fetch pieces of the policy that is being exported, as `PolicyPrefetch.fetch` does."""
+        return self._prefetch.fetch(stop)
 
     def _log(self, step: Step, progress: FetchProgress, *, seconds: float) -> None:
         get_logger().info(
@@ -109,12 +122,13 @@ class PolicyFetch:
         self,
         source: PolicySource,
         store: PolicyStore,
+        prefetch: PolicyPrefetch,
         *,
         stop: threading.Event,
         is_obsolete: Callable[[int], bool],
         progress: FetchProgress,
     ) -> None:
-        self._source, self._store = source, store
+        self._source, self._store, self._prefetch = source, store, prefetch
         self._stop, self._is_obsolete, self._progress = stop, is_obsolete, progress
         self._looked_at, self._trained_at = time.monotonic(), 0.0
         self._suspects: Sequence[Claim] = ()
@@ -191,8 +205,16 @@ class PolicyFetch:
 
     def _fetch_anchor(self, leg: Leg) -> None:
         """Add the policy of an anchor to the store."""
-        record, draft = leg.record, self._open_draft(leg.record, leg.manifest.size)
-        parts = [PartialFile(draft / WEIGHTS_FILE, leg.manifest.objects[0].pieces, start=len(record.header))]
+        record, pieces = leg.record, leg.manifest.objects[0].pieces
+        path, start = self._store.get_draft(record.compute_hash()) / WEIGHTS_FILE, len(record.header)
+        known: Collection[int] = ()
+
+        def take_prefetched() -> None:
+            nonlocal known
+            known = self._prefetch.take(path, pieces, start=start)
+
+        draft = self._open_draft(record, leg.manifest.size, fill=take_prefetched)
+        parts = [PartialFile(path, pieces, start=start, known=known)]
         parts += [_open_object(draft, each) for each in leg.manifest.objects[1:]]
         parts[0].write_start(record.header)
         self._download(parts)
@@ -234,11 +256,12 @@ class PolicyFetch:
             parts.append(_open_object(draft, newest))
         return parts
 
-    def _open_draft(self, record: PolicyRecord, needed: int) -> Path:
-        """Make room for a policy and return the folder in which it is built."""
+    def _open_draft(self, record: PolicyRecord, needed: int, *, fill: Callable[[], None] = lambda: None) -> Path:
+        """Make room for a policy and return the folder in which it is built. `fill` adds what is on this disk."""
         draft = self._store.get_draft(record.compute_hash())
         self._store.remove_drafts(besides=draft)
         draft.mkdir(exist_ok=True)
+        fill()
         here = sum(path.stat().st_blocks * 512 for path in draft.iterdir())
         self._store.make_room(max(0, int(needed * _MARGIN) - here))
         return draft

@@ -171,18 +171,18 @@ class PolicyStore:
         """
         folders = list(self.list_folders().values())
         removable = sum(_measure(folder) for folder in folders if not self._is_held(folder))
-        if (free := self._count_free()) + removable < needed:
+        if (free := self.count_free()) + removable < needed:
             message = (
                 f"{self.root} needs {needed} free bytes for a policy but has {free}, and {removable} in old policies"
             )
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
         surplus = len(folders) - (self._keep - 1)
         for folder in folders:
-            if surplus <= 0 and self._count_free() >= needed:
+            if surplus <= 0 and self.count_free() >= needed:
                 break
             if self._remove_unless_held(folder):
                 surplus -= 1
-        if (free := self._count_free()) < needed:
+        if (free := self.count_free()) < needed:
             message = f"{self.root} needs {needed} free bytes for a policy but has {free}"
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
 
@@ -195,7 +195,8 @@ class PolicyStore:
             if path.name.startswith((".part-", ".gone-")) and path != besides:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _count_free(self) -> int:
+    def count_free(self) -> int:
+        """Return the number of bytes that are free on the disk of the store."""
         return shutil.disk_usage(self.root).free
 
     def _is_held(self, folder: Path) -> bool:

@@ -10,6 +10,7 @@ from covey.protocol.head import MAX_HEAD_BYTES, Head, get_head_path, get_manifes
 from covey.protocol.ids import Hash
 from covey.protocol.pieces import PIECE_BYTES, compute_blake3
 from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
+from covey.protocol.preview import MAX_PREVIEW_BYTES, get_preview_path, parse_preview
 from covey.protocol.transport import MAX_MANIFEST_BYTES
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import read_contents
@@ -96,6 +97,10 @@ class RelayFetcher:
         except ProtocolError as error:
             raise self._blame(upstream, path, error) from error
         return FetchedHead(data, reply.etag, select_mirrored(head, self.keep))
+
+    def fetch_preview(self, pool: int) -> bytes:
+        """Return the rows of a pool's preview, from the first upstream that has one."""
+        return bytes(self._fetch(get_preview_path(pool), MAX_PREVIEW_BYTES, lambda data: parse_preview(bytes(data))))
 
     def store_head(self, pool: int, data: bytes) -> None:
         """Store the head that is served, unless the disk is full."""

@@ -45,6 +45,9 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()
 
+    async def prefetch() -> bool:
+        return False
+
     def list_versions(versions: Sequence[int]) -> list[int]:
         return [0] if 0 in versions else []
 
@@ -61,6 +64,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         policies=SimpleNamespace(
             get_record_hash=lambda version: MANIFEST,
             require=require,
+            prefetch=prefetch,
             list_versions=list_versions,
             get_trained_at=lambda folder: 0.0,
         ),

@@ -145,6 +145,18 @@ async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coo
     assert coordinator.claims == []
 
 
+async def test_fetch__no_policy_yet__takes_what_is_already_exported(start: Start):
+    ctx, has_come = start(), [True, False]
+    ctx.network.contracts.policies.steps_of = lambda pool: 0
+
+    async def prefetch() -> bool:
+        return has_come.pop(0)
+
+    ctx.network.policies.prefetch = prefetch
+    assert await loop.fetch(ctx) is CycleResult.DONE
+    assert await loop.fetch(ctx) is CycleResult.IDLE
+
+
 async def test_claim__lease_that_was_released__is_named_and_not_assigned_again(
     start: Start, coordinator: FakeCoordinator, engine
 ):

@@ -447,7 +447,7 @@ def test_obsolete__is_asked_with_the_missing_bytes__and_keeps_what_has_come(poli
 def test_disk_full__says_so_with_values__and_nothing_is_left_in_the_way(policies, serve, connect, monkeypatch):
     policies.offer()
     client = connect(serve(policies))
-    monkeypatch.setattr(client.store, "_count_free", lambda: 100)
+    monkeypatch.setattr(client.store, "count_free", lambda: 100)
     size = policies.exports[0].record.size + 2
     with raising("disk_full", f"needs {int(size * 1.02)} free bytes for a policy but has 100"):
         client.fetch(0, policies.hash_of(0))

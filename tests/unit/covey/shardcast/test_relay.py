@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import threading
@@ -14,8 +15,9 @@ from structlog.testing import capture_logs
 
 from covey.errors import TransientError
 from covey.protocol.head import Head, ServedPolicy, Way
-from covey.protocol.pieces import compute_blake3
+from covey.protocol.pieces import Piece, compute_blake3
 from covey.shardcast import piece_cache, relay_heads
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_files import read_piece
@@ -37,6 +39,7 @@ class FakeUpstream:
 
     def __init__(self, store, name="http://origin"):
         self.store, self.url, self.requests = store, name, Counter()
+        self.previews = PreviewFolder(store.root)
         self.failures, self.rate, self.is_paused = 0, 1.0, False
         self.received_bytes, self.failed_requests = 0, 0
         self.alter = lambda path, body: body
@@ -46,8 +49,10 @@ class FakeUpstream:
         _, kind, name = path.partition("?")[0].split("/")
         if kind == "heads":
             body = self.store.find_head(int(name.removesuffix(".json")))
+        elif kind == "previews":
+            body = self.previews.find(int(name))
         elif kind == "pieces":
-            location = self.store.find_piece(name)
+            location = self.store.find_piece(name) or self.previews.find_piece(name, verify=False)
             body = None if location is None else read_piece(location)
         else:
             body = self.store.find_manifest(name) if kind == "manifests" else self.store.find_record(name)
@@ -626,3 +631,64 @@ async def test_head__of_more_pools_than_are_followed__is_not_kept(publisher, sta
         assert (await ask(app, f"/heads/{pool}.json")).status == 200
     assert len(relay._heads.pools) == 3
     assert len(relay._cache.list_pools()) == 3
+
+
+def preview(publisher, data, *, offset=100):
+    """Begin an export whose weights file has these bytes at `offset`, and return their hashes."""
+    weights = publisher.scratch / "export"
+    weights.write_bytes(bytes(offset) + b"".join(data))
+    writer = PreviewFolder(publisher.store.root).open(1, weights)
+    for each in data:
+        writer.add(Piece(len(each), compute_blake3(each)), offset)
+        offset += len(each)
+    writer.close()
+    return [compute_blake3(each) for each in data]
+
+
+async def test_preview__pieces_are_fetched_ahead__before_a_manifest_names_them(publisher, upstream, start):
+    relay, app = start(pools=(1,))
+    digests = preview(publisher, [b"one", b"two"])
+    await wait_for(lambda: relay.describe()["pieces"] == 2)
+    assert (await ask(app, "/previews/1")).body == PreviewFolder(publisher.store.root).find(1)
+    asked = upstream.count("pieces")
+    assert [(await ask(app, f"/pieces/{digest}")).status for digest in digests] == [200, 200]
+    assert upstream.count("pieces") == asked
+    PreviewFolder(publisher.store.root).remove(1)
+    polls = upstream.requests["/previews/1"]
+    await wait_for(lambda: upstream.requests["/previews/1"] >= polls + 2)
+    assert (await ask(app, "/previews/1")).status == 404
+
+
+async def test_preview__pieces_that_are_made_up__cost_a_budget_only(publisher, upstream, start):
+    ticks = itertools.count()
+    relay, _ = start(pools=(1,), spare_bytes=10, clock=lambda: 1e-9 * next(ticks))
+    for number in range(5):
+        (digest,) = preview(publisher, [bytes([number]) * 4])
+        polls = upstream.requests["/previews/1"]
+        await wait_for(lambda polls=polls: upstream.requests["/previews/1"] >= polls + 3)
+        assert relay._cache.has_piece(digest) == (number < 2)
+
+
+async def test_preview__no_upstream_has_the_piece__is_not_asked_for_again(publisher, upstream, start):
+    start(pools=(1,))
+    upstream.alter = lambda path, body: None if path.startswith("/pieces") else body
+    preview(publisher, [b"one"])
+    await wait_for(lambda: upstream.count("pieces") > 0)
+    polls, asked = upstream.requests["/previews/1"], upstream.count("pieces")
+    await wait_for(lambda: upstream.requests["/previews/1"] >= polls + 3)
+    assert upstream.count("pieces") == asked
+
+
+@pytest.mark.parametrize("data", [b"x", bytes(44)])
+async def test_preview__invalid__upstream_is_blamed_and_nothing_is_served(publisher, upstream, start, data):
+    _, app = start(is_following=False)
+    upstream.alter = lambda path, body: data if path.startswith("/previews") else body
+    assert (await ask(app, "/previews/1")).status == 503
+    assert upstream.failures > 0
+
+
+async def test_preview__many_unknown_pools__upstream_is_protected(upstream, start):
+    _, app = start(is_following=False, clock=lambda: 0.0)
+    statuses = [(await ask(app, f"/previews/{pool}")).status for pool in range(1, 101)]
+    assert (statuses.count(404), statuses.count(503)) == (50, 50)
+    assert upstream.count("previews") == 50
