@@ -86,25 +86,35 @@ class PreviewFolder:
 
     def find_piece(self, digest: Hash, *, verify: bool) -> Location | None:
         """Return where a previewed piece is, or None. `verify` asks for its bytes to be hashed again."""
-        paths = list(self._root.glob(f"*/*/{_PIECES}"))
-        for path in [path for path in tuple(self._places) if path not in paths]:
-            self._places.pop(path, None)
-        for path in paths:
-            location = self._read_places(path).get(digest)
-            if location is not None:
-                return None if verify and compute_blake3(read_piece(location) or b"") != digest else location
-        return None
+        location = self._find_known(digest)
+        if location is None:  # It may be new, and reading all rows for each piece would take longer than sending it.
+            self._refresh()
+            location = self._find_known(digest)
+        if location is not None and verify and compute_blake3(read_piece(location) or b"") != digest:
+            return None
+        return location
 
-    def _read_places(self, path: Path) -> dict[Hash, Location]:
+    def _find_known(self, digest: Hash) -> Location | None:
+        found = (places.get(digest) for _, places in tuple(self._places.values()))
+        return next((each for each in found if each is not None and each.path.exists()), None)
+
+    def _refresh(self) -> None:
+        """Read the rows that were added, and forget previews that have ended."""
+        paths = set(self._root.glob(f"*/*/{_PIECES}"))
+        for path in paths.union(self._places):
+            if path in paths:
+                self._read_rows(path)
+            else:
+                self._places.pop(path, None)
+
+    def _read_rows(self, path: Path) -> None:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            return {}
+            return
         size, places = self._places.get(path, (0, {}))
         whole, weights = len(data) // ROW_BYTES * ROW_BYTES, path.with_name(_WEIGHTS)
         if whole > size:
             new = parse_preview(data[size:whole])
             added = {row.piece.digest: Location(weights, row.offset, row.piece.size, UNSETTLED) for row in new}
-            places = {**places, **added}
-            self._places[path] = whole, places
-        return places
+            self._places[path] = whole, {**places, **added}
