@@ -48,9 +48,12 @@ class HeldTurns:
     @property
     def free(self) -> int:
         """Number of turns that can still be added. 0 while MOST_WHOLE whole replays are held."""
-        if sum(order.full for order in self._orders.values()) >= MOST_WHOLE:
-            return 0
-        return max(0, self._room - len(self._orders))
+        return 0 if self._count_whole() >= MOST_WHOLE else max(0, self._room - len(self._orders))
+
+    @property
+    def free_replays(self) -> int:
+        """Maximum number of whole replays among the turns that can still be added, at least 1."""
+        return max(1, MOST_WHOLE - self._count_whole())
 
     def add(self, order: JudgeOrder) -> None:
         """Add a turn. A turn that is already held is not added again."""
@@ -84,6 +87,9 @@ class HeldTurns:
         self._waiting.difference_update(order.judgement for order in taken)
         self._note_change()
         return taken
+
+    def _count_whole(self) -> int:
+        return sum(order.full for order in self._orders.values())
 
     def _get_rank(self, order: JudgeOrder) -> tuple[float, int]:
         return self._deadlines[order.judgement], order.judgement

@@ -3,13 +3,13 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import eip712, messages
 from covey.protocol.api.common import VerdictBody
-from covey.protocol.api.validator import JudgeOrder, RevealRequest
+from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.verdict import Judgement
 from covey.runtime.cycle import CycleResult, or_stop
@@ -28,22 +28,25 @@ CHEAP_SHARE = 0.25
 
 
 async def poll(ctx: Context) -> CycleResult:
-    """Take a turn if there is room, or reveal a verdict. Polling continues while a turn is judged."""
-    claim = ctx.network.coordinator.claim_validation(
+    """Take turns if there is room, and reveal verdicts. Polling continues while turns are judged."""
+    claim: Coroutine[Any, Any, Sequence[JudgeOrder | RevealOrder] | None]
+    claim = ctx.network.coordinator.claim_validations(
         wait_seconds=ctx.config.wait_seconds,
         holding=ctx.turns.held,
         free_turns=ctx.turns.free,
+        free_replays=ctx.turns.free_replays,
         contract=ctx.tools.contract,
     )
     if not ctx.turns.free:
         claim = or_stop(ctx.turns.has_room, claim)  # this poll requests no turn, so it ends once there is room
-    order = await or_stop(ctx.stop, claim)
-    if order is None:
-        return CycleResult.IDLE
-    if isinstance(order, JudgeOrder):
-        ctx.turns.add(order)
-        return CycleResult.DONE
-    return await reveal(ctx, order.judgement)
+    orders = await or_stop(ctx.stop, claim)
+    for order in orders or ():
+        if isinstance(order, JudgeOrder):
+            ctx.turns.add(order)
+    reveals = [order.judgement for order in orders or () if not isinstance(order, JudgeOrder)]
+    if reveals:
+        return await reveal_all(ctx, reveals)
+    return CycleResult.DONE if orders else CycleResult.IDLE
 
 
 async def judge_next(ctx: Context) -> CycleResult:
@@ -237,12 +240,25 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     )
 
 
-async def reveal(ctx: Context, judgement: int) -> CycleResult:
-    """Reveal a committed verdict. If this validator lost the verdict, the turn lapses and another validator judges."""
+async def reveal_all(ctx: Context, judgements: Sequence[int]) -> CycleResult:
+    """Reveal committed verdicts, all of which are sent at the same time.
+
+    If this validator lost a verdict, the turn lapses and another validator judges. After all were tried, the first
+    failure is raised; a verdict that was not revealed is ordered again.
+    """
+    results = await asyncio.gather(*(reveal(ctx, judgement) for judgement in judgements), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return CycleResult.DONE if all(results) else CycleResult.RETRY  # A lost verdict is ordered again until it lapses.
+
+
+async def reveal(ctx: Context, judgement: int) -> bool:
+    """Reveal a committed verdict. Return False if this validator lost it."""
     request = ctx.pending.find(judgement)
     if request is None:
         get_logger().warning("verdict to reveal not found", judgement=judgement)
-        return CycleResult.RETRY  # the coordinator repeats the order until it lapses, so wait before the next poll
+        return False
     await ctx.network.coordinator.reveal_verdict(request)
     ctx.pending.remove(judgement)
-    return CycleResult.DONE
+    return True

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import base64
 import json
 import secrets
 import sys
@@ -22,6 +23,10 @@ from covey.protocol.messages import Receipt, Verdict
 
 CHAIN_ID = 31337
 FILE_BYTES = 4096
+_JUDGING_S, _QUIET_S = 120.0, 3.0
+"""Maximum number of seconds in which validators judge what is left, and seconds without a verdict after which nothing
+is left.
+"""
 TURNS = 16
 """Turns that a validator has at once."""
 _WAIT_S = 5.0
@@ -115,6 +120,8 @@ class Tally:
     """Times at which submissions were countersigned, in seconds of the monotonic clock."""
     judged: int = 0
     """Number of verdicts revealed."""
+    judged_at: float = 0.0
+    """Time of the newest one, in seconds of the monotonic clock."""
     problems: dict[str, int] = field(default_factory=dict)
     """Number of refusals by code."""
 
@@ -216,15 +223,9 @@ def build_claim(number: int) -> dict[str, Any]:
 
 
 async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], contributor: Address) -> bool:
-    """Upload a file for a lease and submit its receipt. Returns whether it was countersigned."""
+    """Submit the file and the receipt of a lease. Returns whether it was countersigned."""
     file = secrets.token_bytes(FILE_BYTES)
     work_key = canonical.sha256(file)
-    wanted = {"task": order["task"], "lease": order["lease"], "work_key": work_key, "size": len(file)}
-    status, grant = await client.post("/v1/uploads", wanted)
-    if status != 200:
-        return False
-    path = grant["url"].split(str(client.port), 1)[1]
-    await client.send("put", build_request("PUT", f"127.0.0.1:{client.port}", path, file))
     receipt = Receipt(
         pool=asked["pool"],
         task=order["task"],
@@ -239,15 +240,21 @@ async def hand_in(client: Client, order: dict[str, Any], asked: dict[str, Any], 
     )
     domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
     signature = eip712.sign(receipt, domain, client.wallet)
-    body = {"receipt": ReceiptBody.of(receipt).model_dump(mode="json"), "signature": signature}
+    body = {
+        "receipt": ReceiptBody.of(receipt).model_dump(mode="json"),
+        "signature": signature,
+        "file": base64.urlsafe_b64encode(file).decode(),
+    }
     status, _ = await client.post("/v1/submissions", body)
     if status == 200:
         client.tally.submitted.append(time.monotonic())
     return status == 200
 
 
-async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Tally, deadline: float) -> None:
-    """Accept all work until the deadline, with several turns at once."""
+async def run_validator(
+    port: int, number: int, asked: dict[str, Any], tally: Tally, is_over: Callable[[], bool]
+) -> None:
+    """Accept all work until it is over, with several turns at once."""
     wallet = derive(f"validator-{number}")
     domain = Domain(chain_id=CHAIN_ID, contract=Address(asked["court"]))
     polling = Client(port=port, wallet=wallet, tally=tally)
@@ -260,30 +267,33 @@ async def run_validator(port: int, number: int, asked: dict[str, Any], tally: Ta
         client = idle.pop() if idle else Client(port=port, wallet=wallet, tally=tally)
         try:
             status, _ = await client.post(path, body)
-            tally.judged += path.endswith("reveal") and status == 204
+            if path.endswith("reveal") and status == 204:
+                tally.judged, tally.judged_at = tally.judged + 1, time.monotonic()
         except OSError:
             pass  # The connection ended, and the coordinator offers the turn again.
         finally:
             idle.append(client)
 
-    while time.monotonic() < deadline:
+    while not is_over():
+        if len(sending) >= TURNS:  # A poll without room for a turn would wait for verdicts to reveal.
+            await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
         working = [int(task.get_name()) for task in sending]
-        want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": max(0, TURNS - len(working))}
+        room = max(0, TURNS - len(working))
+        want = {"wait_seconds": _WAIT_S, "holding": working, "free_turns": room, "free_replays": max(1, room)}
         status, answer = await polling.post("/v1/validations/claim", want)
-        if status != 200 or answer is None:
+        if status != 200:
             continue
-        order = answer["order"]
-        turn = order["judgement"]
-        if order["kind"] == "judge":
-            verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
-            waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
-        elif turn in verdicts:
-            await send("/v1/validations/reveal", verdicts.pop(turn))
-            continue
-        else:
-            continue
-        sending.add(task := asyncio.create_task(waiting, name=str(turn)))
-        task.add_done_callback(sending.discard)
+        for order in answer["orders"]:
+            turn = order["judgement"]
+            if order["kind"] == "judge":
+                verdicts[turn] = reveal = _build_reveal(order, wallet, domain, asked["pool"])
+                waiting = send("/v1/validations/commit", {"judgement": turn, "commitment": reveal.pop("commitment")})
+            elif turn in verdicts:
+                waiting = send("/v1/validations/reveal", verdicts.pop(turn))
+            else:
+                continue
+            sending.add(task := asyncio.create_task(waiting, name=str(turn)))
+            task.add_done_callback(sending.discard)
     await asyncio.gather(*sending)
 
 
@@ -332,13 +342,19 @@ async def measure_heartbeats(asked: dict[str, Any], tally: Tally) -> None:
 
 
 async def measure_submissions(asked: dict[str, Any], tally: Tally) -> None:
-    """Have nodes submit and validators judge."""
+    """Have nodes submit for some seconds, and validators judge until nothing is left."""
     await _await_start()
-    deadline = time.monotonic() + asked["seconds"]
+    started = time.monotonic()
+    deadline, last = started + asked["seconds"], started + asked["seconds"] + _JUDGING_S
+
+    def is_over() -> bool:
+        now = time.monotonic()
+        return bool(now > last or now - max(deadline, tally.judged_at) > _QUIET_S)
+
     runs: list[Awaitable[None]] = [
         run_node(asked["port"], number, asked, tally, deadline) for number in range(asked["nodes"])
     ]
-    runs += [run_validator(asked["port"], number, asked, tally, deadline) for number in range(asked["validators"])]
+    runs += [run_validator(asked["port"], number, asked, tally, is_over) for number in range(asked["validators"])]
     await asyncio.gather(*runs)
 
 

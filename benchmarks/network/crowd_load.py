@@ -213,7 +213,7 @@ async def run_work(asked: dict[str, Any], tally: PhasedTally, commands: Commands
     async def judge(number: int) -> None:
         while time.monotonic() < deadline:
             try:
-                await run_validator(port, number, asked, tally, deadline)
+                await run_validator(port, number, asked, tally, lambda: time.monotonic() >= deadline)
             except OSError:
                 tally.lost += 1
 

@@ -26,7 +26,8 @@ from coordinator.api import (
 )
 from coordinator.api.admission import Admission
 from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
-from coordinator.api.error_answers import describe_error
+from coordinator.api.error_answers import describe_bad_body, describe_error
+from coordinator.api.signed_routes import SignedRoutes
 from coordinator.api.state import build_state
 from coordinator.context import Context
 from covey.errors import CoveyError
@@ -34,6 +35,9 @@ from covey.protocol.api.common import ErrorBody
 from covey.runtime.log import get_logger
 
 MAX_BODY_BYTES = 256 << 10
+_MODULES = (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects)
+ROUTERS = tuple(module.router for module in _MODULES)
+"""All routes, those that are asked for most often first."""
 
 
 class _DocumentedApi(FastAPI):
@@ -55,9 +59,8 @@ def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]
         docs_url=None,
         redoc_url=None,
     )
-    # The busiest come first.
-    for module in (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects):
-        api.include_router(module.router, responses=EVERY_ROUTE)
+    for router in ROUTERS:
+        api.include_router(router, responses=EVERY_ROUTE)
     return api
 
 
@@ -73,6 +76,7 @@ def build_api(ctx: Context) -> FastAPI:
     api = build_routes(run)
     api.state.api = state
     _add_errors(api, ctx)
+    api.add_middleware(SignedRoutes, state=state, routers=ROUTERS)
     api.add_middleware(
         Admission,
         members=state.members,
@@ -100,8 +104,7 @@ def _add_errors(api: FastAPI, ctx: Context) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def on_bad_body(_: Request, error: RequestValidationError) -> Response:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:8])
-        return answer(422, "bad_body", wrong[:2000])
+        return JSONResponse(describe_bad_body(error.errors(), ctx.clock()).model_dump(), status_code=422)
 
     @api.exception_handler(Exception)
     async def on_defect(_: Request, error: Exception) -> Response:

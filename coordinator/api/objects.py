@@ -6,13 +6,10 @@ from starlette.concurrency import run_in_threadpool
 from coordinator.api.auth import Ctx
 from coordinator.api.documented_answers import name_content, name_refusals
 from coordinator.context import Context
-from coordinator.db.models import SubmissionRow
 from covey.errors import ProtocolError
 from covey.protocol import canonical
-from covey.protocol.ids import Hash
-from covey.protocol.object_keys import build_submission_key, get_content_hash
+from covey.protocol.object_keys import get_content_hash
 
-LINK_SECONDS = 300
 _FILE = "application/octet-stream"
 router = APIRouter(prefix="/v1", tags=["public"], responses=name_refusals(403, 404))
 
@@ -39,9 +36,3 @@ def _store(ctx: Context, key: str, size: int, body: bytes) -> None:
     if canonical.sha256(body) != get_content_hash(key):
         raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
     ctx.store.put_named_by_content(key, body)
-
-
-def sign_download(ctx: Context, row: SubmissionRow) -> str:
-    """A short-lived link to a submission's file."""
-    key = build_submission_key(ctx.config.pool, row.task, row.lease, Hash(row.work_key))
-    return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)

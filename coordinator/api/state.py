@@ -21,9 +21,10 @@ from coordinator.api.reward_proofs import RewardProofs
 from coordinator.api.roll_call import RollCall
 from coordinator.api.status_page import render_status
 from coordinator.api.submission_intake import Intake
+from coordinator.api.turn_intake import TurnIntake
 from coordinator.context import Context
-from coordinator.domain.judging import TURNS
 from coordinator.domain.tasks import Ask
+from coordinator.domain.turns import TURNS
 from covey.errors import TransientError
 from covey.protocol.api.worker import TaskOrder
 
@@ -43,6 +44,7 @@ class ApiState:
     collections: RequestBatches[Ask, TaskOrder | None]
     """Leases that are collected."""
     intake: Intake
+    turn_intake: TurnIntake
     polls: LongPolls
     """Long polls of validators."""
     meters: Meters
@@ -102,6 +104,7 @@ def build_state(ctx: Context) -> ApiState:
         roll_call=RollCall(ctx),
         collections=build_collections(ctx),
         intake=Intake(ctx),
+        turn_intake=TurnIntake(ctx),
         polls=LongPolls(),
         meters=meters,
         registry=build_process_registry(ctx, meters, count_polls=lambda: offers.count),

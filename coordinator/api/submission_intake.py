@@ -61,10 +61,9 @@ class Intake:
         return await self._records.add(handed_in)
 
     def _check_leases(self, repository: Repository, items: Sequence[_Lease]) -> list[bool | CoveyError]:
-        kept = repository.load_tasks({int(each.task) for each in items})
-        recorded = {
-            (row.task, row.lease): row.node for row in repository.list_submissions_of({task.id for task in kept})
-        }
+        ids = {int(each.task) for each in items}
+        repository.load_tasks(ids)
+        recorded = {(row.task, row.lease): row.node for row in repository.list_submissions_of(ids)}
         results: list[bool | CoveyError] = []
         now = self._ctx.clock()
         for each in items:
@@ -83,7 +82,7 @@ class Intake:
     ) -> list[Countersigned | NewReceipt | CoveyError]:
         ctx = self._ctx
         contributors = {receipt.contributor for receipt in receipts}
-        kept = repository.list_contributors(contributors)
+        repository.kept.update(repository.list_contributors(contributors))
         counts = repository.count_nodes_of(contributors)
         promised = settlement.compute_promised_epoch(repository)
         results: list[Countersigned | NewReceipt | CoveyError] = []
@@ -99,7 +98,6 @@ class Intake:
                 results.append(NewReceipt(compute_undrawn_limit(ctx.terms, stake.free), promised))
             except CoveyError as error:
                 results.append(error)
-        del kept  # Until here the rows had to be in memory.
         return results
 
     def _record(self, repository: Repository, items: Sequence[HandedIn]) -> list[Countersigned | CoveyError]:

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from coordinator.api.auth import State, Trainer
 from coordinator.api.documented_answers import SIGNED
+from coordinator.api.file_links import sign_download
 from coordinator.api.long_poll import wait_for
-from coordinator.api.objects import sign_download
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from coordinator.domain import pausing, steps

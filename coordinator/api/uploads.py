@@ -1,10 +1,10 @@
-"""How work comes in: a link for the file, then the receipt, which is verified, recorded and countersigned."""
+"""How work comes in: the receipt with its file, or after it, is verified, recorded and countersigned."""
 
 from fastapi import APIRouter
 
 from coordinator.api.auth import Node, State
 from coordinator.api.documented_answers import SIGNED, name_refusals
-from coordinator.api.objects import LINK_SECONDS
+from coordinator.api.file_links import sign_upload
 from coordinator.api.submission_intake import NewReceipt
 from coordinator.context import Context
 from coordinator.domain import canary_scores
@@ -26,13 +26,10 @@ async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGr
     Raises ProtocolError "oversized", and the errors of `tasks.require_lease`.
     """
     ctx = state.ctx
-    if body.size > ctx.params.max_submission_bytes:
-        limit = ctx.params.max_submission_bytes
-        raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
+    _require_size(ctx, body.size)
     if await state.intake.is_recorded(node, TaskId(body.task), LeaseId(body.lease)):
         return UploadGrant(url=None)
-    key = build_upload_key(ctx.config.pool, body.task, body.lease, body.work_key)
-    return UploadGrant(url=ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size))
+    return UploadGrant(url=sign_upload(ctx, body))
 
 
 @router.post("/submissions", responses=name_refusals(400, 404, 409))
@@ -47,9 +44,11 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
     eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    if body.file is not None:
+        _require_file(ctx, body.file, receipt)
     promise = await state.intake.check(receipt)
     if isinstance(promise, NewReceipt):
-        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt))
+        await ctx.store_lane.run(lambda: _keep_file(ctx, receipt, body.file))
         canary, consent = canary_scores.find_consent(ctx.config.canaries, receipt, ctx.receipt_domain)
         handed_in = HandedIn(
             receipt=receipt,
@@ -64,7 +63,8 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
         get_logger().debug(
             "work was handed in", task=receipt.task, lease=receipt.lease, node=node, receipt=receipt_hash
         )
-    await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
+    if body.file is None:
+        await ctx.store_lane.run(lambda: _delete_upload(ctx, receipt))
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,
@@ -86,16 +86,29 @@ def _countersign(ctx: Context, receipt: messages.Receipt, promised_epoch: int) -
     return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator))
 
 
-def _keep_file(ctx: Context, receipt: messages.Receipt) -> None:
-    """Check what the node uploaded, and store the bytes that were checked where no link lets it write.
+def _require_size(ctx: Context, size: int) -> None:
+    limit = ctx.params.max_submission_bytes
+    if size > limit:
+        raise ProtocolError("oversized", f"a file has at most {limit} bytes, not {size}", status=413)
 
-    The store could copy the object itself, but a second copy, of what the node wrote meanwhile, could replace it.
+
+def _require_file(ctx: Context, file: bytes, receipt: messages.Receipt) -> None:
+    """Raise ProtocolError("oversized") or ProtocolError("digest_mismatch") for a file that is not the receipt's."""
+    _require_size(ctx, len(file))
+    if canonical.sha256(file) != receipt.work_key:
+        raise ProtocolError("digest_mismatch", "the file does not have the receipt's hash; send it again")
+
+
+def _keep_file(ctx: Context, receipt: messages.Receipt, file: bytes | None) -> None:
+    """Store the bytes that were checked where no link lets the node write. None: check what the node has uploaded.
+
+    The store could copy an upload itself, but a second copy, of what the node wrote meanwhile, could replace it.
     """
     place = ctx.config.pool, receipt.task, receipt.lease, receipt.work_key
-    data = ctx.store.get(build_upload_key(*place), max_bytes=ctx.params.max_submission_bytes)
-    if canonical.sha256(data) != receipt.work_key:
-        raise ProtocolError("digest_mismatch", "the uploaded file does not have the receipt's hash; upload it again")
-    ctx.store.put_named_by_content(build_submission_key(*place), data)
+    if file is None:
+        file = ctx.store.get(build_upload_key(*place), max_bytes=ctx.params.max_submission_bytes)
+        _require_file(ctx, file, receipt)
+    ctx.store.put_named_by_content(build_submission_key(*place), file)
 
 
 def _delete_upload(ctx: Context, receipt: messages.Receipt) -> None:

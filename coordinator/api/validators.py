@@ -1,6 +1,6 @@
 """Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -8,13 +8,11 @@ from fastapi import APIRouter, Request
 from coordinator.api.auth import Ctx, State, Validator
 from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.long_poll import call_when_gone, wait_for
-from coordinator.api.objects import sign_download
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
-from coordinator.db.repository import Repository
-from coordinator.domain import exact_lane, judging
-from coordinator.domain.judging import TurnQuery
+from coordinator.domain import exact_lane, turns
 from coordinator.domain.submissions import to_receipt
+from coordinator.domain.turns import Commitment, Reveal, TurnQuery
 from covey.errors import ProtocolError
 from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody, VerdictBody
@@ -26,10 +24,9 @@ from covey.protocol.api.validator import (
     RevealOrder,
     RevealRequest,
     TurnRequest,
-    ValidationOrder,
+    ValidationOrders,
 )
 from covey.protocol.evidence import get_live_groups, is_in_drawn_rows, require_object
-from covey.protocol.ids import Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.running_sums import get_sums
 from covey.protocol.verdict import Decision
@@ -39,10 +36,10 @@ router = APIRouter(prefix="/v1", tags=["validator"], responses=SIGNED)
 
 
 @router.post("/validations/claim")
-async def claim_validation(
+async def claim_validations(
     request: Request, state: State, validator: Validator, body: TurnRequest
-) -> ValidationOrder | None:
-    """Long-poll for a submission to judge, or for the word to reveal. A newer poll of the validator ends this one."""
+) -> ValidationOrders:
+    """Long-poll for submissions to judge and verdicts to reveal. A newer poll of the validator ends this one."""
     ctx, polls = state.ctx, state.polls
     poll = polls.open(validator)
     has_left = False
@@ -51,63 +48,53 @@ async def claim_validation(
         nonlocal has_left
         has_left = True
 
-    query = TurnQuery(validator, ctx.chain.list_active(), body.holding, body.free_turns, body.contract)
+    query = TurnQuery(
+        validator=validator,
+        validators=ctx.chain.list_active(),
+        holding=body.holding,
+        free_turns=body.free_turns,
+        free_replays=body.free_replays,
+        contract=body.contract,
+    )
 
-    def find(rows: Repository) -> ValidationOrder | int | None:
-        """Return an order, or the id of a turn that may be taken."""
-        found = judging.find_order(rows, ctx.params, query, now=ctx.clock())
-        if found is None or found.place is not None:
-            return None if found is None else found.turn.id
-        return _build_order(ctx, rows, found)
-
-    def take(turn: int, rows: Repository) -> ValidationOrder | None:
-        taken = judging.take_free(rows, ctx.params, query, turn, now=ctx.clock())
-        return None if taken is None else _build_order(ctx, rows, taken)
-
-    async def look() -> ValidationOrder | None:
-        found = await ctx.database.look(find)
-        return await ctx.database.run(partial(take, found)) if isinstance(found, int) else found
+    async def take() -> Sequence[JudgeOrder | RevealOrder] | None:
+        if not await ctx.database.look(lambda rows: turns.has_order(rows, ctx.params, query, now=ctx.clock())):
+            return None
+        return await state.turn_intake.take(query) or None  # Another validator may have been faster.
 
     if polls.is_due(validator, body.contract, ctx.clock()):
         now = ctx.clock()
         await ctx.database.run(lambda rows: exact_lane.note_asking(rows, validator, body.contract, now=now))
         polls.note(validator, body.contract, now)
     with call_when_gone(request.receive, leave):
-        return await wait_for(
+        orders = await wait_for(
             state.turns,
             body.wait_seconds,
-            look,
+            take,
             is_open=lambda: polls.is_open(poll) and not has_left and not ctx.stop.is_set(),
         )
+    return ValidationOrders(orders=tuple(orders or ()))
 
 
-@router.post("/validations/commit", status_code=204, responses=name_refusals(404, 409))
-async def commit(ctx: Ctx, validator: Validator, body: CommitRequest) -> None:
-    """Commit to a verdict."""
-
-    def record(repository: Repository) -> None:
-        judging.record_commit(
-            repository,
-            ctx.params,
-            validator=validator,
-            judgement=body.judgement,
-            commitment=body.commitment,
-            now=ctx.clock(),
-        )
-
-    await ctx.database.run(record)
+@router.post("/validations/commit", status_code=204, responses=name_refusals(409))
+async def commit(state: State, validator: Validator, body: CommitRequest) -> None:
+    """Commit to a verdict. Raises the errors of `turns.record_commits`."""
+    await state.turn_intake.commit(Commitment(validator, body.judgement, body.commitment))
     get_logger().debug("verdict was committed", judgement=body.judgement, validator=validator)
 
 
-@router.post("/validations/reveal", status_code=204, responses=name_refusals(400, 404, 409))
-async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
-    """Verify a revealed verdict and its signature, keep its evidence, record it."""
-    verdict = body.verdict.to_message()
+@router.post("/validations/reveal", status_code=204, responses=name_refusals(400, 409))
+async def reveal(state: State, validator: Validator, body: RevealRequest) -> None:
+    """Verify a revealed verdict and its signature, keep its evidence, record it.
+
+    Raises ProtocolError "bad_verdict" or "bad_signature", and the errors of `turns.check_reveals`.
+    """
+    ctx, verdict = state.ctx, body.verdict.to_message()
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
     eip712.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
     evidence, bundle = _require_evidence(verdict, body)
-    shown = judging.Reveal(
+    shown = Reveal(
         judgement=body.judgement,
         verdict=verdict,
         digest=eip712.compute_digest(verdict, ctx.receipt_domain),
@@ -117,11 +104,10 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
         is_in_drawn_rows=is_in_drawn_rows(bundle),
         sums=get_sums(bundle),
     )
-    # Checked before its evidence is kept, or what is refused would fill the store.
-    await ctx.database.look(lambda rows: judging.require_reveal(rows, ctx.params, shown, now=ctx.clock()))
+    await state.turn_intake.check(shown)  # Otherwise evidence that is refused would fill the store.
     key = build_evidence_key(ctx.config.pool, verdict.evidence_hash)
     await ctx.store_lane.run(lambda: ctx.store.put_named_by_content(key, evidence))
-    await ctx.database.run(lambda rows: judging.record_reveal(rows, ctx.params, shown, now=ctx.clock()))
+    await state.turn_intake.reveal(shown)
     get_logger().debug(
         "verdict was revealed",
         judgement=body.judgement,
@@ -134,35 +120,14 @@ async def reveal(ctx: Ctx, validator: Validator, body: RevealRequest) -> None:
 
 @router.post("/cases")
 async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
-    """Hard rejections with the signatures that open a case on chain."""
+    """List hard rejections with the signatures that open a case on chain."""
     return await ctx.database.look(
         lambda rows: HardCases(cases=tuple(_build_case(ctx, row) for row in rows.list_hard_rejections()))
     )
 
 
-def _build_order(ctx: Context, repository: Repository, found: judging.Order) -> ValidationOrder | None:
-    if found.kind == "reveal":
-        return ValidationOrder(order=RevealOrder(judgement=found.turn.id))
-    step, draw = repository.get_step(found.row.policy_version), found.row.draw
-    if step is None or draw is None:
-        return None
-    return ValidationOrder(
-        order=JudgeOrder(
-            judgement=found.turn.id,
-            receipt=ReceiptBody.of(to_receipt(found.row, ctx.config.pool)),
-            signature=found.row.signature,
-            url=sign_download(ctx, found.row),
-            record_hash=Hash(step.record_hash),
-            contract=found.row.contract,
-            draw=Hash(draw),
-            full=found.turn.full,
-            seconds_left=max(0.0, found.turn.deadline - ctx.clock()),
-        )
-    )
-
-
 def _require_evidence(verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, dict[str, Any]]:
-    """The bytes to keep, and their JSON values.  All that they say is the validator's word."""
+    """Return the bytes to keep, and their JSON values. Nothing of what they say is checked here."""
     evidence = body.evidence.encode()
     if len(evidence) > MAX_EVIDENCE_BYTES:
         raise ProtocolError("bad_verdict", f"evidence has at most {MAX_EVIDENCE_BYTES} bytes")

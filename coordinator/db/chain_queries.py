@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 
 from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.orm import Session
 
-from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, FactRow, IntentRow, SubmissionRow
+from coordinator.db.fact_queries import FactQueries
+from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, IntentRow, SubmissionRow
 from covey.chain.outbox import IntentState
 from covey.protocol.status import CaseState
 
@@ -16,10 +16,8 @@ _BLOCKS = select(BlockRow.number, BlockRow.hash).order_by(BlockRow.number)
 _IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
 
 
-class ChainQueries:
+class ChainQueries(FactQueries):
     """The part of the repository that the chain's loop works on."""
-
-    session: Session
 
     # -- followed blocks
 
@@ -33,7 +31,8 @@ class ChainQueries:
         closed = update(CaseRow).where(CaseRow.block_number > number, ~is_locked)
         self.session.execute(closed.values(state=CaseState.LOCKED, block_number=number))
         self.session.execute(update(EpochRow).where(EpochRow.posted_block > number).values(posted_block=None))
-        self.session.execute(update(FactRow).where(FactRow.name == "ended", FactRow.value > number).values(value=0))
+        if self.get_fact("ended") > number:
+            self.set_fact("ended", 0)
         self.session.execute(delete(ChallengeRow).where(ChallengeRow.block_number > number))
         self.session.execute(update(ChallengeRow).where(ChallengeRow.decided_block > number).values(decided_block=None))
         self.session.flush()

@@ -23,6 +23,16 @@ _IS_OPEN = (
 )
 """A turn of such a submission that is neither revealed nor lapsed."""
 
+Turn = tuple[JudgementRow, SubmissionRow]
+"""A turn and the submission that it is about, which has all of its turns."""
+
+
+_TURNS = (
+    select(JudgementRow, SubmissionRow)
+    .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+    .options(selectinload(SubmissionRow.judgements))
+)
+
 
 class ReplayedWork(NamedTuple):
     """Replayed work of a contributor. Example: ReplayedWork(units=40_000, faults=1)."""
@@ -31,6 +41,18 @@ class ReplayedWork(NamedTuple):
     """Claimed units of its decided submissions."""
     faults: int
     """Number of its submissions that are void because of a single fault in the exact lane."""
+
+
+def _is_ready(validator: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of turns to which a validator and all others have committed."""
+    other = aliased(JudgementRow)
+    missing = select(other.id).where(
+        other.receipt_hash == JudgementRow.receipt_hash,
+        other.full == JudgementRow.full,
+        other.commitment.is_(None),
+        other.lapsed.is_(False),
+    )
+    return JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
 
 
 class JudgingQueries:
@@ -108,28 +130,33 @@ class JudgingQueries:
         )
         self.session.execute(promised.values(look_at=0.0))
 
+    def load_turns(self, judgements: Collection[int]) -> dict[int, Turn]:
+        """Return turns by their ids, as far as they exist."""
+        found: dict[int, Turn] = {}
+        for part in cut(judgements):
+            pairs = self.session.execute(_TURNS.where(JudgementRow.id.in_(part)).order_by(JudgementRow.id))
+            found |= {turn.id: (turn, submission) for turn, submission in pairs}
+        return found
+
     def list_held(self, validator: str) -> list[int]:
         """Ids of the turns that a validator has taken and not committed to, oldest first."""
         query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
         query = query.where(JudgementRow.validator == validator, JudgementRow.commitment.is_(None), *_IS_OPEN)
         return list(self.session.scalars(query.order_by(JudgementRow.id)))
 
-    def list_ready(self, validator: str, *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
+    def has_ready(self, validator: str) -> bool:
+        """Return whether `list_ready` has any turn, without reading one."""
+        query = select(JudgementRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
+        return self.session.scalar(query.where(*_is_ready(validator), *_IS_OPEN).limit(1)) is not None
+
+    def list_ready(self, validator: str, *, after: int, limit: int) -> list[Turn]:
         """Turns to which a validator has committed, as all others have to theirs, oldest first, from the id `after` on.
 
         Its other turns wait, and they may be many.
         """
-        other = aliased(JudgementRow)
-        missing = select(other.id).where(
-            other.receipt_hash == JudgementRow.receipt_hash,
-            other.full == JudgementRow.full,
-            other.commitment.is_(None),
-            other.lapsed.is_(False),
-        )
-        is_ready = JudgementRow.validator == validator, JudgementRow.commitment.is_not(None), ~missing.exists()
-        return self._list_turns(*is_ready, after=after, limit=limit)
+        return self._list_turns(*_is_ready(validator), after=after, limit=limit)
 
-    def list_free(self, contract: str = "", *, after: int, limit: int) -> list[tuple[JudgementRow, SubmissionRow]]:
+    def list_free(self, contract: str = "", *, after: int, limit: int) -> list[Turn]:
         """Turns that nobody has taken, oldest first, from the id `after` on: of the calibrated lane or a contract."""
         is_in_lane = SubmissionRow.contract.in_({"", contract})
         return self._list_turns(JudgementRow.validator.is_(None), is_in_lane, after=after, limit=limit)
@@ -148,14 +175,7 @@ class JudgingQueries:
         found = self.session.execute(query).one()
         return ReplayedWork(units=int(found[0]), faults=int(found[1]))
 
-    def _list_turns(
-        self, *which: ColumnElement[bool], after: int, limit: int
-    ) -> list[tuple[JudgementRow, SubmissionRow]]:
-        query = (
-            select(JudgementRow, SubmissionRow)
-            .join(SubmissionRow, SubmissionRow.receipt_hash == JudgementRow.receipt_hash)
-            .where(*which, *_IS_OPEN, JudgementRow.id > after)
-            .options(selectinload(SubmissionRow.judgements))
-        )
+    def _list_turns(self, *which: ColumnElement[bool], after: int, limit: int) -> list[Turn]:
+        query = _TURNS.where(*which, *_IS_OPEN, JudgementRow.id > after)
         found = self.session.execute(query.order_by(JudgementRow.id).limit(limit))
         return [(turn, submission) for turn, submission in found]

@@ -4,14 +4,16 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from coordinator.db.models import ContributorRow, NodeRow
 
 Key = TypeVar("Key", str, int)
+Row = TypeVar("Row", NodeRow, ContributorRow)
 _PART = 500
 """Maximum number of values in one list of a query."""
 
@@ -42,6 +44,8 @@ class NodeQueries:
     """The part of the repository that is about who works."""
 
     session: Session
+    kept: set[object]
+    """Rows that stay in memory until the transaction ends. The session alone forgets those that nobody refers to."""
 
     def get_node(self, address: str) -> NodeRow | None:
         return self.session.get(NodeRow, address)
@@ -67,24 +71,30 @@ class NodeQueries:
         """Whether a node is registered, or was once."""
         return self.session.get(NodeRow, address) is not None
 
-    def load_nodes(self, addresses: Collection[str]) -> list[NodeRow | ContributorRow]:
-        """Read nodes and their contributors, so that `get_node` and `get_contributor` need no query for them.
+    def load_nodes(self, addresses: Collection[str]) -> None:
+        """Read nodes and their contributors by two queries, so that none is read by itself in this transaction."""
+        for part in cut([each for each in addresses if self._find_loaded(NodeRow, each) is None]):
+            nodes = self.session.scalars(select(NodeRow).where(NodeRow.address.in_(part))).all()
+            owners = {row.contributor for row in nodes if self._find_loaded(ContributorRow, row.contributor) is None}
+            self.kept.update(nodes)
+            if owners:
+                query = select(ContributorRow).where(ContributorRow.address.in_(owners))
+                self.kept.update(self.session.scalars(query))
 
-        That holds as long as the caller keeps the result.
-        """
-        loaded: list[NodeRow | ContributorRow] = []
-        for part in cut(addresses):
-            rows = self.session.scalars(select(NodeRow).where(NodeRow.address.in_(part))).all()
-            owners = {row.contributor for row in rows}
-            loaded += rows
-            loaded += self.session.scalars(select(ContributorRow).where(ContributorRow.address.in_(owners))).all()
-        return loaded
-
-    def update_nodes(self, changes: Sequence[Mapping[str, object]]) -> None:
+    def update_nodes(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Change nodes by one statement. Each mapping contains the address and the same other columns."""
         self.session.flush()
         if changes:
             self.session.execute(update(NodeRow), changes)
+        for change in changes:
+            row = self._find_loaded(NodeRow, change["address"])
+            if row is not None:  # The statement changes no row in memory.
+                for name, value in change.items():
+                    set_committed_value(row, name, value)
+
+    def _find_loaded(self, kind: type[Row], address: str) -> Row | None:
+        """Return a row that this transaction has in memory."""
+        return self.session.identity_map.get(self.session.identity_key(kind, address))
 
     def save_standing(self, nodes: Collection[NodeRow]) -> None:
         """Write what was changed of cool-downs, drops and suspensions by one statement."""

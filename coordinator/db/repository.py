@@ -11,7 +11,6 @@ from coordinator.db.epoch_queries import EpochQueries
 from coordinator.db.judging_queries import JudgingQueries
 from coordinator.db.models import (
     CaseRow,
-    FactRow,
     IdentityRow,
     JudgementRow,
     StepRow,
@@ -48,6 +47,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.kept = set[object]()
 
     def add(self, row: object) -> None:
         self.session.add(row)
@@ -65,7 +65,10 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
     # -- steps
 
     def get_step(self, number: int) -> StepRow | None:
-        return self.session.get(StepRow, number)
+        """Return a step, which stays in memory for the other items of a batch."""
+        row = self.session.get(StepRow, number)
+        self.kept.add(row)
+        return row
 
     def get_latest_step(self) -> StepRow | None:
         """The newest one whose policy is on chain."""
@@ -221,7 +224,10 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
         return int(groups), int(live)
 
     def get_validator(self, address: str) -> ValidatorRow | None:
-        return self.session.get(ValidatorRow, address)
+        """Return a validator, which stays in memory for the other items of a batch."""
+        row = self.session.get(ValidatorRow, address)
+        self.kept.add(row)
+        return row
 
     def require_validator(self, address: str) -> ValidatorRow:
         """The row of a validator, which begins with its first mention."""
@@ -231,6 +237,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
                 address=address, seen_at=0.0, active_at=0.0, passes=0, lapsed=0, contradicted=0, failed_at=0.0
             )
             self.add(row)
+            self.kept.add(row)
         return row
 
     def list_validators(self) -> dict[str, ValidatorRow]:
@@ -290,16 +297,7 @@ class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, Runnin
         )
         return {row[0]: row[1] for row in self.session.execute(query)}
 
-    # -- facts
-
-    def get_fact(self, name: str) -> int:
-        """A named number, 0 where it was never set."""
-        fact = self.session.get(FactRow, name)
-        return fact.value if fact else 0
-
-    def set_fact(self, name: str, value: int) -> None:
-        self.session.merge(FactRow(name=name, value=value))
-        self.session.flush()
+    # -- the network
 
     def get_identity(self) -> dict[str, str]:
         """Values by name that were recorded of the network."""

@@ -4,43 +4,23 @@
 a ruling for node, tasks and step is applied here.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Container, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple
 
-from coordinator.db.judging_queries import JUDGED_STATES
-from coordinator.db.models import JudgementRow, SubmissionRow
+from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, sum_limits, turn_order
 from coordinator.domain.panel import Look, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
-from covey.errors import ProtocolError
-from covey.protocol import messages
+from coordinator.domain.turns import OURS, announce_turns
 from covey.protocol.canaries import CanaryKind
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
-from covey.protocol.running_sums import Sums
 from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
 from covey.protocol.verdict import Decision, Reason, Severity
 
-MIN_VERDICT_SECONDS = 3600
-"""A verdict must stay valid long enough to be brought to the court."""
 LOOK_SECONDS = 30.0
 """Maximum time between two looks at an undecided submission that is drawn."""
-SLOW_SHARE = 0.2
-"""Share of `judgement_seconds` at their end in which a commitment counts as slow. Validators that always answer at the
-last moment delay work without letting a turn lapse."""
-TURNS = "turns"
-"""Name of the fact that changes whenever there may be something to do for a validator that waits."""
-PAGES = (8, 8, 16, 32, 64, 128, 256)
-"""Numbers of turns that are read at a time until there is one for the validator."""
-OURS = (Reason.UNDECIDED, Reason.CANARY)
-"""Reasons that no validator gives and no node is blamed for."""
-
-Turn = tuple[JudgementRow, SubmissionRow]
-"""A turn and the submission that it is about."""
 
 
 def dispatch(
@@ -60,6 +40,7 @@ def dispatch(
     adds to its bond may judge again, so work is not void because few are active. `rows` have their judgements. Each
     row's `look_at` is set to the next time at which there may be something to do for it.
     """
+    repository.load_nodes({row.node for row in rows})
     due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
     able = {row.receipt_hash: exact_lane.list_able(row, validators, standing) for row in rows}
     passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]
@@ -76,11 +57,6 @@ def dispatch(
         row.look_at = _compute_next_look(params, row, now)
     if opened:
         announce_turns(repository)
-
-
-def announce_turns(repository: Repository) -> None:
-    """Let validators that wait look for turns: there are new ones, or verdicts may be revealed."""
-    repository.set_fact(TURNS, repository.get_fact(TURNS) + 1)
 
 
 def _compute_next_look(params: PoolParams, row: SubmissionRow, now: float) -> float:
@@ -105,223 +81,6 @@ def forget_draws_above(repository: Repository, block: int) -> None:
         for turn in row.judgements:
             turn.drew_other_rows = True
         panel.close_uncommitted(row)
-
-
-class TurnQuery(NamedTuple):
-    """What a validator asks for. Example: TurnQuery(address, validators, holding=(7,), free_turns=2)."""
-
-    validator: Address
-    validators: Sequence[Address]
-    """All active validators of the pool."""
-    holding: Sequence[int]
-    """Turns that it was judging when it asked. A verdict may be revealed although its turn is among them."""
-    free_turns: int
-    """Number of new turns that it has room for."""
-    contract: str = ""
-    """Digest of its execution contract. Empty: it judges in the calibrated lane alone."""
-
-
-class Order(NamedTuple):
-    """What a validator is to do next."""
-
-    kind: Literal["judge", "reveal"]
-    turn: JudgementRow
-    row: SubmissionRow
-    place: int | None = None
-    """Place of the validator in the drawn order if it has not taken the turn yet. None if it has."""
-
-
-def find_order(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> Order | None:
-    """Return the next order for a validator: to reveal when all commitments are in, otherwise to judge.
-
-    A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
-    be lost, and a validator may be restarted. It gets a new turn only if it has room for one.
-    """
-    for turn, row in _page(partial(repository.list_ready, query.validator)):
-        if panel.is_revealing(params, row):
-            return Order("reveal", turn, row)
-    held = repository.list_held(query.validator)
-    lost = next((repository.get_judgement(turn) for turn in held if turn not in query.holding), None)
-    if lost is not None:
-        return Order("judge", lost, _require_submission(repository, lost))
-    if not query.free_turns or len(held) >= panel.MOST_HELD:
-        return None
-    standing = repository.list_validators()
-    for turn, row in _page(partial(repository.list_free, query.contract)):
-        if row.draw is None:  # a reorganisation removed the block that drew it
-            continue
-        place = _find_place(params, row, turn, query, standing=standing, now=now)
-        if place is not None:
-            return Order("judge", turn, row, place)
-    return None
-
-
-def _page(
-    read: Callable[..., list[tuple[JudgementRow, SubmissionRow]]],
-) -> Iterator[tuple[JudgementRow, SubmissionRow]]:
-    """Yield turns, of which few are read at first, because the first ones suffice as a rule."""
-    after = 0
-    for size in PAGES:
-        page = read(after=after, limit=size)
-        yield from page
-        if len(page) < size:
-            return
-        after = page[-1][0].id
-
-
-def take_turn(
-    repository: Repository, params: PoolParams, query: TurnQuery, judgement: int, *, now: float
-) -> Order | None:
-    """Give a validator the free turn that `find_order` has found for it. None if it may not take it any more."""
-    turn = repository.get_judgement(judgement)
-    if turn is None or turn.validator is not None or turn.lapsed:
-        return None
-    row = _require_submission(repository, turn)
-    if row.draw is None:
-        return None
-    if len(repository.list_held(query.validator)) >= panel.MOST_HELD or not is_judged(row):
-        return None
-    standing = repository.list_validators()
-    place = _find_place(params, row, turn, query, standing=standing, now=now)
-    if place is None:
-        return None
-    panel.take(params, row, turn, validator=query.validator, place=place, now=now)
-    return Order("judge", turn, row, place)
-
-
-def take_free(
-    repository: Repository, params: PoolParams, query: TurnQuery, judgement: int, *, now: float
-) -> Order | None:
-    """Give a validator the free turn that was found for it, or the next order if another validator was faster.
-
-    Validators that wait look at the same turns, and without the next one all but one of them would wait on.
-    """
-    taken = take_turn(repository, params, query, judgement, now=now)
-    if taken is not None:
-        return taken
-    found = find_order(repository, params, query, now=now)
-    if found is None or found.place is None:
-        return found
-    return take_turn(repository, params, query, found.turn.id, now=now)
-
-
-def record_commit(
-    repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
-) -> SubmissionRow:
-    """Note a commitment; the same one again is no error.  Raises ProtocolError "already_committed"."""
-    row = _require_turn(repository, validator, judgement)
-    if row.commitment not in (None, commitment):
-        raise ProtocolError("already_committed", "another commitment was given", status=409)
-    submission = _require_submission(repository, row)
-    if row.commitment is None:
-        row.commitment = commitment
-        if row.deadline - now < SLOW_SHARE * params.judgement_seconds:
-            repository.require_validator(validator).slow += 1
-        exact_lane.note_commitment(repository, submission, validator, now=now)
-        panel.start_reveals(params, submission, now)
-        if panel.is_revealing(params, submission):
-            announce_turns(repository)
-    return submission
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reveal:
-    """A signed verdict that a validator shows after it has committed to it."""
-
-    judgement: int
-    """Id of the turn."""
-    verdict: messages.Verdict
-    digest: Hash
-    """EIP-712 digest of the verdict."""
-    salt: Hash
-    signature: str
-    live_groups: int | None
-    """What the evidence says of live groups. None: nothing, or nonsense."""
-    sums: Sums | None
-    """Sums of the replay in the evidence. None: none, or nonsense."""
-    is_in_drawn_rows: bool = False
-    """Whether the evidence of a rejection says that the drawn rows alone show why."""
-
-
-def record_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *, now: float) -> SubmissionRow:
-    """Note a revealed verdict, and the live groups and sums in its evidence. Raises the errors of `require_reveal`."""
-    row = require_reveal(repository, params, reveal, now=now)
-    row.verdict, row.signature, row.live_groups = reveal.verdict, reveal.signature, reveal.live_groups
-    row.drawn_rows_false = reveal.is_in_drawn_rows and reveal.verdict.outcome == Decision.REJECT
-    submission = _require_submission(repository, row)
-    row.sums = sum_limits.find_countable(params, submission, row, reveal.sums)
-    exact_lane.note_verdict(repository, submission, row)
-    submission.look_at = 0.0
-    return submission
-
-
-def require_reveal(repository: Repository, params: PoolParams, reveal: Reveal, *, now: float) -> JudgementRow:
-    """Return the turn of a verdict that may be revealed now.
-
-    Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
-    """
-    row = _require_turn(repository, reveal.verdict.validator, reveal.judgement)
-    submission = _require_submission(repository, row)
-    if row.commitment != messages.compute_commitment(reveal.digest, reveal.salt):
-        raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
-    if not panel.is_revealing(params, submission):
-        raise ProtocolError("not_yet", "not all validators have committed", status=409)
-    _require_verdict(submission, reveal.verdict, now)
-    return row
-
-
-def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:
-    if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
-        raise ProtocolError("bad_verdict", "the verdict is about another submission")
-    if verdict.deadline < now + MIN_VERDICT_SECONDS:
-        raise ProtocolError("bad_verdict", "the verdict expires before a court would hear it")
-    try:
-        reason = Reason(verdict.reason)
-    except ValueError as error:
-        raise ProtocolError("bad_verdict", f"there is no reason {verdict.reason}") from error
-    rejects = verdict.outcome == Decision.REJECT
-    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
-        raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
-    units = row.receipt_units if verdict.outcome == Decision.ACCEPT else 0
-    if verdict.units != units:  # accepted work is paid as its receipt says, which the checks have counted
-        raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
-
-
-def _require_turn(repository: Repository, validator: str, judgement: int) -> JudgementRow:
-    row = repository.get_judgement(judgement)
-    if row is None or row.validator != validator:
-        raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
-    if row.lapsed:
-        raise ProtocolError("judgement_lapsed", "the judgement took too long", status=409)
-    return row
-
-
-def _find_place(
-    params: PoolParams,
-    row: SubmissionRow,
-    turn: JudgementRow,
-    query: TurnQuery,
-    *,
-    standing: turn_order.Standing,
-    now: float,
-) -> int | None:
-    """Return the place of the validator among those that are able to judge the submission. None if it may not yet."""
-    able = exact_lane.list_able(row, query.validators, standing)
-    return turn_order.find_place(
-        params, row, turn, validator=query.validator, validators=able, standing=standing, now=now
-    )
-
-
-def is_judged(row: SubmissionRow) -> bool:
-    """Whether turns about a submission may be taken: it is undecided, or a rejection that needs signatures."""
-    return row.state in JUDGED_STATES
-
-
-def _require_submission(repository: Repository, judgement: JudgementRow) -> SubmissionRow:
-    row = repository.get_submission(judgement.receipt_hash)
-    if row is None:
-        raise ProtocolError("unknown_submission", "the judgement's submission is gone", status=404)
-    return row
 
 
 def apply(repository: Repository, params: PoolParams, look: Look, *, validators: Container[str], now: float) -> None:

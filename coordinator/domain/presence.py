@@ -47,8 +47,9 @@ def record_signs(
     ProtocolError "suspended" or "stake_too_low", or TransientError "stake_unknown".
     """
     claiming = {sign.node for sign in signs if sign.is_claim}
-    loaded = repository.load_nodes({sign.node for sign in signs})
-    owners = {row.contributor for row in loaded if isinstance(row, NodeRow) and row.address in claiming}
+    repository.load_nodes({sign.node for sign in signs})
+    known = (repository.get_node(address) for address in claiming)
+    owners = {row.contributor for row in known if row is not None}
     counts = repository.count_nodes_of(owners)
     results: list[CoveyError | None] = []
     changes: dict[str, dict[str, object]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from coordinator.db.repository import Repository
 from coordinator.domain import exact_lane, panel
-from coordinator.domain.judging import announce_turns
+from coordinator.domain.turns import announce_turns
 from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 

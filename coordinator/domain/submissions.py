@@ -50,9 +50,10 @@ def check_receipts(
     for its lease or its file, "bad_message" if it has no hash, those of `nodes.require_node` and `tasks.require_lease`,
     "bad_receipt" and "stale".
     """
-    kept = repository.load_nodes({receipt.node for receipt in receipts})
-    tasks = repository.load_tasks({int(receipt.task) for receipt in receipts})
-    known = {(row.task, row.lease): row for row in repository.list_submissions_of({task.id for task in tasks})}
+    tasks = {int(receipt.task) for receipt in receipts}
+    repository.load_nodes({receipt.node for receipt in receipts})
+    repository.load_tasks(tasks)
+    known = {(row.task, row.lease): row for row in repository.list_submissions_of(tasks)}
     used = repository.list_used_work_keys({receipt.work_key for receipt in receipts})
     latest = repository.get_latest_step()
     results: list[Countersigned | TaskRow | CoveyError] = []
@@ -65,7 +66,6 @@ def check_receipts(
                 results.append(_require_new(repository, params, receipt, latest=latest, used=used, now=now))
         except CoveyError as error:
             results.append(error)
-    del kept  # Until here the rows had to be in memory.
     return results
 
 
@@ -78,7 +78,6 @@ def record_receipts(
     more than its `undrawn_limit` (`Repository.sum_unreplayed_units`). `price` is that of a unit, in the token's
     smallest unit.
     """
-    kept = repository.load_nodes({each.receipt.node for each in handed_in})
     checked = check_receipts(repository, params, [each.receipt for each in handed_in], now=now)
     units = repository.sum_unreplayed_units({each.receipt.contributor for each in handed_in})
     results: list[Countersigned | CoveyError] = []
@@ -107,7 +106,6 @@ def record_receipts(
         rows.append(row)
         found.state = require_move(TASK_MOVES, found.state, TaskState.SUBMITTED)
         results.append(each.promise)
-    del kept  # Until here the rows had to be in memory.
     repository.add_all(rows)
     return results
 

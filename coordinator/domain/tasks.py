@@ -131,7 +131,7 @@ def collect_tasks(
     The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
     node's key was heard since it asked.
     """
-    loaded = repository.load_nodes({ask.node for ask in asks})
+    repository.load_nodes({ask.node for ask in asks})
     leased: dict[str | None, list[TaskRow]] = {}
     for task in repository.list_leased({ask.node for ask in asks}):
         leased.setdefault(task.node, []).append(task)
@@ -154,7 +154,6 @@ def collect_tasks(
                 found.collected_at, found.ends_at = now, now + params.lease_seconds
         results.append(found)
     repository.update_nodes([{"address": node, "waiting_until": 0.0} for node in sorted(served)])
-    del loaded  # Until here the rows had to be in memory.
     return results
 
 
@@ -168,8 +167,10 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float, lim
     ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
     silent_since = presence.find_silent_since(repository, now)
     overdue = repository.list_overdue(now, silent_since=silent_since, limit=limit)
-    loaded = repository.load_nodes({task.node for task in overdue if task.node is not None})
-    rows = {row.address: row for row in loaded if isinstance(row, NodeRow)}
+    names = {task.node for task in overdue if task.node is not None}
+    repository.load_nodes(names)
+    known = (repository.get_node(name) for name in names)
+    rows = {row.address: row for row in known if row is not None}
     uncollected = {task.node for task in overdue if task.node in rows and task.collected_at is None}
     missed = repository.count_uncollected(uncollected, since=now - MISSED_SECONDS)
     for task in overdue:

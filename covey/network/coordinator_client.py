@@ -28,9 +28,10 @@ from covey.protocol.api.validator import (
     RevealOrder,
     RevealRequest,
     TurnRequest,
-    ValidationOrder,
+    ValidationOrders,
 )
 from covey.protocol.api.worker import (
+    MAX_INLINE_BYTES,
     ClaimRequest,
     Heartbeat,
     RegistrationRequest,
@@ -196,29 +197,47 @@ class CoordinatorClient:
         await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionResponse:
-        """Upload the file to the coordinator's link, then submit the receipt. The call can be repeated unchanged."""
+        """Submit the receipt with its file. The call can be repeated unchanged.
+
+        A file of more than MAX_INLINE_BYTES is uploaded to the coordinator's link first.
+        """
+        signed = ReceiptBody.of(receipt)
+        if len(file) <= MAX_INLINE_BYTES:
+            return await self._submit(SubmissionRequest(receipt=signed, signature=signature, file=file))
         request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
         grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
         if grant.url is not None:
             await self.put_object(grant.url, file)
-        body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=signature)
-        return _parse(SubmissionResponse, await self._post("/v1/submissions", _dump(body)))
+        return await self._submit(SubmissionRequest(receipt=signed, signature=signature))
+
+    async def _submit(self, request: SubmissionRequest) -> SubmissionResponse:
+        return _parse(SubmissionResponse, await self._post("/v1/submissions", _dump(request)))
 
     # -- validators
 
-    async def claim_validation(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
-    ) -> JudgeOrder | RevealOrder | None:
-        """Wait for an order to reveal a verdict or, if `free_turns` is not 0, for an order to judge a submission.
+    async def claim_validations(
+        self,
+        *,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
+        free_turns: int = 1,
+        free_replays: int = 1,
+        contract: str = "",
+    ) -> Sequence[JudgeOrder | RevealOrder]:
+        """Wait for orders to reveal verdicts or, up to `free_turns` of them, for orders to judge submissions.
 
-        `contract` is the digest of this validator's execution contract. Returns None if there is no order.
+        At most `free_replays` of the latter are for whole replays.
+        `contract` is the digest of this validator's execution contract. Returns an empty sequence if there are none.
         """
         request = TurnRequest(
-            wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns, contract=contract
+            wait_seconds=wait_seconds,
+            holding=tuple(holding),
+            free_turns=free_turns,
+            free_replays=free_replays,
+            contract=contract,
         )
-        body = _dump(request)
-        answer = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
-        return answer.order if answer else None
+        answer = await self._post("/v1/validations/claim", _dump(request), wait=wait_seconds)
+        return _parse(ValidationOrders, answer).orders
 
     async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
         """Send the commitment to a verdict."""

@@ -121,16 +121,14 @@ async def run_validator(network: Network, wallet: Wallet, decide: "Decider") -> 
     async with network.open(wallet) as client:
         while not record.is_over:
             try:
-                order = await client.claim_validation(wait_seconds=2.0)
-                if order is None:
-                    continue
-                if isinstance(order, JudgeOrder):
-                    request = signed.get(order.judgement) or _sign(network, wallet, order, decide(order))
-                    signed[order.judgement] = request
-                    digest = eip712.compute_digest(request.verdict.to_message(), network.domain)
-                    await client.commit_verdict(order.judgement, messages.compute_commitment(digest, request.salt))
-                elif order.judgement in signed:
-                    await client.reveal_verdict(signed[order.judgement])
+                for order in await client.claim_validations(wait_seconds=2.0, free_turns=4):
+                    if isinstance(order, JudgeOrder):
+                        request = signed.get(order.judgement) or _sign(network, wallet, order, decide(order))
+                        signed[order.judgement] = request
+                        digest = eip712.compute_digest(request.verdict.to_message(), network.domain)
+                        await client.commit_verdict(order.judgement, messages.compute_commitment(digest, request.salt))
+                    elif order.judgement in signed:
+                        await client.reveal_verdict(signed[order.judgement])
             except CoveyError as error:
                 record.refuse(error)
                 await asyncio.sleep(PAUSE_S)

@@ -122,16 +122,22 @@ class FakeJudging:
     pause_begun: asyncio.Event = field(default_factory=asyncio.Event)
     fail: Callable[[str], None] = lambda _: None
 
-    async def claim_validation(
-        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1, contract: str = ""
-    ) -> JudgeOrder | RevealOrder | None:
+    async def claim_validations(
+        self,
+        *,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
+        free_turns: int = 1,
+        free_replays: int = 1,
+        contract: str = "",
+    ) -> Sequence[JudgeOrder | RevealOrder]:
         self.polls.append((tuple(holding), free_turns))
         self.contracts.append(contract)
         if self.pause is not None:
             self.pause_begun.set()
             await self.pause.wait()
         await asyncio.sleep(0)
-        return self.orders.pop(0) if self.orders else None
+        return [self.orders.pop(0)] if self.orders else []
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         self.fail("get")

@@ -14,9 +14,8 @@ from eth_utils.crypto import keccak
 from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow, ValidatorRow
-from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, sum_limits, tasks
+from coordinator.domain import exact_lane, judging, nodes, panel, signing, steps, submissions, sum_limits, tasks, turns
 from coordinator.domain.audit_draws import DrawingBlock, FindBlock
-from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling, compute_ruling
 from coordinator.domain.presence import Sign, record_signs
 from coordinator.domain.settlement import Ledger
@@ -24,6 +23,7 @@ from coordinator.domain.stakes import StakeRule
 from coordinator.domain.submissions import Countersigned
 from coordinator.domain.tasks import Ask
 from coordinator.domain.turn_order import list_current
+from coordinator.domain.turns import Commitment, Order, TurnQuery
 from covey.chain.amounts import TokenUnit
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolTerms
@@ -344,13 +344,11 @@ class FakePool:
     def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
         self.ask(validator)
         with self.database.write() as rows:
-            contract = self.contracts.get(validator, "")
-            query = TurnQuery(self.validators[validator], self.list_active(), holding, free_turns, contract)
-            order = judging.find_order(rows, self.params, query, now=self.now)
-            if order is not None and order.place is not None:
-                order = judging.take_turn(rows, self.params, query, order.turn.id, now=self.now)
-                assert order is not None, "nobody else takes turns here"
-            return None if order is None else (order.kind, order.turn.id)
+            contract, orders = self.contracts.get(validator, ""), list[Order]()
+            for room in (0, free_turns):  # A turn is taken only if there is nothing else to do.
+                query = TurnQuery(self.validators[validator], self.list_active(), holding, room, contract=contract)
+                orders = orders or turns.take_orders(rows, self.params, query, now=self.now)
+            return (orders[0].kind, orders[0].turn.id) if orders else None
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
         row = self.submission(about)
@@ -373,20 +371,14 @@ class FakePool:
         digest, salt = make_digest(verdict), make_hash(f"salt {judgement}")
         self.reveals[judgement] = (verdict, salt)
         with self.database.write() as rows:
-            judging.record_commit(
-                rows,
-                self.params,
-                validator=self.validators[validator],
-                judgement=judgement,
-                commitment=messages.compute_commitment(digest, salt),
-                now=self.now,
-            )
+            commitment = Commitment(self.validators[validator], judgement, messages.compute_commitment(digest, salt))
+            raise_error(turns.record_commits(rows, self.params, [commitment], now=self.now))
 
     def reveal(self, judgement: int, verdict: Verdict | None = None) -> None:
         committed, salt = self.reveals[judgement]
         shown = verdict or committed
         validator = self.validators.index(Address(shown.validator))
-        reveal = judging.Reveal(
+        reveal = turns.Reveal(
             judgement=judgement,
             verdict=shown,
             digest=make_digest(shown),
@@ -397,7 +389,7 @@ class FakePool:
             sums=self.stated.get(validator),
         )
         with self.database.write() as rows:
-            judging.record_reveal(rows, self.params, reveal, now=self.now)
+            raise_error(turns.record_reveals(rows, self.params, [reveal], now=self.now))
 
     def judge(self, receipt_hash: str, decisions: Sequence[tuple[int, Decision, dict[str, Any]]]) -> None:
         """Let these validators claim, commit and reveal, and tally the verdicts."""
@@ -446,6 +438,13 @@ class FakePool:
             assert row is not None
             is_over = panel.is_over(self.params, row, self.validators)
             return compute_ruling(self.params, row, is_over=is_over)
+
+
+def raise_error(errors: Sequence[CoveyError | None]) -> None:
+    """Raise the first error of a batch."""
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 def make_digest(verdict: Verdict) -> Hash:

@@ -18,12 +18,14 @@ from covey.protocol.api.common import (
 
 
 class TurnRequest(WaitRequest):
-    """Long-poll request for a validator's next order. A newer request from the same validator ends it."""
+    """Long-poll request for a validator's next orders. A newer request from the same validator ends it."""
 
     holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
     """Ids of the turns that the validator is judging or revealing. Others that it has taken are offered again."""
     free_turns: int = Field(default=1, ge=0, le=64)
     """Number of additional turns that the validator can take. With 0 it gets no new turn."""
+    free_replays: int = Field(default=1, ge=1, le=64)
+    """Maximum number of whole replays among the additional turns."""
     contract: ContractText = ""
     """Digest of the validator's execution contract. Empty: it judges work of the calibrated lane alone."""
 
@@ -55,10 +57,10 @@ class RevealOrder(Body):
     judgement: int
 
 
-class ValidationOrder(Body):
-    """Response to a TurnRequest."""
+class ValidationOrders(Body):
+    """Response to a TurnRequest: what the validator is to do, in this order. Empty if there is nothing in time."""
 
-    order: Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")]
+    orders: tuple[Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")], ...] = Field(max_length=64)
 
 
 class CommitRequest(Body):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from covey.protocol.api.common import (
     MAX_WAIT_SECONDS,
@@ -16,6 +16,9 @@ from covey.protocol.api.common import (
     UInt64,
 )
 from covey.protocol.ids import LeaseId, Step, TaskId
+
+MAX_INLINE_BYTES = 64 << 10
+"""Maximum size in bytes of a file that comes with its receipt. A larger one is uploaded first."""
 
 
 class RegistrationRequest(Body):
@@ -97,10 +100,16 @@ class UploadGrant(Body):
 
 
 class SubmissionRequest(Body):
-    """Request to submit a signed receipt. Its file must have been uploaded."""
+    """Request to submit a signed receipt with its file, or one whose file was uploaded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 
     receipt: ReceiptBody
     signature: SignatureText
+    file: Annotated[bytes, Field(max_length=MAX_INLINE_BYTES)] | None = None
+    """Content of the file, in JSON as base64 with the URL-safe alphabet (RFC 4648, section 5). None: it was uploaded,
+    or the receipt is already recorded.
+    """
 
 
 class SubmissionResponse(Body):

@@ -7,9 +7,9 @@ import pytest
 from covey.errors import ProtocolError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import canonical, eip712, messages
-from covey.protocol.api.common import VerdictBody
+from covey.protocol.api.common import ReceiptBody, VerdictBody
 from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
-from covey.protocol.api.worker import TaskOrder, UploadGrant, UploadRequest
+from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, TaskOrder, UploadGrant, UploadRequest
 from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.running_sums import PER_WINDOW, STATISTICS, ItemSum
@@ -72,6 +72,24 @@ async def upload(client: CoordinatorClient, task: TaskOrder, file: bytes, **chan
     values = {"task": task.task, "lease": task.lease, "work_key": canonical.sha256(file), "size": len(file)}
     body = UploadRequest(**(values | changes)).model_dump_json().encode()
     return UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
+
+
+async def submit_uploaded(
+    harness: CoordinatorHarness, client: CoordinatorClient, receipt: Receipt, file: bytes | None = None
+) -> SubmissionResponse:
+    """Submit a receipt whose file was uploaded, or with any file."""
+    request = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(harness, receipt), file=file)
+    answer = await client._post("/v1/submissions", request.model_dump_json().encode())
+    return SubmissionResponse.model_validate_json(answer)
+
+
+async def claim_order(
+    client: CoordinatorClient, *, wait_seconds: float, free_turns: int = 1, **arguments: Any
+) -> JudgeOrder | RevealOrder | None:
+    """Return one order for a validator. It takes a turn only if there is nothing else to do."""
+    known = await client.claim_validations(wait_seconds=0, free_turns=0, **arguments)
+    orders = known or await client.claim_validations(wait_seconds=wait_seconds, free_turns=free_turns, **arguments)
+    return orders[0] if orders else None
 
 
 def build_bundle(harness: CoordinatorHarness, validator: int, order: JudgeOrder, **details: Any) -> Bundle:
@@ -139,13 +157,13 @@ async def decide(harness: CoordinatorHarness, **changes: Any) -> None:
     requests = []
     for i in (0, 1):
         async with harness.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             assert isinstance(order, JudgeOrder)
             request = build_reveal(harness, i, order, **changes)
             await commit(harness, client, request)
             requests.append(request)
     for i, request in enumerate(requests):
         async with harness.client(f"validator-{i}") as client:
-            assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
+            assert await claim_order(client, wait_seconds=0) == RevealOrder(judgement=request.judgement)
             await client.reveal_verdict(request)
     harness.run_job("dispatch_validation")

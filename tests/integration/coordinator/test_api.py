@@ -23,6 +23,7 @@ from tests.integration.coordinator.handing import (
     FILE,
     build_receipt,
     build_reveal,
+    claim_order,
     commit,
     decide,
     hand_in,
@@ -203,7 +204,7 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
         receipt = await hand_in(harness, node)
     harness.run_job("dispatch_validation")
     async with harness.client("validator-0") as client:
-        order = await client.claim_validation(wait_seconds=0)
+        order = await claim_order(client, wait_seconds=0)
         assert order.receipt.to_message() == receipt
         assert (order.full, order.record_hash) == (True, make_hash("policy 0"))
         eip712.require_signer(receipt, harness.ctx.receipt_domain, order.signature, harness.wallet("node").address)
@@ -216,9 +217,9 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
 async def test_claim_validation__second_poll_of_one_validator__ends_the_first(harness: CoordinatorHarness):
     """The deadline is shorter than the first poll, which would otherwise end by itself."""
     async with harness.client("validator-0") as client, asyncio.timeout(MAX_WAIT_SECONDS - 1):
-        first = asyncio.create_task(client.claim_validation(wait_seconds=MAX_WAIT_SECONDS))
+        first = asyncio.create_task(claim_order(client, wait_seconds=MAX_WAIT_SECONDS))
         while not first.done():
-            assert await client.claim_validation(wait_seconds=0.1) is None
+            assert await claim_order(client, wait_seconds=0.1) is None
         assert await first is None
 
 
@@ -228,7 +229,7 @@ async def test_reveal__evidence__is_kept_under_its_hash_and_must_have_it(harness
     harness.run_job("dispatch_validation")
     async with harness.client("validator-0") as first, harness.client("validator-1") as second:
         for i, client in enumerate((first, second)):
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             request = build_reveal(harness, i, order)
             await commit(harness, client, request)
         other = request.model_copy(update={"evidence": request.evidence.replace("0.5", "0.25")})

@@ -15,6 +15,7 @@ from covey.protocol.learning_signs import LearningSign
 from covey.protocol.secp256k1 import hash_personal
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address
+from tests.integration.coordinator.handing import claim_order
 
 pytestmark = pytest.mark.integration
 HEARTBEAT = b'{"instance":"%s","free_slots":1}' % INSTANCE.encode()
@@ -216,7 +217,7 @@ async def test_claim_task__stake_unbonded_since__is_refused(harness: Coordinator
 @pytest.mark.parametrize("who", ["node", "trainer", "operator", "stranger"])
 async def test_validations__who_is_no_validator__is_refused(harness: CoordinatorHarness, who: str):
     async with harness.client(who) as client:
-        for ask in (lambda: client.claim_validation(wait_seconds=0), client.list_hard_cases):
+        for ask in (lambda: claim_order(client, wait_seconds=0), client.list_hard_cases):
             with pytest.raises(ProtocolError) as caught:
                 await ask()
             assert (caught.value.code, caught.value.status) == ("not_a_validator", 403)

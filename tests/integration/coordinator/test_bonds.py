@@ -10,7 +10,7 @@ from covey.protocol.api.validator import JudgeOrder, RevealOrder
 from tests.fakes.network import CoordinatorHarness, create_pool, open_harness
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
-from tests.integration.coordinator.handing import REJECT, build_reveal, commit, decide, hand_in
+from tests.integration.coordinator.handing import REJECT, build_reveal, claim_order, commit, decide, hand_in
 
 pytestmark = pytest.mark.integration
 
@@ -47,15 +47,15 @@ async def test_seek_signatures__validator_unbonds_after_its_verdict__the_third_o
     assert active[harness.chain.address("validator-2")] == (20, True)
     async with harness.client("validator-0") as client:
         with pytest.raises(ProtocolError, match=r"not_a_validator: .* its bond is 19"):
-            await client.claim_validation(wait_seconds=0)
+            await claim_order(client, wait_seconds=0)
 
     harness.run_job("seek_signatures")
     async with harness.client("validator-2") as client:
-        order = await client.claim_validation(wait_seconds=0)
+        order = await claim_order(client, wait_seconds=0)
         assert isinstance(order, JudgeOrder)
         request = build_reveal(harness, 2, order, **REJECT)
         await commit(harness, client, request)
-        assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
+        assert await claim_order(client, wait_seconds=0) == RevealOrder(judgement=request.judgement)
         await client.reveal_verdict(request)
         (case,) = await client.list_hard_cases()
     signed = {body.validator: (body.to_message(), by) for body, by in zip(case.verdicts, case.signatures, strict=True)}
@@ -69,4 +69,4 @@ async def test_seek_signatures__validator_unbonds_after_its_verdict__the_third_o
     assert row.state.value == OnChainCaseState.LOCKED.name
     harness.run_job("seek_signatures")
     async with harness.client("validator-1") as client:
-        assert await client.claim_validation(wait_seconds=0) is None
+        assert await claim_order(client, wait_seconds=0) is None

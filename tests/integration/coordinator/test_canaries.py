@@ -13,7 +13,7 @@ from covey.protocol.messages import CanaryConsent
 from tests.fakes.network import CoordinatorHarness, create_pool, open_harness
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
-from tests.integration.coordinator.handing import FILE, REJECT, build_reveal, commit, hand_in
+from tests.integration.coordinator.handing import FILE, REJECT, build_reveal, claim_order, commit, hand_in
 
 pytestmark = pytest.mark.integration
 LAZY = "validator-1"
@@ -45,7 +45,7 @@ async def judge(harness: CoordinatorHarness, *, is_bad: bool) -> list[str]:
         for i in range(3):
             name = f"validator-{i}"
             async with harness.client(name) as client:
-                order = await client.claim_validation(wait_seconds=0)
+                order = await claim_order(client, wait_seconds=0)
                 if order is None:
                     continue
                 assert isinstance(order, JudgeOrder)
@@ -55,7 +55,7 @@ async def judge(harness: CoordinatorHarness, *, is_bad: bool) -> list[str]:
                 await commit(harness, client, requests[name])
         for name, request in requests.items():
             async with harness.client(name) as client:
-                assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
+                assert await claim_order(client, wait_seconds=0) == RevealOrder(judgement=request.judgement)
                 await client.reveal_verdict(request)
         asked += requests
         harness.run_job("dispatch_validation")

@@ -21,6 +21,7 @@ from tests.integration.coordinator.handing import (
     REJECT,
     build_bundle,
     build_reveal,
+    claim_order,
     commit,
     decide,
     hand_in,
@@ -58,7 +59,7 @@ async def commit_all(harness: CoordinatorHarness, count: int = 2, **changes: Any
     requests = []
     for i in range(count):
         async with harness.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             requests.append(build_reveal(harness, i, order, **changes))
             await commit(harness, client, requests[-1])
     return requests
@@ -103,7 +104,7 @@ async def test_public__evidence__is_read_once_the_submission_is_decided(harness:
     keys = [build_evidence_key(receipt.pool, request.verdict.evidence_hash) for request in (first, second)]
     assert keys[0] != keys[1], "every validator has its own"
     async with harness.client("validator-0") as client:
-        await client.claim_validation(wait_seconds=0)
+        await claim_order(client, wait_seconds=0)
         await client.reveal_verdict(first)
     async with open_public(harness) as anybody:
         for key in keys:
@@ -189,7 +190,7 @@ async def test_reveal__evidence_says_whether_a_drawn_row_is_false__is_kept_with_
     requests = []
     for i, details in enumerate(({"drawn": 1}, {})):
         async with harness.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             assert isinstance(order, JudgeOrder)
             evidence = build_bundle(harness, i, order, **details)
             request = build_reveal(harness, i, order, **(REJECT | {"evidence_hash": evidence.compute_hash()}))
@@ -197,7 +198,7 @@ async def test_reveal__evidence_says_whether_a_drawn_row_is_false__is_kept_with_
             await commit(harness, client, requests[-1])
     for i, request in enumerate(requests):
         async with harness.client(f"validator-{i}") as client:
-            await client.claim_validation(wait_seconds=0)
+            await claim_order(client, wait_seconds=0)
             await client.reveal_verdict(request)
     with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)

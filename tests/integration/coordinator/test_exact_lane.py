@@ -6,7 +6,7 @@ from covey.errors import ProtocolError, TransientError
 from covey.protocol.api.validator import JudgeOrder
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_contract
-from tests.integration.coordinator.handing import build_reveal, commit, hand_in
+from tests.integration.coordinator.handing import build_reveal, claim_order, commit, hand_in
 
 pytestmark = pytest.mark.integration
 CONTRACT = make_contract().digest
@@ -14,7 +14,7 @@ CONTRACT = make_contract().digest
 
 async def claim(harness: CoordinatorHarness, validator: int, contract: str) -> JudgeOrder | None:
     async with harness.client(f"validator-{validator}") as client:
-        order = await client.claim_validation(wait_seconds=0, contract=contract)
+        order = await claim_order(client, wait_seconds=0, contract=contract)
         assert order is None or isinstance(order, JudgeOrder)
         return order
 

@@ -15,6 +15,7 @@ from tests.integration.coordinator.handing import (
     FILE,
     build_bundle,
     build_reveal,
+    claim_order,
     commit,
     hand_in,
 )
@@ -40,13 +41,13 @@ async def work(harness: CoordinatorHarness, number: int, told: tuple[Any, Any]) 
     requests = []
     for i, word in enumerate(told):
         async with harness.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             assert isinstance(order, JudgeOrder)
             requests.append(build_request(harness, i, order, word))
             await commit(harness, client, requests[-1])
     for i, request in enumerate(requests):
         async with harness.client(f"validator-{i}") as client:
-            await client.claim_validation(wait_seconds=0)
+            await claim_order(client, wait_seconds=0)
             await client.reveal_verdict(request)
     harness.run_job("dispatch_validation")
 

@@ -4,6 +4,8 @@ They are immutable, have the promised size and hash, and no peer chooses a path.
 """
 
 import asyncio
+import base64
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -12,8 +14,10 @@ import httpx
 import pytest
 
 from covey.errors import ProtocolError
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.worker import MAX_INLINE_BYTES
 from tests.fakes.network import CoordinatorHarness
-from tests.integration.coordinator.handing import FILE, build_receipt, refuse, sign, upload
+from tests.integration.coordinator.handing import FILE, build_receipt, refuse, sign, submit_uploaded, upload
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +127,7 @@ async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(har
     client, task, link = granted
     assert await put(link, FILE) == (201, "")
     receipt = build_receipt(harness, task, FILE)
-    answer = await client.submit(receipt, sign(harness, receipt), FILE)
+    answer = await submit_uploaded(harness, client, receipt)
     upload_key = urlsplit(link).path.removeprefix("/v1/objects/")
     key = upload_key.replace("uploads/", "submissions/")
     with pytest.raises(ProtocolError, match="missing"):
@@ -132,6 +136,43 @@ async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(har
     assert await put(link.replace("uploads/", "submissions/"), FILE) == (403, "bad_link")
     assert (await upload(client, task, FILE)).url is None
     assert await client.submit(receipt, sign(harness, receipt), FILE) == answer
+
+
+async def test_submit__file_with_its_receipt__is_kept_and_needs_no_link(harness: CoordinatorHarness, granted: Any):
+    client, task, link = granted
+    receipt = build_receipt(harness, task, FILE)
+    answer = await submit_uploaded(harness, client, receipt, FILE)
+    key = urlsplit(link).path.removeprefix("/v1/objects/").replace("uploads/", "submissions/")
+    assert harness.ctx.store.get(key, max_bytes=4096) == FILE
+    assert await submit_uploaded(harness, client, receipt, FILE) == answer
+    assert await submit_uploaded(harness, client, receipt) == answer, "a recorded receipt needs no file"
+
+
+async def test_submit__file_that_is_not_the_receipt_s_or_too_large__is_refused(
+    harness: CoordinatorHarness, granted: Any
+):
+    client, task, _ = granted
+    root = Path(urlsplit(harness.ctx.config.store).path) / "submissions"
+    before = set(root.rglob("*.parquet"))
+    receipt = build_receipt(harness, task, FILE)
+    assert await refuse(submit_uploaded(harness, client, receipt, FILE + b"x")) == ("digest_mismatch", 400)
+    large = bytes(MAX_INLINE_BYTES + 1)
+    body = {"receipt": ReceiptBody.of(receipt).model_dump(), "signature": sign(harness, receipt)}
+    content = json.dumps(body | {"file": base64.urlsafe_b64encode(large).decode()}).encode()
+    assert await refuse(client._post("/v1/submissions", content)) == ("bad_body", 422)
+    content = json.dumps(body | {"file": "no base64 !"}).encode()
+    assert await refuse(client._post("/v1/submissions", content)) == ("bad_body", 422)
+    assert set(root.rglob("*.parquet")) == before
+
+
+async def test_submit__file_above_the_pool_s_limit__is_refused(
+    harness: CoordinatorHarness, granted: Any, monkeypatch: pytest.MonkeyPatch
+):
+    client, task, _ = granted
+    limited = harness.ctx.params.model_copy(update={"max_submission_bytes": len(FILE) - 1})
+    monkeypatch.setattr(type(harness.ctx), "params", property(lambda _: limited), raising=False)
+    receipt = build_receipt(harness, task, FILE)
+    assert await refuse(submit_uploaded(harness, client, receipt, FILE)) == ("oversized", 413)
 
 
 async def test_submit__receipts_that_are_refused__leave_no_file_behind(harness: CoordinatorHarness, granted: Any):

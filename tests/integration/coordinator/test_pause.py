@@ -15,7 +15,7 @@ from covey import cli
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.learning_signs import LearningSign
 from tests.fakes.network import CoordinatorHarness
-from tests.integration.coordinator.handing import FILE, build_receipt, hand_in, sign
+from tests.integration.coordinator.handing import FILE, build_receipt, claim_order, hand_in, sign
 
 pytestmark = pytest.mark.integration
 DEAD = (LearningSign.TRUNCATED, LearningSign.NO_LIVE_GROUP)
@@ -109,7 +109,7 @@ async def test_pause__judging__goes_on(harness: CoordinatorHarness, folder: Path
     await run("pool", "pause", str(folder))
     harness.run_job("dispatch_validation")
     async with harness.client("validator-0") as validator:
-        assert await validator.claim_validation(wait_seconds=0) is not None
+        assert await claim_order(validator, wait_seconds=0) is not None
 
 
 async def test_pool_resume__folder_without_a_coordinator__names_the_right_one(tmp_path: Path):

@@ -24,7 +24,7 @@ from tests.fakes.s3 import BUCKET, FakeS3, open_s3
 from tests.fakes.swift import Swift, open_swift
 from tests.integration.chain.conftest import Chain
 from tests.integration.coordinator.conftest import MAX_FILE
-from tests.integration.coordinator.handing import FILE, build_receipt, decide, refuse, sign, upload
+from tests.integration.coordinator.handing import FILE, build_receipt, claim_order, decide, refuse, sign, upload
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +108,7 @@ async def read_order(harness: CoordinatorHarness) -> bytes:
     """Return the file that a validator gets to judge."""
     harness.run_job("dispatch_validation")
     async with harness.client("validator-0") as client:
-        order: Any = await client.claim_validation(wait_seconds=0)
+        order: Any = await claim_order(client, wait_seconds=0)
         return await client.get_object(order.url, max_bytes=MAX_FILE)
 
 

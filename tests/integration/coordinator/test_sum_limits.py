@@ -13,7 +13,16 @@ from covey.protocol import canonical
 from covey.protocol.api.public import NodeDetail
 from covey.protocol.api.validator import JudgeOrder, RevealRequest
 from tests.fakes.network import CoordinatorHarness
-from tests.integration.coordinator.handing import FILE, SUMS, build_bundle, build_reveal, commit, hand_in, refuse
+from tests.integration.coordinator.handing import (
+    FILE,
+    SUMS,
+    build_bundle,
+    build_reveal,
+    claim_order,
+    commit,
+    hand_in,
+    refuse,
+)
 
 pytestmark = pytest.mark.integration
 SILENT = object()
@@ -38,7 +47,7 @@ async def collect(harness: CoordinatorHarness, *stated: Any, number: int = 0) ->
     requests = []
     for i, sums in enumerate(stated):
         async with harness.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
+            order = await claim_order(client, wait_seconds=0)
             assert isinstance(order, JudgeOrder)
             requests.append(build_request(harness, i, order, sums))
             await commit(harness, client, requests[-1])
@@ -49,7 +58,7 @@ async def work(harness: CoordinatorHarness, *stated: Any, number: int = 0) -> No
     """Have validators 0 and 1 accept a submission with these sums."""
     for i, request in enumerate(await collect(harness, *stated, number=number)):
         async with harness.client(f"validator-{i}") as client:
-            await client.claim_validation(wait_seconds=0)
+            await claim_order(client, wait_seconds=0)
             await client.reveal_verdict(request)
     harness.run_job("dispatch_validation")
 

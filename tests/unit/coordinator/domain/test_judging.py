@@ -3,7 +3,6 @@
 import pytest
 
 from coordinator.domain import audit_draws, judging, nodes, panel
-from coordinator.domain.judging import TurnQuery
 from coordinator.domain.panel import Ruling
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
@@ -535,24 +534,3 @@ def find_receipt(pool: FakePool, judgement: int) -> str:
 def list_ready(pool: FakePool, validator: int) -> list[int]:
     with pool.database.read() as rows:
         return [turn.id for turn, _ in rows.list_ready(pool.validators[validator], after=0, limit=100)]
-
-
-def test_take_free__another_validator_was_faster__takes_the_next_turn(pool: FakePool):
-    """Validators that wait find the same oldest turn. All but one of them waited on, however many turns there were."""
-    pool.params = make_params(groups_per_step=64)
-    pool.register("a")
-    pool.publish(0)
-    for _ in range(3):
-        pool.work("a")
-    pool.dispatch()
-    pool.ask(0, 1, 2)
-    pool.now += 100 * pool.params.turn_seconds  # By now the turns are open to all.
-    with pool.database.write() as rows:
-        queries = [TurnQuery(each, pool.validators, (), 1) for each in pool.validators]
-        found = [judging.find_order(rows, pool.params, query, now=pool.now) for query in queries]
-        assert len({order.turn.id for order in found}) == 1
-        taken = [
-            judging.take_free(rows, pool.params, query, order.turn.id, now=pool.now)
-            for query, order in zip(queries, found, strict=True)
-        ]
-    assert len({order.turn.id for order in taken}) == 3

@@ -8,7 +8,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError, TransientError
 from covey.network.coordinator_client import MAX_RESPONSE_BYTES, CoordinatorClient
 from covey.protocol import http_signatures
-from covey.protocol.api.worker import SubmissionRequest, TaskOrder
+from covey.protocol.api.worker import MAX_INLINE_BYTES, SubmissionRequest, TaskOrder
 from covey.protocol.messages import Receipt
 from tests.fakes.pool import INSTANCE
 
@@ -199,7 +199,7 @@ async def test_answers__junk__refused_as_bad_answer(connect, junk):
         lambda c: c.get_reward(KEY.address, 1),
         lambda c: c.register(),
         lambda c: c.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0),
-        lambda c: c.claim_validation(wait_seconds=0),
+        lambda c: c.claim_validations(wait_seconds=0),
         lambda c: c.claim_batch(1, wait_seconds=0),
         lambda c: c.list_hard_cases(),
         lambda c: c.submit(RECEIPT, "0x" + "00" * 65, b"file"),
@@ -306,9 +306,9 @@ async def test_get_object__link_is_not_a_web_address__bad_answer(connect, url):
 
 
 async def test_claim__null__returns_none_and_the_timeout_exceeds_the_wait(connect):
-    client, script = connect((200, b"null"), (200, b"null"), (200, b"null"))
+    client, script = connect((200, b"null"), (200, {"orders": []}), (200, b"null"))
     assert await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=2, wait_seconds=20) is None
-    assert await client.claim_validation(wait_seconds=5) is None
+    assert await client.claim_validations(wait_seconds=5) == ()
     assert await client.claim_batch(3, wait_seconds=0) is None
     waits = [request.extensions["timeout"]["read"] for request in script.requests]
     assert waits == [30, 15, 10]
@@ -322,20 +322,33 @@ async def test_claim__order__is_returned(connect):
     assert answer == TaskOrder(task=7, lease=9, policy_version=3, record_hash=HASH, groups=2, deadline=5.5)
 
 
-async def test_submit__file_and_receipt__are_sent_in_this_order_to_the_granted_link(connect):
-    answer = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
-    client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, answer))
-    answer = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
+PROMISE = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
+
+
+async def test_submit__small_file__comes_with_its_receipt(connect):
+    client, script = connect((200, PROMISE))
+    file = bytes(range(256)) * (MAX_INLINE_BYTES // 256)
+    assert (await client.submit(RECEIPT, "0x" + "11" * 65, file)).latest_epoch == 2
+    assert [(r.method, r.url.path) for r in script.requests] == [("POST", "/v1/submissions")]
+    sent = SubmissionRequest.model_validate_json(script.bodies[0])
+    assert (sent.receipt.to_message(), sent.file) == (RECEIPT, file)
+
+
+async def test_submit__large_file__is_sent_to_the_granted_link_before_its_receipt(connect):
+    file = bytes(MAX_INLINE_BYTES + 1)
+    client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, PROMISE))
+    answer = await client.submit(RECEIPT, "0x" + "11" * 65, file)
     assert answer.latest_epoch == 2
     assert [(r.method, r.url.path) for r in script.requests] == [
         ("POST", "/v1/uploads"),
         ("PUT", "/put"),
         ("POST", "/v1/submissions"),
     ]
-    assert json.loads(script.bodies[0]) == {"task": 7, "lease": 9, "work_key": HASH, "size": 8}
-    assert script.bodies[1] == b"the file"
+    assert json.loads(script.bodies[0]) == {"task": 7, "lease": 9, "work_key": HASH, "size": len(file)}
+    assert script.bodies[1] == file
     assert "signature" not in script.requests[1].headers
-    assert SubmissionRequest.model_validate_json(script.bodies[2]).receipt.to_message() == RECEIPT
+    sent = SubmissionRequest.model_validate_json(script.bodies[2])
+    assert (sent.receipt.to_message(), sent.file) == (RECEIPT, None)
 
 
 async def test_client__context__closes(connect):

@@ -17,7 +17,7 @@ from covey.protocol.api.common import (
     VerdictBody,
 )
 from covey.protocol.api.public import NodeView, StatusView
-from covey.protocol.api.validator import RevealOrder, RevealRequest, ValidationOrder
+from covey.protocol.api.validator import RevealOrder, RevealRequest, ValidationOrders
 from covey.protocol.api.worker import ClaimRequest, Heartbeat, TaskOrder, UploadRequest
 from tests.fakes.pool import INSTANCE
 
@@ -110,7 +110,8 @@ NAMED = f'{{"instance": "{INSTANCE}", '
         (UploadRequest, f'{{"task": -1, "lease": 1, "work_key": "{HASH}", "size": 1}}'),
         (ErrorBody, '{"code": "x", "message": "y", "time": 1' + "0" * 400 + "}"),
         (ErrorBody, '{"code": "x", "message": "y", "time": -1}'),
-        (ValidationOrder, '{"order": {"kind": "other", "judgement": 1}}'),
+        (ValidationOrders, '{"orders": [{"kind": "other", "judgement": 1}]}'),
+        (ValidationOrders, '{"orders": [' + ", ".join(['{"kind": "reveal", "judgement": 1}'] * 65) + "]}"),
         (Heartbeat, "[" * 10_000),
         (Heartbeat, ""),
     ],
@@ -128,8 +129,8 @@ def test_reveal__too_much_evidence__refused():
 
 
 def test_validation_order__kinds__are_distinguished():
-    text = '{"order": {"kind": "reveal", "judgement": 4}}'
-    assert ValidationOrder.model_validate_json(text).order == RevealOrder(judgement=4)
+    text = '{"orders": [{"kind": "reveal", "judgement": 4}]}'
+    assert ValidationOrders.model_validate_json(text).orders == (RevealOrder(judgement=4),)
 
 
 STATUS = {
