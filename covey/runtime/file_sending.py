@@ -60,21 +60,20 @@ class FileSender:
         if self._is_over or self._transport.is_closing():
             return False
         # The event loop watches the transport's own descriptor already. This one also stays valid if that is closed.
-        connection = os.dup(self._transport.get_extra_info("socket").fileno())
+        connection, is_sent = os.dup(self._transport.get_extra_info("socket").fileno()), False
         try:
             if not _is_in_memory(part):  # The disk may delay this client, but no other one.
                 await asyncio.to_thread(os.pread, part.descriptor, part.size, part.offset)
             if not self._is_over:
                 await self._send(connection, part)
+            is_sent = not self._is_over
         except ConnectionError:
-            self._transport.abort()
-            return False
-        except BaseException:  # The peer must not take a part for the whole.
-            self._transport.abort()
-            raise
+            pass  # The peer has gone.
         finally:
             os.close(connection)
-        return not self._is_over
+            if not is_sent:  # The peer must not take a part for the whole.
+                self._transport.abort()
+        return is_sent
 
     async def _send(self, connection: int, part: FilePart) -> None:
         """Send as fast as the peer reads. Returns early if the connection ends."""
