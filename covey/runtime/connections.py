@@ -27,9 +27,6 @@ The number of connections can therefore exceed the cap by a few such batches.
 """
 _OWN_DESCRIPTORS = 256 + 4 * ACCEPTED_AT_ONCE
 """Number of descriptors reserved for databases, the chain, downloads and connections accepted over the cap."""
-_DESCRIPTORS = 3
-"""Maximum number of descriptors of a connection: its socket, and while a file is sent another one of it and the file's.
-"""
 _UNSENT_BYTES = 1 << 16
 """Maximum number of unsent bytes that the kernel buffers for one peer.
 
@@ -64,14 +61,18 @@ class ConnectionLimits:
     """Seconds for which a connection stays open after a response."""
     connections: int = 8192
     """Maximum number of open connections. It is lower if the process cannot open enough descriptors."""
+    descriptors: int = 2
+    """Maximum number of descriptors that a connection takes: its socket, and what the application opens for a request.
+    A server that sends files requires 3, because the socket has a second descriptor meanwhile.
+    """
 
 
 def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
     """Return the number of connections that a process with `descriptors` file descriptors can serve.
 
-    Each connection takes up to `_DESCRIPTORS`.
+    Each connection takes up to `limits.descriptors`.
     """
-    return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // _DESCRIPTORS))
+    return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // limits.descriptors))
 
 
 def raise_descriptor_limit(limits: ConnectionLimits) -> int:
@@ -80,7 +81,7 @@ def raise_descriptor_limit(limits: ConnectionLimits) -> int:
     Returns the number of descriptors that the process can open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _DESCRIPTORS * limits.connections + _OWN_DESCRIPTORS
+    needed = limits.descriptors * limits.connections + _OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)

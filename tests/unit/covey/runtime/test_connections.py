@@ -364,10 +364,11 @@ async def test_cap__all_are_being_served__only_the_new_one_is_closed(meet):
 
 
 @pytest.mark.parametrize(
-    ("connections", "descriptors", "cap"), [(8192, 1024, 213), (8192, 30_000, 8192), (100, 1024, 100), (8192, 64, 1)]
+    ("connections", "each", "descriptors", "cap"),
+    [(8192, 2, 1024, 320), (8192, 3, 1024, 213), (8192, 2, 20_000, 8192), (100, 3, 1024, 100), (8192, 2, 64, 1)],
 )
-def test_compute_cap__values_by_hand__three_descriptors_per_connection(connections, descriptors, cap):
-    assert compute_cap(ConnectionLimits(connections=connections), descriptors) == cap
+def test_compute_cap__values_by_hand__some_descriptors_per_connection(connections, each, descriptors, cap):
+    assert compute_cap(ConnectionLimits(connections=connections, descriptors=each), descriptors) == cap
 
 
 SERVER = """
