@@ -23,6 +23,7 @@ ADDRESSES = {
         "coordinator/db/chain_queries.py",
         "coordinator/db/node_queries.py",
         "coordinator/db/epoch_queries.py",
+        "coordinator/db/fact_queries.py",
         "coordinator/db/judging_queries.py",
         "coordinator/db/sum_queries.py",
         "coordinator/db/task_queries.py",
