@@ -32,7 +32,7 @@ ROUTES = 4
 """Number of routes that are tried. A route that proves false is not tried again."""
 _MARGIN = 1.02
 """Free space that is required, as a multiple of the bytes that will be written."""
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_SECONDS = 5.0
 """Seconds between two questions whether the policy is obsolete."""
 
 
@@ -291,7 +291,7 @@ class PolicyFetch:
     def _look(self) -> None:
         """Ask now and then whether the policy is obsolete."""
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_EVERY_S:
+        if now - self._looked_at < _LOOK_EVERY_SECONDS:
             return
         self._looked_at = now
         if self._is_obsolete(self._progress.size - self._progress.received):

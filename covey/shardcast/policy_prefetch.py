@@ -110,7 +110,7 @@ class PolicyPrefetch:
     def _follow(self, data: bytes) -> bool:
         """Return whether the file can take the pieces of a preview. One of another export replaces the file."""
         if self._rows.startswith(data):
-            data = self._rows  # The relay is behind another one.
+            data = self._rows  # Another relay has already previewed more.
         elif not data.startswith(self._rows):
             self._reset()
         if self._file is None:

@@ -24,9 +24,9 @@ from covey.protocol.policy_record import RECORD_FILE, PolicyRecord
 from covey.runtime.log import get_logger
 from covey.shardcast.policy_folder import find_damage
 
-LOCK_S = 3600.0
+LOCK_SECONDS = 3600.0
 """Seconds after which a process no longer waits for another one that downloads a policy."""
-_LOOK_S, _LOG_EVERY_S = 0.1, 60.0
+_LOOK_SECONDS, _LOG_EVERY_SECONDS = 0.1, 60.0
 
 
 class PolicyStore:
@@ -74,7 +74,7 @@ class PolicyStore:
     def lock(self, is_needed: Callable[[], bool], *, stop: threading.Event) -> Iterator[bool]:
         """Wait for the right to change the store. Yields False without it if `is_needed` turns False meanwhile.
 
-        Raises TransientError("store_busy") after LOCK_S, and "stopped" if `stop` is set.
+        Raises TransientError("store_busy") after LOCK_SECONDS, and "stopped" if `stop` is set.
         """
         started = logged = time.monotonic()
         with (self.root / ".lock").open("w") as file:
@@ -87,13 +87,13 @@ class PolicyStore:
                     yield is_needed()
                     return
                 now = time.monotonic()
-                if now - started >= LOCK_S:
-                    message = f"another process has held {self.root / '.lock'} for {LOCK_S:g} s"
+                if now - started >= LOCK_SECONDS:
+                    message = f"another process has held {self.root / '.lock'} for {LOCK_SECONDS:g} s"
                     raise TransientError("store_busy", message)
-                if now - logged >= _LOG_EVERY_S:
+                if now - logged >= _LOG_EVERY_SECONDS:
                     logged = now
                     get_logger().info("waiting for the download of another process", store=str(self.root))
-                if stop.wait(_LOOK_S):
+                if stop.wait(_LOOK_SECONDS):
                     raise TransientError("stopped", "the wait for another process's download was stopped")
             yield False
 

@@ -29,9 +29,9 @@ from covey.shardcast.relay_heads import RelayHeads
 from covey.shardcast.relay_previews import RelayPreviews
 from covey.shardcast.upstream import Upstream
 
-_PRUNE_S = 60.0
+_PRUNE_SECONDS = 60.0
 """Seconds after which a relay prunes even if no head has changed, and fetches ahead again after the disk was full."""
-_MAKE_ROOM_S = 5.0
+_MAKE_ROOM_SECONDS = 5.0
 """Minimum time in seconds between two attempts to make room on a full disk."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -224,7 +224,7 @@ class Relay:
         news, should_wait = self._news[number], True
         while True:
             try:
-                async with asyncio.timeout(_PRUNE_S if should_wait else 2 * self._settings.poll_s):
+                async with asyncio.timeout(_PRUNE_SECONDS if should_wait else 2 * self._settings.poll_s):
                     await news.wait()
             except TimeoutError:
                 pass
@@ -313,6 +313,6 @@ class Relay:
 
     def _make_room(self) -> None:
         """Remove the older half of the spare pieces."""
-        if self._clock() - self._made_room_at >= _MAKE_ROOM_S:
+        if self._clock() - self._made_room_at >= _MAKE_ROOM_SECONDS:
             self._made_room_at = self._clock()
             self._prune(spare_share=0.5)

@@ -19,7 +19,7 @@ from covey.shardcast.piece_files import Location
 from covey.shardcast.pool_heads import FetchedHead
 from covey.shardcast.upstream import Upstream
 
-_WARN_EVERY_S = 60.0
+_WARN_EVERY_SECONDS = 60.0
 Stored = TypeVar("Stored")
 
 
@@ -110,7 +110,7 @@ class RelayFetcher:
         """Log now and then that something could not be stored."""
         self.is_full = True
         now = self._clock()
-        if now - self._warned_at >= _WARN_EVERY_S:
+        if now - self._warned_at >= _WARN_EVERY_SECONDS:
             self._warned_at = now
             fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
             get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)

@@ -145,9 +145,15 @@ def wait_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A relay that a slow machine delays is then not mistaken for a silent one.
     """
-    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_DOCUMENT_S", "_LONGEST_DOCUMENT_S"):
+    for name in (
+        "_GRACE_SECONDS",
+        "_SILENCE_SECONDS",
+        "_LONE_SILENCE_SECONDS",
+        "_DOCUMENT_SECONDS",
+        "_LONGEST_DOCUMENT_SECONDS",
+    ):
         monkeypatch.setattr(download, name, 2 * HANG_S)
-    monkeypatch.setattr(downloader, "_EXTRA_S", 2 * HANG_S)
+    monkeypatch.setattr(downloader, "_EXTRA_SECONDS", 2 * HANG_S)
 
 
 def close_client(client: PolicyClient) -> None:

@@ -87,7 +87,7 @@ class FakeUpstream:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """An upstream that a slow machine delays is waited for."""
-    for name in ("_TOGETHER_S", "_LONGEST_S"):
+    for name in ("_TOGETHER_SECONDS", "_LONGEST_SECONDS"):
         monkeypatch.setattr(relay_heads, name, 2 * HANG_S)
 
 
@@ -552,7 +552,7 @@ async def test_upstream_is_away_for_a_moment__what_it_said_stays(publisher, upst
 async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_late_one_later(
     publisher, upstream, start, liar, monkeypatch
 ):
-    monkeypatch.setattr(relay_heads, "_TOGETHER_S", 0.01)
+    monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 0.01)
     released = threading.Event()
 
     def delay(path, body):
@@ -567,7 +567,7 @@ async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_lat
         for _ in range(3):
             served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
             assert [policy.step for policy in served.policies] == [9]
-            monkeypatch.setattr(relay_heads, "_TOGETHER_S", 2 * HANG_S)  # The late one is awaited once.
+            monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 2 * HANG_S)  # The late one is awaited once.
     assert upstream.count("heads") == 1
     released.set()
     steps = []
@@ -624,7 +624,7 @@ async def test_metrics__number_of_pools__is_bounded(publisher, start):
 
 async def test_head__of_more_pools_than_are_followed__is_not_kept(publisher, start, monkeypatch):
     """A client and a lying upstream could otherwise fill the disk with the heads of invented pools."""
-    monkeypatch.setattr(relay_heads, "_MOST_POOLS", 3)
+    monkeypatch.setattr(relay_heads, "_MAX_POOLS", 3)
     relay, app = start(is_following=False)
     for pool in range(10, 20):
         publisher.store.write_head(pool, Head(pool=pool, policies=()))
