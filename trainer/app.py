@@ -95,6 +95,7 @@ def build(
         journal=journal,
         exports=exports,
         source=Path(source),
+        open_preview=publisher.open_preview,
         keeps=partial(
             is_kept_again,
             max_staleness=network.params.max_staleness,

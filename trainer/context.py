@@ -21,6 +21,7 @@ from trainer.config import LearningSettings, TrainerConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from covey.shardcast.export_preview import PreviewWriter
     from trainer.algorithm.learner import Learner
     from trainer.algorithm.logprobs import Recomputer
     from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
@@ -114,6 +115,10 @@ class LearningContext:
     def note_export(self, version: Step, folder: Path) -> None:
         """Receive the folder of a policy that was just written and hashed."""
 
+    def open_preview(self, version: Step, weights: Path) -> "PreviewWriter | None":
+        """Begin to serve the weights of a policy while they are written. None if nobody waits for them."""
+        return None
+
     def requires(self, version: Step) -> bool:
         """Return whether the settings keep the export of a policy, or something outside learning requires it."""
         every = self.config.ckpt.keep_policies_every
@@ -136,6 +141,10 @@ class Context(LearningContext):
     def note_export(self, version: Step, folder: Path) -> None:
         """Remember the hashes of an export, which is then published without reading it again."""
         self.publisher.checks.record(folder)
+
+    def open_preview(self, version: Step, weights: Path) -> "PreviewWriter | None":
+        """Let relays and clients without a policy fetch what is already written of an anchor."""
+        return self.publisher.open_preview(version, weights)
 
     def requires(self, version: Step) -> bool:
         """Return whether the settings keep a policy, or it still has to be published or compared with the chain."""

@@ -13,6 +13,7 @@ from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
+from covey.shardcast.export_preview import PreviewWriter
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.policy_export import ExportChecks
 
@@ -75,6 +76,13 @@ class Publisher:
     def checks(self) -> ExportChecks:
         """Exports whose hashes are known. The thread that writes an export records it there."""
         return self._offering.checks
+
+    def open_preview(self, step: Step, weights: Path) -> PreviewWriter | None:
+        """Begin to serve the pieces of an export that is being written, as `Offering.open_preview` does.
+
+        Only the thread that writes exports may call this.
+        """
+        return self._offering.open_preview(step, weights)
 
     def add_jump(self) -> None:
         """Add a delta from the last anchor to the policy that was offered last, unless there is one.

@@ -99,7 +99,9 @@ def start_writing(
     before the policy, because the other ranks have begun with their shards and wait for rank 0.
     """
     ctx.saver.wait()  # for the previous step, whose copies are overwritten
-    write_policy = prepare_export(ctx.exports, ctx.learner, ctx.tokenizer, newest)
+    write_policy = prepare_export(
+        ctx.exports, ctx.learner, ctx.tokenizer, newest, open_preview=partial(ctx.open_preview, newest)
+    )
     if ctx.checkpoints.is_due(newest):
         write_state, is_first = ctx.checkpoints.prepare(ctx.learner, newest, report), ctx.learner.ranks.is_shared
     else:

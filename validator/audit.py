@@ -21,11 +21,11 @@ from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.chain.json_rpc import open_node
 from covey.engines.factory import build_engine, choose_options, list_contracts
-from covey.engines.pool_policies import load_pool_policy
 from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.network.entry import load_environment, open_policies
+from covey.network.policy_loader import load_pool_policy
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES

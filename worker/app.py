@@ -20,7 +20,6 @@ from worker.context import Context
 from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.leases import LeaseQueue
-from worker.policy_cache import PolicyCache
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
@@ -78,7 +77,6 @@ def build(
             ahead=together if config.tasks_ahead is None else config.tasks_ahead,
             lease_seconds=params.lease_seconds,
         ),
-        policies=PolicyCache(),
         health=EngineHealth(),
         submissions=SubmissionStore(config.home / "outgoing"),
         shutdown=Shutdown(),

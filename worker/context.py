@@ -14,7 +14,6 @@ from covey.protocol.ids import Address
 from worker.config import WorkerConfig
 from worker.engine_health import EngineHealth
 from worker.leases import LeaseQueue
-from worker.policy_cache import PolicyCache
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
@@ -37,7 +36,6 @@ class Context:
     """Threads for engine calls, one per task that the engine can run at once."""
     loader: PolicyLoader
     leases: LeaseQueue
-    policies: PolicyCache
     health: EngineHealth
     submissions: SubmissionStore
     shutdown: Shutdown

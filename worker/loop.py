@@ -31,23 +31,29 @@ PROMPT_SECONDS = 60.0
 
 
 async def fetch(ctx: Context) -> CycleResult:
-    """Fetch the newest policy to the disk as soon as it is published on chain, even while the worker is busy."""
-    cache, policies = ctx.policies, ctx.network.policies
+    """Fetch the newest policy to the disk as soon as it is published on chain, even while the worker is busy.
+
+    Before there is one, fetch pieces of the first one while the trainer exports it.
+    """
+    loader, policies = ctx.loader, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(step) for step in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
-    cache.fetched &= set(range(steps))  # a reorganisation may remove a policy from the chain
-    if not recent or recent[-1] in cache.fetched | cache.refused:
+    loader.fetched &= set(range(steps))  # a reorganisation may remove a policy from the chain
+    if not recent:
+        has_come = await or_stop(ctx.stop, policies.prefetch())
+        return CycleResult.DONE if has_come else CycleResult.IDLE
+    if recent[-1] in loader.fetched | loader.refused:
         return CycleResult.IDLE
-    if not cache.fetched:  # after a restart the policies on the disk can serve leases at once
-        cache.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
+    if not loader.fetched:  # after a restart the policies on the disk can serve leases at once
+        loader.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
     try:
         folder = await or_stop(ctx.stop, policies.require(recent[-1], may_skip=True))
     except ProtocolError as error:
         if error.code == "bad_record":  # the record of a version never changes, so a retry cannot succeed
-            cache.refused.add(recent[-1])
+            loader.refused.add(recent[-1])
         raise
     if folder is not None:
-        cache.fetched.add(recent[-1])
+        loader.fetched.add(recent[-1])
         await send_heartbeat(ctx)  # from now on the coordinator may answer a waiting claim with work of this version
     return CycleResult.IDLE
 
@@ -59,12 +65,12 @@ async def claim(ctx: Context) -> CycleResult:
     Raises OperatorError("another_instance") if another worker uses this node's key, as `send_heartbeat` does.
     """
     leases = ctx.leases
-    version = ctx.policies.newest
+    version = ctx.loader.newest
     if version is None or not leases.has_room(len(ctx.submissions.list_unsent())):
         return CycleResult.IDLE
     if ctx.engine.policy_version is None and not leases.working:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
-        version = max(version, ctx.policies.newest or version)  # a newer policy may have been fetched meanwhile
+        version = max(version, ctx.loader.newest or version)  # a newer policy may have been fetched meanwhile
     if ctx.stop.is_set():
         return CycleResult.IDLE
     unsent = ctx.submissions.list_unsent()  # read only now, so that submissions signed during the start are included
@@ -146,7 +152,7 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
     The codes are "policy_mismatch", "stale" and "wrong_record".
     """
     network, version = ctx.network, task.policy_version
-    if version in ctx.policies.refused:
+    if version in ctx.loader.refused:
         raise ProtocolError("policy_mismatch", f"the engine refused policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
     if steps - version > network.params.max_staleness + 2:  # the coordinator may lag this chain by one policy
@@ -163,11 +169,8 @@ def require_record(ctx: Context, task: TaskOrder) -> None:
 
 
 async def load_policy(ctx: Context, version: Step, record_hash: Hash | None = None) -> None:
-    """Load a policy into the engine, by default the one that is on chain now. Remember the version if it is refused."""
-    try:
-        await ctx.loader.load(version, record_hash, stop=ctx.shutdown.work_over)
-    finally:
-        ctx.policies.refused |= ctx.loader.refused
+    """Load a policy into the engine, by default the one that is on chain now."""
+    await ctx.loader.load(version, record_hash, stop=ctx.shutdown.work_over)
 
 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
@@ -324,6 +327,6 @@ async def send_heartbeat(ctx: Context) -> CycleResult:
     slots = len(ctx.leases.ids) + len(unsent) + ctx.leases.has_room(len(unsent))
     with receipts.explain_other_instance():
         await ctx.network.coordinator.send_heartbeat(
-            instance=ctx.instance, free_slots=slots, cached_version=ctx.policies.newest
+            instance=ctx.instance, free_slots=slots, cached_version=ctx.loader.newest
         )
     return CycleResult.IDLE

@@ -6,13 +6,16 @@ commands, and clients run in fresh processes.
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -29,8 +32,8 @@ from covey.protocol.policy_record import WEIGHTS_FILE, TensorRow
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.policy_client import PolicyClient
 from covey.shardcast.policy_export import build_row, write_weights
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.reachability import PolicyRetention
@@ -42,6 +45,9 @@ TENSOR_VALUES = 12_582_912
 """Number of values of a large tensor, 24 MiB in bfloat16.  One of 1,024 values follows each, as norms do."""
 LEARNING_RATE = 1e-6
 _START_S = 60.0
+_PREVIEW_SECONDS = 0.01
+"""Time between two looks at the preview.  A worker looks as often as its settings say while it has nothing else to do.
+"""
 
 Bits = NDArray[np.uint16]
 
@@ -97,8 +103,11 @@ class TrainerFolder:
             threads=os.cpu_count() or 1,
         )
 
-    def export(self, tensors: Mapping[str, Bits], files: Path | None = None) -> Path:
-        """Write the next policy with the small files in the folder `files`, and return its folder."""
+    def export(self, tensors: Mapping[str, Bits], files: Path | None = None, *, is_previewed: bool = False) -> Path:
+        """Write the next policy with the small files in the folder `files`, and return its folder.
+
+        With `is_previewed` its pieces are served while they are written.
+        """
         folder = self.root / "exports" / str(len(self.records))
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
@@ -110,7 +119,10 @@ class TrainerFolder:
             return tensors[row.name].reshape(-1).view(np.uint8).data
 
         rows = [build_row(name, "BF16", bits.shape) for name, bits in tensors.items()]
-        write_weights(folder, rows, read, threads=os.cpu_count() or 1)
+        step = len(self.records)
+        preview = partial(self._offering.open_preview, step) if is_previewed else (lambda _: None)
+        write_weights(folder, rows, read, threads=os.cpu_count() or 1, open_preview=preview)
+        self._offering.checks.record(folder)  # As a trainer does, so that its origin need not hash it again.
         return folder
 
     def read_head(self) -> Head:
@@ -130,13 +142,16 @@ class TrainerFolder:
 
 
 @contextmanager
-def serve(*arguments: str, url: str, wrap: Callable[..., list[str]] | None = None) -> Iterator[None]:
-    """Run `covey origin run` or `covey relay run` until the end of the block.  `wrap` changes the command."""
+def serve(*arguments: str, url: str, wrap: Callable[..., list[str]] | None = None) -> Iterator[int]:
+    """Run `covey origin run` or `covey relay run` until the end of the block, and yield the id of its process.
+
+    `wrap` changes the command.
+    """
     command = [sys.executable, "-m", "covey", *arguments]
     process = subprocess.Popen(wrap(*command) if wrap else command, stderr=subprocess.DEVNULL)
     try:
         await_answer(url, process, wrap)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait(10)
@@ -167,9 +182,32 @@ def start_fetch(
     root: Path, urls: Sequence[str], record: Hash, *, step: int, wrap: Callable[..., list[str]] | None = None
 ) -> subprocess.Popen[str]:
     """Start a process that fetches a policy into the folder `root`.  `end_fetch` returns its result."""
-    values = json.dumps({"root": str(root), "urls": list(urls), "record": record, "step": step})
-    command = [sys.executable, "-m", "benchmarks.network.broadcast", values]
-    return subprocess.Popen(wrap(*command) if wrap else command, stdout=subprocess.PIPE, text=True)
+    return _start_client({"root": str(root), "urls": list(urls), "record": record, "step": step}, wrap)
+
+
+def start_prefetch(root: Path, urls: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a process that fetches what is previewed, and wait until it has begun.
+
+    It fetches the policy once `name_policy` says which.
+    """
+    process = _start_client({"root": str(root), "urls": list(urls), "record": None, "step": 0})
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def name_policy(process: subprocess.Popen[str], record: Hash) -> None:
+    """Tell a process of `start_prefetch` which record is on chain.  `end_fetch` returns its result."""
+    assert process.stdin is not None
+    process.stdin.write(f"{record}\n")
+    process.stdin.flush()
+
+
+def _start_client(values: Mapping[str, object], wrap: Callable[..., list[str]] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.network.broadcast", json.dumps(values)]
+    return subprocess.Popen(
+        wrap(*command) if wrap else command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def end_fetch(process: subprocess.Popen[str], *, seconds: float = 900.0) -> dict[str, float]:
@@ -192,11 +230,20 @@ def main(values: str) -> None:
     asked = json.loads(values)
     shutil.rmtree(asked["root"], ignore_errors=True)
     client = build_client(Path(asked["root"]), asked["urls"])
+    record = asked["record"] or _prefetch(client)
     started = time.monotonic()
-    client.fetch(Step(asked["step"]), Hash(asked["record"]))
+    client.fetch(Step(asked["step"]), Hash(record))
     seconds = time.monotonic() - started
     peak = _read_peak()
-    print(json.dumps({"seconds": seconds, "peak": peak, "ended": time.time()}))
+    print(json.dumps({"seconds": seconds, "peak": peak, "ended": time.time(), "at": time.monotonic()}))
+
+
+def _prefetch(client: PolicyClient) -> str:
+    """Fetch what is previewed until a record is named on standard input, and return that."""
+    print("begun", flush=True)
+    while not select.select([sys.stdin], [], [], _PREVIEW_SECONDS)[0]:
+        client.prefetch(threading.Event())
+    return sys.stdin.readline().strip()
 
 
 def _read_peak() -> int:

@@ -25,7 +25,7 @@ from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams, TrainingParams
 from covey.runtime.settings import RoleSettings
 from covey.shardcast.downloader import Downloader
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from covey.tasks.catalog import DataSetCatalog, list_digests

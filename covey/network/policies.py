@@ -9,7 +9,7 @@ from pathlib import Path
 from covey.chain.contracts import Contracts
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_fetch import PolicyClient
 
 
 class Policies:
@@ -40,6 +40,19 @@ class Policies:
             await self._fetch(version, record_hash, may_skip=may_skip)
         self._keep(folder, to_load=to_load)
         return folder
+
+    async def prefetch(self) -> bool:
+        """Fetch pieces of the first policy while it is exported. Returns whether any have come."""
+        stop = threading.Event()
+        async with self._fetching:
+            working = asyncio.ensure_future(asyncio.to_thread(self._client.prefetch, stop))
+            try:
+                return await asyncio.shield(working)
+            except asyncio.CancelledError:
+                stop.set()
+                await asyncio.wait({working})
+                working.exception()  # It was stopped, which asyncio would complain about.
+                raise
 
     def list_versions(self, versions: Sequence[Step]) -> list[Step]:
         """Return the versions in `versions` that are already on this machine."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from covey.engines.base import Engine
-from covey.engines.pool_policies import load_pool_policy
 from covey.errors import ProtocolError, TransientError
+from covey.model.prompts import require_policy_format
 from covey.network.policies import Policies
 from covey.protocol.ids import Hash, Step
 from covey.protocol.params import ModelParams
@@ -29,8 +29,16 @@ class PolicyLoader:
         self.folder: Path | None = None
         """Folder of the policy in the engine. None if no policy was loaded, or if the last load failed."""
 
+        self.fetched: set[Step] = set()
+        """Versions that were fetched to the disk for this engine. Some may have been deleted since."""
+
         self.refused: set[Step] = set()
-        """Versions that the pool or the engine has refused. They stay refused."""
+        """Versions whose record is invalid, or that the pool or the engine has refused. They stay refused."""
+
+    @property
+    def newest(self) -> Step | None:
+        """Newest version that was fetched and not refused. None if there is none."""
+        return max(self.fetched - self.refused, default=None)
 
     async def load(self, version: Step, record_hash: Hash | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Load a policy, by default the one that is on chain now. Returns at once if it is already in the engine.
@@ -61,3 +69,13 @@ class PolicyLoader:
                 seconds_to_ready=round(self._clock() - self._policies.get_trained_at(folder), 3),
                 pause=round(self._engine.load_pause, 3),
             )
+
+
+def load_pool_policy(engine: Engine, folder: Path, version: int, params: ModelParams) -> None:
+    """Load the policy in `folder` into the engine, with the checks that every role of a pool makes.
+
+    Raises the errors of `Engine.load_policy`. Raises ProtocolError("policy_mismatch") if the chat template or the end
+    tokens differ from those in `params`. In this case the policy is already loaded, and the caller must not use it.
+    """
+    engine.load_policy(folder, version)
+    require_policy_format(engine.tokenizer, engine.end_tokens, params)

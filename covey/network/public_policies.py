@@ -15,7 +15,7 @@ from covey.protocol.api.public import PoolView, StatusView
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, Hash, Step
 from covey.shardcast.downloader import Downloader
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 

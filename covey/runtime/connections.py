@@ -12,10 +12,12 @@ import socket
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from covey.runtime.file_sending import SEND_FILE, FilePart, FileSender
 from covey.runtime.log import get_logger
 
 ACCEPTED_AT_ONCE = 32
@@ -59,14 +61,18 @@ class ConnectionLimits:
     """Seconds for which a connection stays open after a response."""
     connections: int = 8192
     """Maximum number of open connections. It is lower if the process cannot open enough descriptors."""
+    descriptors: int = 2
+    """Maximum number of descriptors that a connection takes: its socket, and what the application opens for a request.
+    A server that sends files requires 3, because the socket has a second descriptor meanwhile.
+    """
 
 
 def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
     """Return the number of connections that a process with `descriptors` file descriptors can serve.
 
-    Each connection takes two: a socket and a file to send.
+    Each connection takes up to `limits.descriptors`.
     """
-    return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // 2))
+    return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // limits.descriptors))
 
 
 def raise_descriptor_limit(limits: ConnectionLimits) -> int:
@@ -75,7 +81,7 @@ def raise_descriptor_limit(limits: ConnectionLimits) -> int:
     Returns the number of descriptors that the process can open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * limits.connections + _OWN_DESCRIPTORS
+    needed = limits.descriptors * limits.connections + _OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
@@ -164,6 +170,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._moved = self._moved_before = 0
         """Bytes of request bodies received and of responses sent: now and at `expected_since`."""
         self._unsent = self._headers_bytes = 0
+        self._files: FileSender | None = None
+        """Sender of files. None before the connection is made."""
 
     @property
     def is_waiting(self) -> bool:
@@ -176,8 +184,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._gate.admit(self)
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        self._files = FileSender(transport, on_sent=self._count_moved)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._files is not None:
+            self._files.close()
         self._gate.forget(self)
         super().connection_lost(exc)
 
@@ -220,9 +231,34 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._moved += self._limits.progress_bytes  # The peer has read a full buffer, which is enough progress.
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["extensions"] = {SEND_FILE: partial(self._send_file, cycle)}  # type: ignore[dict-item]
+        super()._start_asgi_task(cycle, app)
+
+    async def _send_file(self, cycle: RequestResponseCycle, part: FilePart) -> bool:
+        """Send a part of a file as the rest of a response's body, as `SendFile` says."""
+        assert self._files is not None
+        await asyncio.sleep(0)  # The event loop sends the headers now, unless the peer does not read.
+        if self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits(high=0)
+            await self.flow.drain()
+            self.transport.set_write_buffer_limits()
+        is_sent = False
+        try:
+            is_sent = await self._files.send(part)
+        finally:
+            cycle.disconnected |= not is_sent
+        if is_sent:
+            cycle.expected_content_length -= part.size
+            await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+        return is_sent
+
+    def _count_moved(self, size: int) -> None:
+        self._moved += size
+
     def _find_debt(self) -> Debt | None:
         """Return the step that is expected from the peer now. None if there is none."""
-        if self.transport.get_write_buffer_size():
+        if self.transport.get_write_buffer_size() or (self._files is not None and self._files.is_waiting):
             return Debt.READING
         return None if self.flow.read_paused else self._missing
 

@@ -24,21 +24,21 @@ from covey.shardcast.source_connection import BusyError, Connection, DeliveryErr
 
 ATTEMPTS = 3
 """Number of times that a source is asked for the same thing before it is given up for it."""
-MOST_DELAYS = 50
+MAX_DELAYS = 50
 """Number of times that a request is put off because a source is too busy, before that counts as a failure."""
 LIES = 2
-"""The same for a source that sends wrong bytes. The second time it is asked to verify its copy."""
+"""Number of wrong answers after which a source is given up for a piece. After the first it must verify its copy."""
 HEDGE_AFTER = 2.0
 """Multiple of the median time of a piece after which a second source is asked for it."""
 SLOWER = 8
 """A request is ended if the fastest source is faster by this factor."""
-_GRACE_S = 0.5
+_GRACE_SECONDS = 0.5
 """Minimum age in seconds of a request that is ended or doubled because it is slow."""
-_SILENCE_S, _LONE_SILENCE_S = 1.0, 5.0
+_SILENCE_SECONDS, _LONE_SILENCE_SECONDS = 1.0, 5.0
 """Seconds without a byte after which a first request is ended, if there are other sources and if there are none. Each
 further attempt may be silent for twice as long, because a relay may have to fetch the piece itself.
 """
-_DOCUMENT_S, _LONGEST_DOCUMENT_S = 3.0, 20.0
+_DOCUMENT_SECONDS, _LONGEST_DOCUMENT_SECONDS = 3.0, 20.0
 """Seconds that the first request for a small document may take if there are several sources, and for the largest one.
 A false head names documents that only its own relay has, and that relay could send them for ever.
 """
@@ -50,10 +50,10 @@ _LEAST_BYTES = 8192
 """Bytes that count as a sign of life if there are other sources. If there are none, a single byte counts."""
 _CONSIDERED = 8
 """Number of waiting jobs for which a source is looked for. That of the first one may rest."""
-_LOOK_S = 0.05
+_LOOK_SECONDS = 0.05
 """Seconds between two looks at the requests."""
 _MEASURED = 64
-_LOG_EVERY_S = 60.0
+_LOG_EVERY_SECONDS = 60.0
 
 Keep = Callable[[], None]
 
@@ -143,7 +143,7 @@ class Sources:
     @property
     def patience(self) -> float:
         """Age in seconds from which on a request counts as slow."""
-        return max(_GRACE_S, HEDGE_AFTER * statistics.median(self.durations or [0.0]))
+        return max(_GRACE_SECONDS, HEDGE_AFTER * statistics.median(self.durations or [0.0]))
 
     def choose(self, job: Job) -> Source | None:
         """Draw a source for a job, one that is not asked for it yet. None if all others have been given up for it.
@@ -209,7 +209,7 @@ class Download:
     def _supervise(self, workers: Sequence[Future[None]], stop: threading.Event, on_look: Callable[[], None]) -> None:
         """Return when all workers have ended. Raises their first error."""
         started = logged = self._sources.clock()
-        while wait(workers, _LOOK_S, FIRST_EXCEPTION).not_done:
+        while wait(workers, _LOOK_SECONDS, FIRST_EXCEPTION).not_done:
             for worker in workers:
                 if worker.done():
                     worker.result()
@@ -217,7 +217,7 @@ class Download:
                 raise TransientError("stopped", f"the download of {self._thing} was stopped")
             on_look()
             now = self._sources.clock()
-            if now - logged >= _LOG_EVERY_S:
+            if now - logged >= _LOG_EVERY_SECONDS:
                 logged = now
                 get_logger().info("downloading", thing=self._thing, seconds=round(now - started), left=self._remaining)
             with self._change:
@@ -235,7 +235,9 @@ class Download:
             with self._change:
                 for request in self._running:
                     request.connection.abort()
-            is_ended = not wait(workers, _LOOK_S).not_done  # A request may have begun just now, so it is ended again.
+            is_ended = not wait(
+                workers, _LOOK_SECONDS
+            ).not_done  # A request may have begun just now, so it is ended again.
 
     def _end_slow_requests(self, now: float) -> None:
         """End what is no longer needed, and what is so slow that asking another source is faster."""
@@ -248,7 +250,7 @@ class Download:
                 request.seen, request.moved_at = received, now
             is_slow = age > patience and received < age * fastest / SLOWER and job.size == PIECE_BYTES
             factor = 2 ** job.attempts.get(request.source, 0)
-            silence = factor * (_SILENCE_S if has_others else _LONE_SILENCE_S)
+            silence = factor * (_SILENCE_SECONDS if has_others else _LONE_SILENCE_SECONDS)
             request.is_late |= age > self._compute_deadline(request, fastest)
             if job.is_done or request.is_late or now - request.moved_at > silence or (is_slow and has_others):
                 request.connection.abort()
@@ -260,7 +262,7 @@ class Download:
             return math.inf
         rate = fastest / SLOWER or _DOCUMENT_RATE
         size = connection.received if connection.expected is None else connection.expected
-        seconds = min(_DOCUMENT_S + size / rate, _LONGEST_DOCUMENT_S)
+        seconds = min(_DOCUMENT_SECONDS + size / rate, _LONGEST_DOCUMENT_SECONDS)
         return seconds * _PATIENCE ** job.late.get(request.source, 0)
 
     def _work(self) -> None:
@@ -279,7 +281,7 @@ class Download:
                         self._drop(job)
                     if source is not None and source.rests_until <= now:
                         return self._begin(job, source, now)
-                self._change.wait(_LOOK_S)
+                self._change.wait(_LOOK_SECONDS)
             return None
 
     def _drop(self, job: Job) -> None:
@@ -360,7 +362,7 @@ class Download:
 
     def _record_failure(self, job: Job, source: Source, failure: DeliveryError | ProtocolError) -> None:
         now, log = self._sources.clock(), get_logger()
-        if isinstance(failure, BusyError) and job.delays < MOST_DELAYS:
+        if isinstance(failure, BusyError) and job.delays < MAX_DELAYS:
             job.delays += 1
             source.rests_until = max(source.rests_until, now + failure.wait_s)
             return

@@ -15,7 +15,7 @@ from covey.shardcast.source import Source, is_source_url
 CONNECTIONS = 4
 """Requests under way at a time. After a crash at most as many pieces are fetched twice."""
 
-_EXTRA_S = 0.5
+_EXTRA_SECONDS = 0.5
 """Minimum number of seconds for which other answers are awaited after the first one."""
 
 Content = TypeVar("Content")
@@ -101,7 +101,7 @@ class Downloader:
             nonlocal late_at
             now = self._sources.clock()
             if contents and late_at == math.inf:
-                late_at = now + max(_EXTRA_S, now - begun)
+                late_at = now + max(_EXTRA_SECONDS, now - begun)
             if now > late_at:
                 raise _LateError
 

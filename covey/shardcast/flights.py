@@ -80,7 +80,7 @@ class Misses:
     def add(self, key: Hashable, *, now: float, is_listed: bool = False) -> None:
         """Remember that the upstream does not have the thing. One that is listed does not count as unknown.
 
-        Otherwise a false head could list so many things that true ones are no longer requested.
+        Otherwise a false head that lists many things could end the requests for true ones.
         """
         if not is_listed:
             self._budget.take("", now=now)

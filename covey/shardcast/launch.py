@@ -7,6 +7,7 @@ from pathlib import Path
 
 import uvloop
 
+from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import stop_signals
 from covey.runtime.http import serve_http
 from covey.runtime.log import configure, get_logger
@@ -17,6 +18,8 @@ from covey.shardcast.piece_cache import PieceCache
 from covey.shardcast.piece_server import PieceServer
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import Upstream
+
+_CONNECTIONS = ConnectionLimits(descriptors=3)
 
 
 def run_origin(*, root: Path, host: str, port: int, limits: RateLimits | None = None) -> None:
@@ -34,7 +37,8 @@ async def _run_origin(store: OriginStore, *, host: str, port: int, limits: RateL
 
     _start_check(store.verify_all)
     with stop_signals(stop):
-        await serve_http(PieceServer(OriginSource(store), limits), host=host, port=port, stop=stop, on_bound=log_start)
+        server = PieceServer(OriginSource(store), limits)
+        await serve_http(server, host=host, port=port, stop=stop, on_bound=log_start, limits=_CONNECTIONS)
 
 
 def run_relay(
@@ -77,7 +81,8 @@ async def _run_relay(
     relay.start()
     try:
         with stop_signals(stop):
-            await serve_http(PieceServer(relay, limits), host=host, port=port, stop=stop, on_bound=log_start)
+            server = PieceServer(relay, limits)
+            await serve_http(server, host=host, port=port, stop=stop, on_bound=log_start, limits=_CONNECTIONS)
     finally:
         await relay.close()
 

@@ -18,6 +18,7 @@ from covey.protocol.policy_record import WEIGHTS_FILE, PolicyRecord
 from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
 from covey.runtime.log import get_logger
 from covey.shardcast.delta.image_codec import encode_image, list_blocks
+from covey.shardcast.export_preview import PreviewFolder, PreviewWriter
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.policy_export import ExportChecks, build_anchor, build_delta, build_record
 from covey.shardcast.policy_folder import map_weights
@@ -67,6 +68,7 @@ class Offering:
         self.store = store
         self.checks = ExportChecks()
         """Exports whose hashes are known. The thread that writes an export records it here."""
+        self._previews = PreviewFolder(store.root)
         self._pool, self._domain, self._signer = pool, domain, signer
         self._retention, self._anchor_every, self._threads = retention, anchor_every, threads
         for path in store.root.glob(f"{_SCRATCH}*"):  # A killed process has left them.
@@ -79,6 +81,19 @@ class Offering:
     def find_record_hash(self, step: int) -> Hash | None:
         """Return the hash of the record that the origin offers for a step, or None."""
         return next((each.record for each in self._read_head().policies if each.step == step), None)
+
+    def open_preview(self, step: int, weights: Path) -> PreviewWriter | None:
+        """Begin to serve the pieces of an export that is being written. `weights` is its file.
+
+        Returns None if the policy of `step` will be reached by a delta, which has none of these pieces. Only the thread
+        that writes exports may call this.
+        """
+        policies = self._read_head().policies
+        newest = next((each.step for each in policies if _has_anchor(each)), None)
+        if newest is None or step - newest >= self._anchor_every:
+            return self._previews.open(self._pool, weights)
+        self._previews.remove(self._pool)  # A killed process may have left it.
+        return None
 
     def offer(self, export: Export, base_folder: Path | None) -> None:
         """Add a policy to the origin. Policies that are no longer needed are removed first.
@@ -99,6 +114,7 @@ class Offering:
         is_due = not is_reachable or self._is_anchor_due(_find_last_anchor(head), record.step)
         if is_due or any(each.record == record_hash and _has_anchor(each) for each in head.policies):
             self._add_anchor(export)  # Again if it is there, because the disk may have damaged it.
+        self._previews.remove(self._pool, export.folder / WEIGHTS_FILE)
         seconds = round(time.monotonic() - started, 3)
         get_logger().info("policy offered", step=record.step, bytes=record.size, seconds=seconds)
 

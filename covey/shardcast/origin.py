@@ -8,6 +8,7 @@ from prometheus_client.core import Metric
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.protocol.head import Head
 from covey.protocol.ids import Hash
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_files import Location
 
@@ -16,7 +17,7 @@ class OriginSource:
     """Implements `PieceSource` for the folder of a trainer. Raises TransientError("damaged") for what is damaged."""
 
     def __init__(self, store: OriginStore) -> None:
-        self._store = store
+        self._store, self._previews = store, PreviewFolder(store.root)
         self._valid_heads: dict[int, bytes] = {}
         """Heads that were parsed, by pool. Relays ask for them every second."""
 
@@ -24,10 +25,23 @@ class OriginSource:
         """Return where a piece is. The first time, and if `verify` is True, it is hashed before."""
         if not verify and (location := self._store.find_checked_piece(digest)) is not None:
             return location
-        found = await asyncio.to_thread(self._store.find_piece, digest, verify=verify)
+        found = await asyncio.to_thread(self._find_piece, digest, verify=verify)
         if found is None:
             raise _build_missing(f"the piece {digest}", is_damaged=self._store.is_listed(digest))
         return found
+
+    def _find_piece(self, digest: Hash, *, verify: bool) -> Location | None:
+        found = self._store.find_piece(digest, verify=verify)
+        if found is None and not self._store.is_listed(digest):
+            return self._previews.find_piece(digest, verify=verify)
+        return found
+
+    async def get_preview(self, pool: int) -> bytes:
+        """Return the rows of the export that is being written for a pool."""
+        data = await asyncio.to_thread(self._previews.find, pool)
+        if data is None:
+            raise _build_missing(f"the preview of pool {pool}", is_damaged=False)
+        return data
 
     async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a manifest. Its hash is checked like that of a piece."""

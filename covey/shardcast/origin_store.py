@@ -29,7 +29,7 @@ from covey.shardcast.piece_files import DocumentChecks, FileStamp, Location, Pie
 from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
 _OFFERED = ".offered"
-_ORPHAN_S = 3600.0
+_ORPHAN_SECONDS = 3600.0
 """Seconds after which a record, manifest or object that no head names is removed: its trainer did not finish."""
 
 
@@ -262,13 +262,13 @@ class OriginStore:
 
     def _list_orphans(self, pool: int, named: set[Hash], now: float) -> set[Hash]:
         """Return records of the pool, and their transport manifests and objects, that its head does not name and that
-        are older than _ORPHAN_S.
+        are older than _ORPHAN_SECONDS.
         """
-        old = {path for path in self._records.iterdir() if now - path.stat().st_mtime > _ORPHAN_S}
+        old = {path for path in self._records.iterdir() if now - path.stat().st_mtime > _ORPHAN_SECONDS}
         records = {Hash(path.stem) for path in old if is_hash(path.stem) and self._get_pool(path) == pool}
         found = records - named
         for path in self._manifests.iterdir():
-            if not is_hash(path.name) or path.name in named or now - path.stat().st_mtime <= _ORPHAN_S:
+            if not is_hash(path.name) or path.name in named or now - path.stat().st_mtime <= _ORPHAN_SECONDS:
                 continue
             try:
                 manifest = TransportManifest.from_bytes(path.read_bytes(), Hash(path.name))
@@ -277,7 +277,7 @@ class OriginStore:
             if manifest.record in records:
                 found.add(manifest.address)
         unfinished = (p for p in self._objects.iterdir() if not (self._manifests / p.name).exists())
-        return found | {Hash(path.name) for path in unfinished if now - path.stat().st_mtime > _ORPHAN_S}
+        return found | {Hash(path.name) for path in unfinished if now - path.stat().st_mtime > _ORPHAN_SECONDS}
 
     def _get_pool(self, path: Path) -> int | None:
         if path.name not in self._pools:

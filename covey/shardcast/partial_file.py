@@ -5,7 +5,7 @@ may keep a journal entry and lose the bytes.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,12 @@ from covey.shardcast.policy_folder import write_fully
 class PartialFile:
     """Example: `PartialFile(path, pieces, start=len(header))`. Several threads may write."""
 
-    def __init__(self, path: Path, pieces: Sequence[Piece], *, start: int = 0) -> None:
-        """Open or create the file at `path` and its journal. The pieces lie one after the other from byte `start`."""
-        self.path, self.pieces = path, pieces
+    def __init__(self, path: Path, pieces: Sequence[Piece], *, start: int = 0, known: Collection[int] = ()) -> None:
+        """Open or create the file at `path` and its journal. The pieces lie one after the other from byte `start`.
+
+        `known` are indices of pieces that this process has verified and written to the file.
+        """
+        self.path, self.pieces, self._known = path, pieces, frozenset(known)
         self._offsets = [start, *(start + np.cumsum([piece.size for piece in pieces])).tolist()]
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.ftruncate(self._file, self._offsets[-1])
@@ -30,7 +33,8 @@ class PartialFile:
         """Return the indices of the pieces that are not in the file. Hashes those that the journal names."""
         data = os.pread(self._journal, os.fstat(self._journal).st_size, 0)
         listed = set(np.frombuffer(data[: len(data) // 4 * 4], "<u4").tolist())
-        present = {index for index in listed if index < len(self.pieces) and self._is_here(index)}
+        found = {index for index in listed - self._known if index < len(self.pieces) and self._is_here(index)}
+        present = found | self._known
         if present != listed or len(data) % 4:
             os.ftruncate(self._journal, 0)
             os.write(self._journal, np.array(sorted(present), "<u4").tobytes())

@@ -33,7 +33,7 @@ from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain,
 
 KEPT_DATASETS = 16
 """Number of data sets that a relay keeps by default: those that it fetched last."""
-_MOST_PER_STEP = 2
+_MAX_PER_STEP = 2
 SPARE_BYTES = 4 << 30
 """Default size in bytes of pieces that stay although no kept manifest lists them: those that came last."""
 
@@ -334,7 +334,7 @@ def select_mirrored(head: Head, keep: int) -> Head:
     policies = []
     for policy in head.policies:
         counts[policy.step] += 1
-        if counts[policy.step] <= _MOST_PER_STEP:
+        if counts[policy.step] <= _MAX_PER_STEP:
             policies.append(policy)
     head = head.model_copy(update={"policies": tuple(policies)})
     return retain(head, select_kept(head, PolicyRetention(keep=keep), stored_at={}, now=0.0))

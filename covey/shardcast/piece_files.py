@@ -4,7 +4,6 @@ A file is identified by its `FileStamp`. `PieceChecks` remembers which pieces of
 piece is hashed once, and again after its file was replaced or written to.
 """
 
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -26,6 +25,10 @@ class FileStamp(NamedTuple):
     """Unix time of the last write in nanoseconds."""
 
 
+UNSETTLED = FileStamp(-1, -1, -1)
+"""Stamp of a location in a file of which other parts are still being written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Bytes in a file. Example: Location(Path("objects/0x5f.../weights"), 4096, 4194304, stamp)."""
@@ -36,7 +39,7 @@ class Location:
     size: int
     """Size in bytes."""
     stamp: FileStamp
-    """Identity of the file when the location was looked up."""
+    """Identity of the file when the location was looked up, or UNSETTLED."""
 
 
 def get_stamp(path: Path) -> FileStamp:
@@ -48,26 +51,19 @@ def _to_stamp(state: os.stat_result) -> FileStamp:
     return FileStamp(state.st_ino, state.st_size, state.st_mtime_ns)
 
 
-def map_piece(location: Location) -> memoryview | None:
-    """Return the bytes of a piece as a view of its file, or None if the file is gone or has changed.
+def open_piece(location: Location) -> int | None:
+    """Return a descriptor of the file of a piece, or None if the file is gone or has changed.
 
-    The mapping ends with the last reference to the view. Nothing in this process should read the view except system
-    calls: these fail with an error where a direct access to a damaged disk would end the process.
+    The caller closes it. The bytes stay readable if the file is replaced or removed meanwhile.
     """
     try:
         descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
-        if _to_stamp(os.fstat(descriptor)) != location.stamp:
-            return None
-        start = location.offset - location.offset % mmap.ALLOCATIONGRANULARITY
-        lead = location.offset - start
-        mapped = mmap.mmap(descriptor, lead + location.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start)
-    finally:
+    if not _is_same(descriptor, location):
         os.close(descriptor)
-    mapped.madvise(mmap.MADV_WILLNEED)
-    return memoryview(mapped)[lead:]
+        return None
+    return descriptor
 
 
 class PieceChecks:
@@ -84,7 +80,8 @@ class PieceChecks:
 
     def check(self, digest: Hash, location: Location) -> bool:
         """Hash the piece, remember the result, and return whether it has its hash."""
-        is_sound = _read_hash(location) == digest
+        data = read_piece(location)
+        is_sound = data is not None and compute_blake3(data) == digest
         self.record(digest, location, is_sound=is_sound)
         return is_sound
 
@@ -109,18 +106,20 @@ class PieceChecks:
                 del self._results[path]
 
 
-def _read_hash(location: Location) -> Hash | None:
-    """Return the hash of the bytes at a location, or None if its file is gone or has changed."""
-    try:
-        descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+def _is_same(descriptor: int, location: Location) -> bool:
+    return location.stamp is UNSETTLED or _to_stamp(os.fstat(descriptor)) == location.stamp
+
+
+def read_piece(location: Location) -> bytes | None:
+    """Return the bytes of a piece, or None if its file is gone or has changed."""
+    descriptor = open_piece(location)
+    if descriptor is None:
         return None
     try:
         data = os.pread(descriptor, location.size, location.offset)
-        is_same = _to_stamp(os.fstat(descriptor)) == location.stamp
+        return data if _is_same(descriptor, location) else None
     finally:
         os.close(descriptor)
-    return compute_blake3(data) if is_same else None
 
 
 class DocumentChecks:

@@ -4,13 +4,16 @@
     GET /manifests/<hash>   transport manifest, or manifest of a data set
     GET /records/<hash>     policy record
     GET /heads/<pool>.json  head, with an ETag
+    GET /previews/<pool>    pieces of the export that is being written
     GET /health, /status    for operators
     GET /metrics            for Prometheus
 
-A piece goes from a mapped file to the socket without a copy in this process. Errors are JSON with `code` and `message`.
+A piece goes from its file to the socket without a copy in this process (`covey.runtime.file_sending`). Errors are JSON
+with `code` and `message`.
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,20 +26,20 @@ from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.pieces import compute_blake3
 from covey.runtime import prometheus
+from covey.runtime.file_sending import SEND_FILE, FilePart, SendFile
 from covey.runtime.log import get_logger
 from covey.runtime.rate_limit import ClientLimiter, RateLimits
-from covey.shardcast.piece_files import Location, map_piece
+from covey.shardcast.piece_files import Location, open_piece
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_CHUNK = 1 << 20
-"""Bytes that are passed to the socket at once."""
 _VERIFY_COST = 20.0
 """Number of requests that a request with ?verify=1 counts as, because the server hashes the piece again."""
 _HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
+_PREVIEW_PATH = re.compile(r"/previews/([1-9][0-9]{0,17})")
 _BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
 _PROMETHEUS = (b"content-type", prometheus.CONTENT_TYPE.encode())
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -55,6 +58,9 @@ class PieceSource(Protocol):
 
     async def get_record(self, record: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a policy record."""
+
+    async def get_preview(self, pool: int) -> bytes:
+        """Return the rows of the export that is being written for a pool."""
 
     async def get_head(self, pool: int) -> bytes:
         """Return the bytes of a pool's head."""
@@ -131,20 +137,19 @@ class PieceServer:
             await _send_error(send, 503, "unavailable", f"the server cannot read it now: {error.strerror}")
 
     async def _answer(self, scope: Scope, send: Send) -> None:
-        client = scope.get("client") or ("", 0)
         if scope["method"] != "GET":
             self.metrics.refused += 1
             await _send_error(send, 405, "bad_method", "only GET is allowed", [(b"allow", b"GET")])
             return
         verify = scope["query_string"] == b"verify=1"
-        wait_s = self._limiter.take_request(client[0], _VERIFY_COST if verify else 1.0, now=self._clock())
+        wait_s = self._limiter.take_request(_get_client(scope), _VERIFY_COST if verify else 1.0, now=self._clock())
         if wait_s:
             await self._refuse(send, wait_s)
             return
         path: str = scope["path"]
         folder, _, name = path[1:].partition("/")
         if folder == "pieces" and is_hash(name):
-            await self._send_piece(Hash(name), client[0], send, verify=verify)
+            await self._send_piece(Hash(name), scope, send, verify=verify)
         elif folder == "manifests" and is_hash(name):
             manifest = await self._source.get_manifest(Hash(name), verify=verify)
             await self._send(send, manifest, [_BINARY, _FOREVER])
@@ -153,6 +158,8 @@ class PieceServer:
             await self._send(send, record, [_JSON, _FOREVER])
         elif match := _HEAD_PATH.fullmatch(path):
             await self._send_head(int(match[1]), scope, send)
+        elif match := _PREVIEW_PATH.fullmatch(path):
+            await self._send(send, await self._source.get_preview(int(match[1])), [_BINARY, _NO_STORE])
         elif path in ("/health", "/status"):
             body = {"status": "ok"} if path == "/health" else self._describe()
             await self._send(send, json.dumps(body).encode(), [_JSON, _NO_STORE])
@@ -161,28 +168,49 @@ class PieceServer:
         else:
             raise ProtocolError("not_found", "the server has no such path", status=404)
 
-    async def _send_piece(self, digest: Hash, client: str, send: Send, *, verify: bool) -> None:
-        view = await self._open_piece(digest, verify=verify) or await self._open_piece(digest, verify=False)
-        if view is None:
+    async def _send_piece(self, digest: Hash, scope: Scope, send: Send, *, verify: bool) -> None:
+        piece = await self._open_piece(digest, verify=verify) or await self._open_piece(digest, verify=False)
+        if piece is None:
             raise TransientError("changed", f"the file of the piece {digest} is being replaced. Request it again")
-        wait_s = self._limiter.take_bytes(client, len(view), now=self._clock())
-        if wait_s:
-            await self._refuse(send, wait_s)
-            return
-        caching = _NO_STORE if verify else _FOREVER  # A cache must not answer a complaint.
-        await _start(send, 200, [_BINARY, caching, _length(len(view))])
-        last = len(view) - _CHUNK
-        for start in range(0, len(view), _CHUNK):
-            body = view[start : start + _CHUNK]
-            await send({"type": "http.response.body", "body": body, "more_body": start < last})
-        self.metrics.pieces += 1
-        self.metrics.succeeded += 1
-        self.metrics.bytes_sent += len(view)
+        size = piece.size if isinstance(piece, FilePart) else len(piece)
+        try:
+            wait_s = self._limiter.take_bytes(_get_client(scope), size, now=self._clock())
+            if wait_s:
+                await self._refuse(send, wait_s)
+                return
+            caching = _NO_STORE if verify else _FOREVER  # A cache must not answer a complaint.
+            await _start(send, 200, [_BINARY, caching, _length(size)])
+            if isinstance(piece, FilePart):
+                is_sent = await self._send_part(piece, scope)
+            else:
+                await send({"type": "http.response.body", "body": piece})
+                is_sent = True
+        finally:
+            if isinstance(piece, FilePart):
+                os.close(piece.descriptor)
+        if is_sent:
+            self.metrics.pieces += 1
+            self.metrics.succeeded += 1
+            self.metrics.bytes_sent += size
+        else:
+            self.metrics.failed += 1
 
-    async def _open_piece(self, digest: Hash, *, verify: bool) -> memoryview | None:
+    async def _open_piece(self, digest: Hash, *, verify: bool) -> FilePart | memoryview | None:
         """Return the bytes of a piece, or None if its file was replaced or removed after it was looked up."""
         piece = await self._source.get_piece(digest, verify=verify)
-        return map_piece(piece) if isinstance(piece, Location) else piece
+        if not isinstance(piece, Location):
+            return piece
+        descriptor = open_piece(piece)
+        return None if descriptor is None else FilePart(descriptor, piece.offset, piece.size)
+
+    async def _send_part(self, part: FilePart, scope: Scope) -> bool:
+        """Send a piece after the headers of its response. Return whether the peer has taken it."""
+        send_file: SendFile = scope["extensions"][SEND_FILE]
+        try:
+            return await send_file(part)
+        except OSError as error:  # The connection is closed, because the response has begun.
+            get_logger().warning("cannot read a piece", path=scope["path"], reason=str(error))
+            return False
 
     async def _send_head(self, pool: int, scope: Scope, send: Send) -> None:
         data = await self._source.get_head(pool)
@@ -224,6 +252,12 @@ def compute_etag(data: bytes) -> str:
 
 def _length(size: int) -> tuple[bytes, bytes]:
     return b"content-length", str(size).encode()
+
+
+def _get_client(scope: Scope) -> str:
+    """Return the address of the client that sent a request."""
+    address: str = (scope.get("client") or ("", 0))[0]
+    return address
 
 
 async def _start(send: Send, status: int, headers: Headers) -> None:

@@ -8,6 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from covey.protocol.policy_record import (
     is_allowed_file,
 )
 from covey.protocol.transport import DELTA, WEIGHTS, Run, TransportManifest, TransportObject, list_runs
+from covey.shardcast.export_preview import PreviewWriter
 from covey.shardcast.piece_files import FileStamp, get_stamp
 from covey.shardcast.policy_folder import map_weights, write_fully
 
@@ -33,6 +35,8 @@ _MAX_HEADER_BYTES = 64 << 20
 
 ReadTensor = Callable[[TensorRow], memoryview]
 """Return the bytes of a tensor, little endian and in row-major order. Called by several threads."""
+OpenPreview = Callable[[Path], PreviewWriter | None]
+"""Begin to serve the pieces of a weights file that is being written. None if it has no preview."""
 
 
 def build_row(name: str, dtype: str, shape: Sequence[int]) -> TensorRow:
@@ -40,12 +44,25 @@ def build_row(name: str, dtype: str, shape: Sequence[int]) -> TensorRow:
     return TensorRow(name=name, dtype=dtype, shape=tuple(shape), digest=ZERO_HASH)
 
 
-def write_weights(folder: Path, rows: Sequence[TensorRow], read: ReadTensor, *, threads: int) -> None:
-    """Write the weights of a policy and the hashes of their pieces. Every byte is read and hashed once."""
+def write_weights(
+    folder: Path,
+    rows: Sequence[TensorRow],
+    read: ReadTensor,
+    *,
+    threads: int,
+    open_preview: OpenPreview = lambda _: None,
+) -> None:
+    """Write the weights of a policy and the hashes of their pieces. Every byte is read and hashed once.
+
+    `open_preview` is called with the file when it exists, and the preview receives each piece once it is written.
+    """
     layout = tuple(sorted(rows, key=lambda row: row.layout_key))
     header, runs = build_header(layout), list(list_runs(layout))
-    with (folder / WEIGHTS_FILE).open("wb", buffering=0) as file:
+    with (folder / WEIGHTS_FILE).open("wb", buffering=0) as file, ExitStack() as stack:
         write_fully(file.fileno(), memoryview(header), 0)
+        preview = open_preview(folder / WEIGHTS_FILE)
+        if preview is not None:
+            stack.callback(preview.close)
 
         def write(run: Run, offset: int) -> list[Hash]:
             data = read(run.rows[0]) if len(run.rows) == 1 else memoryview(b"".join(map(read, run.rows)))
@@ -54,6 +71,8 @@ def write_weights(folder: Path, rows: Sequence[TensorRow], read: ReadTensor, *, 
                 piece, data = data[:size], data[size:]
                 digests.append(compute_blake3(piece))
                 write_fully(file.fileno(), piece, offset)
+                if preview is not None:
+                    preview.add(Piece(size, digests[-1]), offset)
                 offset += size
             return digests
 

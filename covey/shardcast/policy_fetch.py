@@ -1,10 +1,15 @@
-"""One fetch of one policy, from the route to the finished folder. Runs under the lock of the store."""
+"""Obtains a pool's policies from relays that nobody trusts, over the route with the fewest bytes.
+
+The walk: find a route to the record, fetch its manifests, make room, download the pieces, build the weights, compare
+all digests with the record, and only then give the folder its name (`PolicyFetch`, under the lock of the store). A
+crash loses at most the pieces under way. `PolicyClient` is what other packages use.
+"""
 
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +18,12 @@ from covey.protocol.ids import Hash, Step
 from covey.protocol.pieces import Piece
 from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE, PolicyRecord, TensorRow
 from covey.protocol.transport import DELTA, TransportManifest, TransportObject, list_runs
+from covey.runtime.log import get_logger
+from covey.runtime.urls import hide_secrets
 from covey.shardcast.delta.image_codec import compute_max_bytes, list_blocks
 from covey.shardcast.partial_file import PartialFile
 from covey.shardcast.policy_folder import find_wrong_tensor, map_weights, write_child
+from covey.shardcast.policy_prefetch import PolicyPrefetch
 from covey.shardcast.policy_source import Claim, PolicySource, Route
 from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.source import Source
@@ -24,7 +32,7 @@ ROUTES = 4
 """Number of routes that are tried. A route that proves false is not tried again."""
 _MARGIN = 1.02
 """Free space that is required, as a multiple of the bytes that will be written."""
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_SECONDS = 5.0
 """Seconds between two questions whether the policy is obsolete."""
 
 
@@ -51,6 +59,62 @@ class Leg:
     """Record of the base. None for an anchor."""
 
 
+class PolicyClient:
+    """The policies of one pool. One thread at a time may fetch."""
+
+    def __init__(self, source: PolicySource, store: PolicyStore) -> None:
+        self.source, self.store = source, store
+        self._prefetch = PolicyPrefetch(source, store)
+
+    def fetch(
+        self,
+        step: Step,
+        record_hash: Hash,
+        *,
+        stop: threading.Event | None = None,
+        is_obsolete: Callable[[int], bool] = lambda _: False,
+        progress: FetchProgress | None = None,
+    ) -> Path:
+        """Return the folder of a policy, with all digests checked. Download what is missing, and hold the folder.
+
+        `is_obsolete` gets the number of missing bytes now and then, and returns whether a newer policy is a better use
+        of them. The caller releases the folder in the store when it is not needed any more.
+
+        Raises TransientError "not_at_relays" if no relay knows a route to the policy, "no_relay" if none delivers,
+        "obsolete" if `is_obsolete` says so, "disk_full", "store_busy" or "stopped".
+        """
+        folder, started = self.store.get_folder(step, record_hash), time.monotonic()
+        stop, progress = stop or threading.Event(), progress or FetchProgress()
+        while not self.store.hold_if_sound(folder):
+            with self.store.lock(lambda: not folder.exists(), stop=stop) as is_ours:
+                if is_ours:
+                    fetch = PolicyFetch(
+                        self.source,
+                        self.store,
+                        self._prefetch,
+                        stop=stop,
+                        is_obsolete=is_obsolete,
+                        progress=progress,
+                    )
+                    fetch.run(step, record_hash)
+                    self._log(step, progress, seconds=time.monotonic() - started)
+        return folder
+
+    def prefetch(self, stop: threading.Event) -> bool:
+        """Fetch pieces of the policy that is being exported, as `PolicyPrefetch.fetch` does."""
+        return self._prefetch.fetch(stop)
+
+    def _log(self, step: Step, progress: FetchProgress, *, seconds: float) -> None:
+        get_logger().info(
+            "policy fetched",
+            step=step,
+            bytes=progress.size,
+            ways="+".join(progress.ways),
+            seconds=round(seconds, 3),
+            delivered={hide_secrets(source.url): source.delivered for source in self.source.downloader.sources},
+        )
+
+
 class PolicyFetch:
     """Builds the folder of one policy."""
 
@@ -58,12 +122,13 @@ class PolicyFetch:
         self,
         source: PolicySource,
         store: PolicyStore,
+        prefetch: PolicyPrefetch,
         *,
         stop: threading.Event,
         is_obsolete: Callable[[int], bool],
         progress: FetchProgress,
     ) -> None:
-        self._source, self._store = source, store
+        self._source, self._store, self._prefetch = source, store, prefetch
         self._stop, self._is_obsolete, self._progress = stop, is_obsolete, progress
         self._looked_at, self._trained_at = time.monotonic(), 0.0
         self._suspects: Sequence[Claim] = ()
@@ -140,8 +205,16 @@ class PolicyFetch:
 
     def _fetch_anchor(self, leg: Leg) -> None:
         """Add the policy of an anchor to the store."""
-        record, draft = leg.record, self._open_draft(leg.record, leg.manifest.size)
-        parts = [PartialFile(draft / WEIGHTS_FILE, leg.manifest.objects[0].pieces, start=len(record.header))]
+        record, pieces = leg.record, leg.manifest.objects[0].pieces
+        path, start = self._store.get_draft(record.compute_hash()) / WEIGHTS_FILE, len(record.header)
+        known: Collection[int] = ()
+
+        def take_prefetched() -> None:
+            nonlocal known
+            known = self._prefetch.take(path, pieces, start=start)
+
+        draft = self._open_draft(record, leg.manifest.size, fill=take_prefetched)
+        parts = [PartialFile(path, pieces, start=start, known=known)]
         parts += [_open_object(draft, each) for each in leg.manifest.objects[1:]]
         parts[0].write_start(record.header)
         self._download(parts)
@@ -183,11 +256,12 @@ class PolicyFetch:
             parts.append(_open_object(draft, newest))
         return parts
 
-    def _open_draft(self, record: PolicyRecord, needed: int) -> Path:
-        """Make room for a policy and return the folder in which it is built."""
+    def _open_draft(self, record: PolicyRecord, needed: int, *, fill: Callable[[], None] = lambda: None) -> Path:
+        """Make room for a policy and return the folder in which it is built. `fill` adds what is on this disk."""
         draft = self._store.get_draft(record.compute_hash())
         self._store.remove_drafts(besides=draft)
         draft.mkdir(exist_ok=True)
+        fill()
         here = sum(path.stat().st_blocks * 512 for path in draft.iterdir())
         self._store.make_room(max(0, int(needed * _MARGIN) - here))
         return draft
@@ -217,7 +291,7 @@ class PolicyFetch:
     def _look(self) -> None:
         """Ask now and then whether the policy is obsolete."""
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_EVERY_S:
+        if now - self._looked_at < _LOOK_EVERY_SECONDS:
             return
         self._looked_at = now
         if self._is_obsolete(self._progress.size - self._progress.received):

@@ -9,6 +9,7 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.head import MAX_HEAD_BYTES, Head, Way, get_head_path, get_manifest_path, get_record_path
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
+from covey.protocol.preview import MAX_PREVIEW_BYTES, get_preview_path, parse_preview
 from covey.protocol.transport import MAX_MANIFEST_BYTES, TransportManifest
 from covey.shardcast.downloader import Downloader
 from covey.shardcast.reachability import find_route
@@ -100,6 +101,16 @@ class PolicySource:
         if (manifest.record, manifest.base, manifest.size) != (claim.record, way.base, way.size):
             raise ProtocolError("bad_manifest", f"the manifest {way.manifest} is not the one in the head", status=502)
         return manifest
+
+    def fetch_preview(self, *, stop: threading.Event | None = None) -> bytes:
+        """Return the valid preview of the pool's export from a relay. Raises the errors of `Downloader.fetch`."""
+
+        def check(data: bytes) -> bytes:
+            parse_preview(data)
+            return data
+
+        path, thing = get_preview_path(self._pool), f"a preview of pool {self._pool}"
+        return self.downloader.fetch(path, limit=MAX_PREVIEW_BYTES, check=check, thing=thing, stop=stop)[0]
 
     def refuse(self, claims: Collection[Claim], source: Source, why: str) -> None:
         """Remember that a claim, at least one of those given, is false. The source named them."""

@@ -24,9 +24,9 @@ from covey.protocol.policy_record import RECORD_FILE, PolicyRecord
 from covey.runtime.log import get_logger
 from covey.shardcast.policy_folder import find_damage
 
-LOCK_S = 3600.0
+LOCK_SECONDS = 3600.0
 """Seconds after which a process no longer waits for another one that downloads a policy."""
-_LOOK_S, _LOG_EVERY_S = 0.1, 60.0
+_LOOK_SECONDS, _LOG_EVERY_SECONDS = 0.1, 60.0
 
 
 class PolicyStore:
@@ -74,7 +74,7 @@ class PolicyStore:
     def lock(self, is_needed: Callable[[], bool], *, stop: threading.Event) -> Iterator[bool]:
         """Wait for the right to change the store. Yields False without it if `is_needed` turns False meanwhile.
 
-        Raises TransientError("store_busy") after LOCK_S, and "stopped" if `stop` is set.
+        Raises TransientError("store_busy") after LOCK_SECONDS, and "stopped" if `stop` is set.
         """
         started = logged = time.monotonic()
         with (self.root / ".lock").open("w") as file:
@@ -87,13 +87,13 @@ class PolicyStore:
                     yield is_needed()
                     return
                 now = time.monotonic()
-                if now - started >= LOCK_S:
-                    message = f"another process has held {self.root / '.lock'} for {LOCK_S:g} s"
+                if now - started >= LOCK_SECONDS:
+                    message = f"another process has held {self.root / '.lock'} for {LOCK_SECONDS:g} s"
                     raise TransientError("store_busy", message)
-                if now - logged >= _LOG_EVERY_S:
+                if now - logged >= _LOG_EVERY_SECONDS:
                     logged = now
                     get_logger().info("waiting for the download of another process", store=str(self.root))
-                if stop.wait(_LOOK_S):
+                if stop.wait(_LOOK_SECONDS):
                     raise TransientError("stopped", "the wait for another process's download was stopped")
             yield False
 
@@ -171,18 +171,18 @@ class PolicyStore:
         """
         folders = list(self.list_folders().values())
         removable = sum(_measure(folder) for folder in folders if not self._is_held(folder))
-        if (free := self._count_free()) + removable < needed:
+        if (free := self.count_free()) + removable < needed:
             message = (
                 f"{self.root} needs {needed} free bytes for a policy but has {free}, and {removable} in old policies"
             )
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
         surplus = len(folders) - (self._keep - 1)
         for folder in folders:
-            if surplus <= 0 and self._count_free() >= needed:
+            if surplus <= 0 and self.count_free() >= needed:
                 break
             if self._remove_unless_held(folder):
                 surplus -= 1
-        if (free := self._count_free()) < needed:
+        if (free := self.count_free()) < needed:
             message = f"{self.root} needs {needed} free bytes for a policy but has {free}"
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
 
@@ -195,7 +195,8 @@ class PolicyStore:
             if path.name.startswith((".part-", ".gone-")) and path != besides:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _count_free(self) -> int:
+    def count_free(self) -> int:
+        """Return the number of bytes that are free on the disk of the store."""
         return shutil.disk_usage(self.root).free
 
     def _is_held(self, folder: Path) -> bool:

@@ -13,9 +13,9 @@ from covey.protocol.head import MAX_HEAD_BYTES, MAX_POLICIES, Head, ServedPolicy
 
 RESTORED = -1
 """Number of the head that a relay has restored from its disk, in place of the number of an upstream."""
-_FORGOTTEN_AFTER_S = 3600.0
+_FORGOTTEN_AFTER_SECONDS = 3600.0
 """Seconds after which a head no longer counts if its upstream does not answer and another one does."""
-_MOST_WAYS = 64
+_MAX_WAYS = 64
 """Maximum number of ways of a policy, as in `ServedPolicy`."""
 
 
@@ -68,7 +68,7 @@ class PoolHeads:
 
     def forget_old(self, upstreams: int, now: float) -> None:
         """Forget heads that have not been confirmed for long, and the restored one if all upstreams have answered."""
-        old = [number for number, at in self._confirmed_at.items() if now - at > _FORGOTTEN_AFTER_S]
+        old = [number for number, at in self._confirmed_at.items() if now - at > _FORGOTTEN_AFTER_SECONDS]
         if RESTORED in self.heads and len(self.heads) > upstreams:
             old.append(RESTORED)
         for number in set(old):
@@ -115,5 +115,5 @@ def _join(policies: Sequence[ServedPolicy]) -> list[ServedPolicy]:
     for same in entries.values():
         ranks = zip_longest(*(policy.ways for policy in same))
         ways: dict[Way, None] = dict.fromkeys(way for rank in ranks for way in rank if way is not None)
-        joined.append(same[0].model_copy(update={"ways": tuple(ways)[:_MOST_WAYS]}))
+        joined.append(same[0].model_copy(update={"ways": tuple(ways)[:_MAX_WAYS]}))
     return joined

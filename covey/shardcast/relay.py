@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol.ids import Hash
+from covey.protocol.pieces import Piece
 from covey.runtime.log import get_logger
 from covey.runtime.prometheus import build_counter, build_gauge
 from covey.shardcast.flights import Flights, Misses
@@ -25,11 +26,12 @@ from covey.shardcast.piece_files import Location
 from covey.shardcast.reachability import KEPT_POLICIES
 from covey.shardcast.relay_fetch import RelayFetcher
 from covey.shardcast.relay_heads import RelayHeads
+from covey.shardcast.relay_previews import RelayPreviews
 from covey.shardcast.upstream import Upstream
 
-_PRUNE_S = 60.0
+_PRUNE_SECONDS = 60.0
 """Seconds after which a relay prunes even if no head has changed, and fetches ahead again after the disk was full."""
-_MAKE_ROOM_S = 5.0
+_MAKE_ROOM_SECONDS = 5.0
 """Minimum time in seconds between two attempts to make room on a full disk."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,6 +88,7 @@ class Relay:
             on_change=lambda number: self._news[number].set(),
             clock=clock,
         )
+        self._previews = RelayPreviews(self._fetcher, fresh_s=self._settings.fresh_s, clock=clock)
         self._flights = Flights(most=512)
         self._misses = Misses()
         self._threads = ThreadPoolExecutor(self._settings.fetches + ahead, "fetch")
@@ -95,7 +98,8 @@ class Relay:
     def start(self) -> None:
         """Begin to follow the known pools. Must be called in the event loop."""
         mirrors = (self._mirror_forever(number) for number in range(len(self._news)))
-        self._tasks = [asyncio.create_task(loop) for loop in (self._poll_forever(), self._abort_forever(), *mirrors)]
+        loops = (self._poll_forever(), self._preview_forever(), self._abort_forever(), *mirrors)
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self) -> None:
         """End all requests and tasks."""
@@ -105,6 +109,7 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._heads.close()
+        await self._previews.close()
         await self._flights.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -125,6 +130,10 @@ class Relay:
     async def get_head(self, pool: int) -> bytes:
         """Return the union of the heads that the upstreams have now, or the last one if none of them answers."""
         return await self._heads.get(pool)
+
+    async def get_preview(self, pool: int) -> bytes:
+        """Return the preview of the export of a pool, from the first upstream that has one."""
+        return await self._previews.get(pool)
 
     def describe(self) -> Mapping[str, object]:
         """Return the values of /status. Everybody can read them, so they do not name the upstreams."""
@@ -193,6 +202,17 @@ class Relay:
             await self._heads.poll()
             await asyncio.sleep(self._settings.poll_s)
 
+    async def _preview_forever(self) -> None:
+        """Fetch the pieces of exports that are being written. They are spare until a manifest lists them."""
+        while True:
+            await asyncio.sleep(self._settings.poll_s)
+            for pool in list(self._heads.pools):
+                missing = await self._previews.select_missing(pool, self._settings.spare_bytes)
+                await self._run_all(asyncio.Event(), missing, self._fetch_preview)
+
+    async def _fetch_preview(self, piece: Piece) -> None:
+        await self.get_piece(piece.digest, verify=False)
+
     async def _abort_forever(self) -> None:
         while True:
             for upstream in self._fetcher.upstreams:
@@ -204,7 +224,7 @@ class Relay:
         news, should_wait = self._news[number], True
         while True:
             try:
-                async with asyncio.timeout(_PRUNE_S if should_wait else 2 * self._settings.poll_s):
+                async with asyncio.timeout(_PRUNE_SECONDS if should_wait else 2 * self._settings.poll_s):
                     await news.wait()
             except TimeoutError:
                 pass
@@ -293,6 +313,6 @@ class Relay:
 
     def _make_room(self) -> None:
         """Remove the older half of the spare pieces."""
-        if self._clock() - self._made_room_at >= _MAKE_ROOM_S:
+        if self._clock() - self._made_room_at >= _MAKE_ROOM_SECONDS:
             self._made_room_at = self._clock()
             self._prune(spare_share=0.5)

@@ -10,6 +10,7 @@ from covey.protocol.head import MAX_HEAD_BYTES, Head, get_head_path, get_manifes
 from covey.protocol.ids import Hash
 from covey.protocol.pieces import PIECE_BYTES, compute_blake3
 from covey.protocol.policy_record import MAX_RECORD_BYTES, PolicyRecord
+from covey.protocol.preview import MAX_PREVIEW_BYTES, get_preview_path, parse_preview
 from covey.protocol.transport import MAX_MANIFEST_BYTES
 from covey.runtime.log import get_logger
 from covey.shardcast.manifest_index import read_contents
@@ -18,7 +19,7 @@ from covey.shardcast.piece_files import Location
 from covey.shardcast.pool_heads import FetchedHead
 from covey.shardcast.upstream import Upstream
 
-_WARN_EVERY_S = 60.0
+_WARN_EVERY_SECONDS = 60.0
 Stored = TypeVar("Stored")
 
 
@@ -97,6 +98,10 @@ class RelayFetcher:
             raise self._blame(upstream, path, error) from error
         return FetchedHead(data, reply.etag, select_mirrored(head, self.keep))
 
+    def fetch_preview(self, pool: int) -> bytes:
+        """Return the rows of a pool's preview, from the first upstream that has one."""
+        return bytes(self._fetch(get_preview_path(pool), MAX_PREVIEW_BYTES, lambda data: parse_preview(bytes(data))))
+
     def store_head(self, pool: int, data: bytes) -> None:
         """Store the head that is served, unless the disk is full."""
         self._store(lambda: self.cache.add_head(pool, data))
@@ -105,7 +110,7 @@ class RelayFetcher:
         """Log now and then that something could not be stored."""
         self.is_full = True
         now = self._clock()
-        if now - self._warned_at >= _WARN_EVERY_S:
+        if now - self._warned_at >= _WARN_EVERY_SECONDS:
             self._warned_at = now
             fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
             get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)

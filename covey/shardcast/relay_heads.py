@@ -22,11 +22,11 @@ from covey.shardcast.piece_cache import select_mirrored
 from covey.shardcast.pool_heads import RESTORED, FetchedHead, PoolHeads, merge_heads
 from covey.shardcast.relay_fetch import RelayFetcher
 
-_MOST_POOLS = 64
+_MAX_POOLS = 64
 """Maximum number of pools that a relay learns from its clients."""
-_TOGETHER_S = 0.5
+_TOGETHER_SECONDS = 0.5
 """Seconds for which all upstreams are awaited. Clients take a relay for a silent one after a second."""
-_LONGEST_S = 3.0
+_LONGEST_SECONDS = 3.0
 """Seconds after which no head is awaited any more. One that comes later is noted for the next request."""
 
 _Answer = tuple[int, FetchedHead | CoveyError]
@@ -50,7 +50,7 @@ class RelayHeads:
         """
         self._fetcher, self._fresh_s, self._on_change, self._clock = fetcher, fresh_s, on_change, clock
         self.pools = {pool: PoolHeads(pool) for pool in pools}
-        for pool in fetcher.cache.list_pools()[:_MOST_POOLS]:
+        for pool in fetcher.cache.list_pools()[:_MAX_POOLS]:
             self._restore(pool)
         self._flights = Flights(most=512)
         self._misses = Misses()
@@ -114,7 +114,7 @@ class RelayHeads:
 
     def read_metrics(self) -> Iterable[Metric]:
         """Return the age and the newest step of the heads of the first pools."""
-        now, followed = self._clock(), list(islice(self.pools.items(), _MOST_POOLS))
+        now, followed = self._clock(), list(islice(self.pools.items(), _MAX_POOLS))
         ages = {str(pool): now - heads.checked_at for pool, heads in followed if heads.data is not None}
         steps = {str(pool): step for pool, heads in followed if (step := heads.newest_step) is not None}
         text = "Seconds since an upstream has confirmed its head of a pool."
@@ -158,7 +158,7 @@ class RelayHeads:
             heads = PoolHeads(pool)
             for number, head in fetched.items():
                 self._put(heads, number, head)
-            if len(self.pools) < _MOST_POOLS:
+            if len(self.pools) < _MAX_POOLS:
                 self.pools[pool] = heads
         heads.checked_at = self._clock()
         heads.forget_old(len(self._threads), self._clock())
@@ -184,14 +184,14 @@ class RelayHeads:
             return {}, [TransientError("upstream_unreachable", "no upstream answers. Try again in a second")]
         done, waiting = set[asyncio.Task[_Answer]](), asked
         if asked:
-            done, waiting = await asyncio.wait(asked, timeout=_TOGETHER_S)
+            done, waiting = await asyncio.wait(asked, timeout=_TOGETHER_SECONDS)
         waiting, loop = waiting | late, asyncio.get_running_loop()
-        deadline = loop.time() + _LONGEST_S
+        deadline = loop.time() + _LONGEST_SECONDS
         while waiting and not any(isinstance(task.result()[1], FetchedHead) for task in done):
             left_s = max(0.0, deadline - loop.time())
             more, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not more:
-                message = f"no upstream has sent its head of pool {pool} within {_LONGEST_S:g} s"
+                message = f"no upstream has sent its head of pool {pool} within {_LONGEST_SECONDS:g} s"
                 return {}, [TransientError("upstream_unreachable", message)]
             done |= more
         answers = [task.result() for task in done]

@@ -17,10 +17,10 @@ _RATED_BYTES = 1 << 20
 """Size in bytes from which on a delivery tells the bandwidth. A smaller one tells the latency."""
 _FIRST_BANDWIDTH = 50e6
 """Assumed bandwidth in bytes/s of a source, until it has delivered something or another source has."""
-_REST_S, _LONGEST_REST_S = 0.25, 10.0
+_REST_SECONDS, _LONGEST_REST_SECONDS = 0.25, 10.0
 """Seconds for which a source rests after its first failure, and at most. Each further failure doubles them."""
-_LIE_REST_S, _LONGEST_LIE_REST_S = 3.0, 30.0
-"""The same after wrong bytes."""
+_LIE_REST_SECONDS, _LONGEST_LIE_REST_SECONDS = 3.0, 30.0
+"""Seconds for which a source rests after its first wrong bytes, and at most. Each further lie doubles them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class Source:
         """Learn that a request was refused, broke off or took too long."""
         self.success *= 1 - _SMOOTHING
         if self.rests_until <= now:  # Requests that fail together are one failure.
-            self.rests_until = now + min(_REST_S * 2**self._failures, _LONGEST_REST_S)
+            self.rests_until = now + min(_REST_SECONDS * 2**self._failures, _LONGEST_REST_SECONDS)
             self._failures = min(self._failures + 1, 16)
 
     def record_defeat(self, size: int, seconds: float, now: float) -> None:
@@ -64,7 +64,7 @@ class Source:
         """Learn that bytes were wrong. Unlike a failure this costs all trust."""
         self.success = 0.0
         if self.rests_until <= now:
-            self.rests_until = now + min(_LIE_REST_S * 2**self._lies, _LONGEST_LIE_REST_S)
+            self.rests_until = now + min(_LIE_REST_SECONDS * 2**self._lies, _LONGEST_LIE_REST_SECONDS)
             self._lies = min(self._lies + 1, 16)
 
     def heal(self) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-CONNECT_S = 3.0
+CONNECT_SECONDS = 3.0
 """Timeout in seconds of a connection attempt."""
-_SILENCE_S = 30.0
+_SILENCE_SECONDS = 30.0
 """Timeout in seconds without any byte. The downloader's own deadlines are usually far shorter."""
-_LONGEST_WAIT_S = 30.0
+_LONGEST_WAIT_SECONDS = 30.0
 _DRAINED = 1 << 16
 """Maximum size in bytes of an error's body that is read, so that its connection can be used again."""
 _CHUNK = 1 << 18
@@ -52,7 +52,7 @@ class SilentError(DeliveryError):
 class Connection:
     """A connection that is opened by the first request and again after a failure. It does not follow redirects."""
 
-    def __init__(self, url: str, *, connect_s: float = CONNECT_S, silence_s: float = _SILENCE_S) -> None:
+    def __init__(self, url: str, *, connect_s: float = CONNECT_SECONDS, silence_s: float = _SILENCE_SECONDS) -> None:
         """`url` is the base URL of a source, as checked by `is_source_url`.
 
         A connection attempt fails after `connect_s` seconds, and a request after `silence_s` seconds without a byte.
@@ -214,7 +214,7 @@ def _parse_seconds(text: str | None) -> float:
         seconds = float(text or "")
     except ValueError:
         return 1.0
-    return 1.0 if math.isnan(seconds) else min(max(seconds, 0.1), _LONGEST_WAIT_S)
+    return 1.0 if math.isnan(seconds) else min(max(seconds, 0.1), _LONGEST_WAIT_SECONDS)
 
 
 def _receive(response: http.client.HTTPResponse, target: memoryview) -> int:

@@ -18,9 +18,9 @@ _LEAST_RATE, _FIRST_RATE = 15_000.0, 1_000_000.0
 """Bytes/s that a deadline assumes at least, and before anything was measured."""
 _PATIENCE = 8.0
 """A request may take this many times as long as the measured rate suggests."""
-_UNREACHABLE, _PAUSE_S = 3, 1.0
+_UNREACHABLE, _PAUSE_SECONDS = 3, 1.0
 """After this many requests without an answer, none is sent for this many seconds."""
-_FORGIVEN_AFTER_S = 60.0
+_FORGIVEN_AFTER_SECONDS = 60.0
 """Seconds after its last failure from which on an answer clears the failures of an upstream."""
 _MEASURED_BYTES = 1 << 16
 """Size in bytes from which on an answer tells the rate. A smaller one tells the latency."""
@@ -101,14 +101,14 @@ class Upstream:
             self._learn(connection.received, self._clock() - begun)
             self._put_back(connection)
         self._unreachable = 0
-        if self._clock() - self._failed_at > _FORGIVEN_AFTER_S:
+        if self._clock() - self._failed_at > _FORGIVEN_AFTER_SECONDS:
             self.failures = 0
         return reply
 
     @property
     def is_paused(self) -> bool:
         """Whether it did not answer several times in a row just now, so that asking again would only hold threads."""
-        return self._unreachable >= _UNREACHABLE and self._clock() - self._unreachable_at < _PAUSE_S
+        return self._unreachable >= _UNREACHABLE and self._clock() - self._unreachable_at < _PAUSE_SECONDS
 
     def fail(self) -> None:
         """Count a failure."""

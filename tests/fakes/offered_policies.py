@@ -27,12 +27,14 @@ def build_offering(root: Path, *, pool: PoolId, keep: int = 5, **settings) -> Of
     return Offering(OriginStore(root), pool=pool, domain=DOMAIN, signer=TRAINER, retention=retention, **settings)
 
 
-def write_export(folder: Path, tensors: dict[str, np.ndarray], *, config: str = "{}", dtype: str = "BF16") -> Path:
-    """Write tensors, given as uint16[n] bits for BF16, as a trainer exports them."""
+def write_export(
+    folder: Path, tensors: dict[str, np.ndarray], *, config: str = "{}", dtype: str = "BF16", **settings
+) -> Path:
+    """Write tensors, given as uint16[n] bits for BF16, as a trainer exports them. `settings` go to `write_weights`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config)
     rows = [build_row(name, dtype, values.shape) for name, values in tensors.items()]
-    write_weights(folder, rows, lambda row: tensors[row.name].reshape(-1).view(np.uint8).data, threads=2)
+    write_weights(folder, rows, lambda row: tensors[row.name].reshape(-1).view(np.uint8).data, threads=2, **settings)
     return folder
 
 

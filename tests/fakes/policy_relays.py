@@ -16,10 +16,11 @@ from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.policy_record import PolicyRecord
 from covey.shardcast import download, downloader
 from covey.shardcast.downloader import Downloader
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.offering import Export, Offering
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_files import map_piece
-from covey.shardcast.policy_client import PolicyClient
+from covey.shardcast.piece_files import read_piece
+from covey.shardcast.policy_fetch import PolicyClient
 from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, write_export
@@ -47,19 +48,27 @@ class OfferedPolicies:
         if self.signer:
             self.offering._signer = self.signer
         generator = np.random.default_rng(7)
-        self._tensors = {name: generator.integers(0, 1 << 16, size, np.uint16) for name, size in self.sizes.items()}
+        self.tensors = {name: generator.integers(0, 1 << 16, size, np.uint16) for name, size in self.sizes.items()}
 
     @property
     def store(self) -> OriginStore:
         return self.offering.store
 
-    def offer(self, *, config: str = "{}", jump: bool = False, is_recorded: bool = False) -> PolicyRecord:
-        """Offer the next policy. With `is_recorded` this process remembers that it has hashed the export."""
+    def offer(
+        self, *, config: str = "{}", jump: bool = False, is_recorded: bool = False,
+        is_previewed: bool = False, before_offer: Callable[[], object] = lambda: None,
+    ) -> PolicyRecord:  # fmt: skip
+        """Offer the next policy. With `is_recorded` this process remembers that it has hashed the export.
+
+        With `is_previewed` its pieces are served while it is exported. `before_offer` is called after that.
+        """
         step = len(self.exports)
         generator = np.random.default_rng(step)
-        for values in self._tensors.values():
+        for values in self.tensors.values():
             values[generator.integers(0, len(values), 1 + len(values) // 500)] ^= 1
-        folder = write_export(self.root / f"export-{step}", self._tensors, config=config)
+        preview = (lambda path: self.offering.open_preview(step, path)) if is_previewed else (lambda _: None)
+        folder = write_export(self.root / f"export-{step}", self.tensors, config=config, open_preview=preview)
+        before_offer()
         if is_recorded:
             self.offering.checks.record(folder)
         parent = self.exports[-1].record.compute_hash() if step else ZERO_HASH
@@ -94,7 +103,7 @@ class FakeRelay(RawServer):
     """Serves an origin's folder. `alter(path, body)` may replace a body; None becomes status 404."""
 
     def __init__(self, store: OriginStore, alter: Callable[[str, bytes | None], bytes | None] | None = None) -> None:
-        self.store, self.alter = store, alter
+        self.store, self.alter, self.previews = store, alter, PreviewFolder(store.root)
         super().__init__(self._answer)
 
     def find(self, path: str) -> bytes | None:
@@ -107,8 +116,10 @@ class FakeRelay(RawServer):
             return self.store.find_record(Hash(name))
         if folder == "manifests":
             return self.store.find_manifest(Hash(name))
-        location = self.store.find_piece(Hash(name))
-        return None if location is None else bytes(map_piece(location) or b"")
+        if folder == "previews":
+            return self.previews.find(int(name))
+        location = self.store.find_piece(Hash(name)) or self.previews.find_piece(Hash(name), verify=False)
+        return None if location is None else read_piece(location)
 
     def count_pieces(self) -> int:
         return self.count("/pieces")
@@ -134,9 +145,15 @@ def wait_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A relay that a slow machine delays is then not mistaken for a silent one.
     """
-    for name in ("_GRACE_S", "_SILENCE_S", "_LONE_SILENCE_S", "_DOCUMENT_S", "_LONGEST_DOCUMENT_S"):
+    for name in (
+        "_GRACE_SECONDS",
+        "_SILENCE_SECONDS",
+        "_LONE_SILENCE_SECONDS",
+        "_DOCUMENT_SECONDS",
+        "_LONGEST_DOCUMENT_SECONDS",
+    ):
         monkeypatch.setattr(download, name, 2 * HANG_S)
-    monkeypatch.setattr(downloader, "_EXTRA_S", 2 * HANG_S)
+    monkeypatch.setattr(downloader, "_EXTRA_SECONDS", 2 * HANG_S)
 
 
 def close_client(client: PolicyClient) -> None:

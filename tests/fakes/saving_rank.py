@@ -104,6 +104,7 @@ def train(learner: Learner, folder: Path, *, every: int, steps: int = STEPS) -> 
             learner=learner, tokenizer=tokenizer, exports=exports, checkpoints=checkpoints, journal=journal,
             saver=saver, timer=time.monotonic,
             note_export=lambda version, folder: beacons.get(version),
+            open_preview=lambda version, weights: None,
         )  # fmt: skip
         for step in range(first + len(repeated), steps):
             batches = [build_batch(build_samples(5, step))]

@@ -23,7 +23,6 @@ from worker.context import Context
 from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.leases import LeaseQueue
-from worker.policy_cache import PolicyCache
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
@@ -46,6 +45,9 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()
 
+    async def prefetch() -> bool:
+        return False
+
     def list_versions(versions: Sequence[int]) -> list[int]:
         return [0] if 0 in versions else []
 
@@ -62,6 +64,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         policies=SimpleNamespace(
             get_record_hash=lambda version: MANIFEST,
             require=require,
+            prefetch=prefetch,
             list_versions=list_versions,
             get_trained_at=lambda folder: 0.0,
         ),
@@ -80,7 +83,6 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "grade": grade_here,
         "engine_threads": ThreadPoolExecutor(2),
         "leases": LeaseQueue(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
-        "policies": PolicyCache(fetched={Step(0)}),
         "health": EngineHealth(),
         "submissions": SubmissionStore(folder / "outgoing"),
         "shutdown": Shutdown(),
@@ -89,5 +91,6 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     }
     values |= changes
     loader = PolicyLoader(values["engine"], values["network"].policies, values["network"].params.model)
+    loader.fetched.add(Step(0))
     loader.folder = tiny_folder()
     return Context(**{"loader": loader} | values)

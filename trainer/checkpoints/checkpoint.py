@@ -21,7 +21,7 @@ from covey.protocol.ids import Step
 from covey.protocol.policy_record import TensorRow
 from covey.runtime.files import sync
 from covey.runtime.full_disk import ExplainFullDisk
-from covey.shardcast.policy_export import build_row, is_undamaged, write_weights
+from covey.shardcast.policy_export import OpenPreview, build_row, is_undamaged, write_weights
 from trainer.algorithm.learner import Learner
 from trainer.algorithm.lora import build_policy
 from trainer.checkpoints.tensor_files import (
@@ -227,13 +227,14 @@ def export_policy(
     step: Step,
     *,
     require: Callable[[Path], None] | None = None,
+    open_preview: OpenPreview = lambda _: None,
 ) -> Path:
     """Write the policy as workers receive it: bfloat16 weights, config and tokenizer. Returns its folder.
 
     The weights are hashed while they are written. Equal master weights produce equal bytes. `require` is called with
     the written draft. If it raises an error, an older folder of the same step stays as it is.
     """
-    return prepare_export(exports, learner, tokenizer, step, require=require)()
+    return prepare_export(exports, learner, tokenizer, step, require=require, open_preview=open_preview)()
 
 
 def prepare_export(
@@ -243,8 +244,12 @@ def prepare_export(
     step: Step,
     *,
     require: Callable[[Path], None] | None = None,
+    open_preview: OpenPreview = lambda _: None,
 ) -> Callable[[], Path]:
-    """Copy the policy, and return the function that writes it as `export_policy` does. Adapters are merged."""
+    """Copy the policy, and return the function that writes it as `export_policy` does. Adapters are merged.
+
+    `open_preview` may serve the weights while they are written, as in `write_weights`.
+    """
     with learner.ranks.together(RankCommand(verb=Verb.GATHER)):
         weights = gather_weights(build_policy(learner.model, DTYPES[_EXPORTED]), learner.copies)
     rows = [build_row(name, _FILE_DTYPE, tensor.shape) for name, tensor in weights.items()]
@@ -255,7 +260,7 @@ def prepare_export(
 
     def write(folder: Path) -> None:
         save_configuration(learner.model, tokenizer, folder, _EXPORTED)
-        write_weights(folder, rows, read, threads=torch.get_num_threads())
+        write_weights(folder, rows, read, threads=torch.get_num_threads(), open_preview=open_preview)
         if require is not None:
             require(folder)
 

@@ -17,6 +17,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.network.entry import Network
 from covey.protocol.ids import ZERO_HASH, Hash, PoolId, Step
 from covey.runtime.log import get_logger
+from covey.shardcast.export_preview import PreviewWriter
 from covey.shardcast.policy_export import build_record
 from trainer.algorithm.learner import Learner
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
@@ -47,12 +48,14 @@ def restore(
     exports: StepFolders,
     source: Path,
     keeps: Callable[[Step, Step], bool],
+    open_preview: Callable[[Step, Path], PreviewWriter | None] = lambda *_: None,
 ) -> ResumedState:
     """Load the newest checkpoint into the learner, learn the later steps again, and export the newest policy again if
     its export is damaged.
 
     Without a checkpoint, write one for `initial_step`, whose policy is in the folder `source`. `keeps` returns whether
-    learning from the second step on needs the policy of the first. Raises the errors of `require_resumable` and
+    learning from the second step on needs the policy of the first. `open_preview` may serve the newest policy while it
+    is exported. Raises the errors of `require_resumable` and
     `repeat_steps`. Raises OperatorError("another_policy"), ("lost_policy") or ("no_reference")
     if a policy that is needed is missing or different.
     """
@@ -85,7 +88,7 @@ def restore(
     for lost in (Step(n) for n in range(published, step) if not is_whole(exports, Step(n))):
         raise build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):
-        export_policy(exports, learner, tokenizer, step)
+        export_policy(exports, learner, tokenizer, step, open_preview=partial(open_preview, step))
     newest = Step(max(0, published - 1))
     is_newest_kept = newest == step or is_whole(exports, newest)
     if state is None:

@@ -8,11 +8,11 @@ import pytest
 
 from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
-from covey.engines.pool_policies import load_pool_policy
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat, encode_prompt
+from covey.network.policy_loader import load_pool_policy
 from covey.protocol.canonical import sha256
 from covey.protocol.params import ModelParams
 from tests.fakes.chat import CHATML, END_OF_TEXT, IM_END, write_chat_model

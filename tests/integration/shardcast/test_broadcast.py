@@ -6,8 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from covey.protocol.head import Head, ServedPolicy, Way, build_head
+from covey.protocol.pieces import Piece, compute_blake3
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.http import find_free_ports, serve_http
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.origin import OriginSource
 from covey.shardcast.piece_server import PieceServer
 from tests.fakes.raw_server import HANG_S, respond
@@ -36,6 +38,26 @@ async def test_chain_of_relays__serves_every_piece(broadcast):
     await wait_for_step(broadcast, second, 1)
     broadcast.publisher.add_delta(2, 1)
     await wait_for_step(broadcast, second, 2)
+
+
+async def test_chain_of_relays__pieces_arrive_while_the_policy_is_exported(broadcast, tmp_path):
+    origin, _ = await broadcast.add_origin()
+    first, _ = await broadcast.add_relay(origin, pools=(1,))
+    second, relay = await broadcast.add_relay(first, pools=(1,))
+    weights, data = tmp_path / "weights", [bytes([number]) * (1 << 20) for number in range(1, 4)]
+    weights.touch()
+    writer = PreviewFolder(broadcast.publisher.store.root).open(1, weights)
+    for number, each in enumerate(data):
+        with weights.open("ab") as file:
+            file.write(each)
+        writer.add(Piece(len(each), compute_blake3(each)), number << 20)
+        async with asyncio.timeout(HANG_S):
+            while relay.describe()["pieces"] <= number:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    writer.close()
+    for each in data:
+        answered = await broadcast.http.get(f"{second}/pieces/{compute_blake3(each)}")
+        assert (answered.status_code, answered.content) == (200, each)
 
 
 ABSENT = "0x" + "00" * 32

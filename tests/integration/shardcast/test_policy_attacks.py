@@ -50,7 +50,7 @@ import sys
 from pathlib import Path
 from covey.shardcast import download
 from tests.fakes.policy_relays import build_client
-download._SILENCE_S = download._LONE_SILENCE_S = 1000.0
+download._SILENCE_SECONDS = download._LONE_SILENCE_SECONDS = 1000.0
 client = build_client(Path(sys.argv[1]), *sys.argv[3:])
 print("ready", flush=True)
 print(client.fetch(0, sys.argv[2]), flush=True)
@@ -97,13 +97,13 @@ def fetch(policies, root, *urls, step=0, seed=0, keep=4, progress=None, slow=Non
 @pytest.fixture
 def quick_looks(monkeypatch):
     """Let a look, by which a clock that stands moves, follow the previous one at once."""
-    monkeypatch.setattr(download, "_LOOK_S", 0.002)
+    monkeypatch.setattr(download, "_LOOK_SECONDS", 0.002)
 
 
 @pytest.fixture
 def short_rests(monkeypatch):
     """Let a relay that has lied be asked again soon."""
-    for name in ("_LIE_REST_S", "_LONGEST_LIE_REST_S"):
+    for name in ("_LIE_REST_SECONDS", "_LONGEST_LIE_REST_SECONDS"):
         monkeypatch.setattr(source, name, 0.1)
 
 
@@ -346,7 +346,7 @@ def make_heads(policies):
 @pytest.fixture
 def long_rests(monkeypatch):
     """Let a relay that has lied rest for longer than a test may take, so a client that waits for one is found."""
-    for name in ("_LIE_REST_S", "_LONGEST_LIE_REST_S"):
+    for name in ("_LIE_REST_SECONDS", "_LONGEST_LIE_REST_SECONDS"):
         monkeypatch.setattr(source, name, 2 * HANG_S)
 
 

@@ -89,8 +89,8 @@ def test_run__write_fails_once_in_the_background__ends_the_process_and_resumes(
         write = prepare(self, learner, step, report)
         return raise_error if (part, step) == ("checkpoint", 1) else write
 
-    def fail_policy(exports: Any, learner: Any, tokenizer: Any, step: int) -> Callable[[], Any]:
-        write = export(exports, learner, tokenizer, step)
+    def fail_policy(exports: Any, learner: Any, tokenizer: Any, step: int, **settings: Any) -> Callable[[], Any]:
+        write = export(exports, learner, tokenizer, step, **settings)
         return raise_error if (part, step) == ("policy", 1) else write
 
     with monkeypatch.context() as patched:

@@ -61,7 +61,7 @@ async def test_work__older_policy_that_the_engine_refused__returns_the_lease_wit
     ctx = start(engine=Refusing())
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
-    ctx.policies.fetched.add(1)
+    ctx.loader.fetched.add(1)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
         assert await loop.claim(ctx) is CycleResult.DONE
@@ -138,11 +138,23 @@ async def test_work__more_groups_than_the_pools_tasks_have__returns_the_lease(
 async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coordinator: FakeCoordinator):
     """A lease assigned with the first policy would expire while that is downloaded and the engine starts."""
     ctx = start()
-    ctx.policies.fetched.clear()
+    ctx.loader.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 0
     assert await loop.fetch(ctx) is CycleResult.IDLE
     assert await loop.claim(ctx) is CycleResult.IDLE
     assert coordinator.claims == []
+
+
+async def test_fetch__no_policy_yet__takes_what_is_already_exported(start: Start):
+    ctx, has_come = start(), [True, False]
+    ctx.network.contracts.policies.steps_of = lambda pool: 0
+
+    async def prefetch() -> bool:
+        return has_come.pop(0)
+
+    ctx.network.policies.prefetch = prefetch
+    assert await loop.fetch(ctx) is CycleResult.DONE
+    assert await loop.fetch(ctx) is CycleResult.IDLE
 
 
 async def test_claim__lease_that_was_released__is_named_and_not_assigned_again(
@@ -162,7 +174,7 @@ async def test_fetch__restart_while_the_newest_is_slow__continues_with_policies_
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start()
-    ctx.policies.fetched.clear()
+    ctx.loader.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
@@ -172,7 +184,7 @@ async def test_fetch__restart_while_the_newest_is_slow__continues_with_policies_
     ctx.network.policies.require = hang
     coordinator.orders.append(make_task())
     fetching = asyncio.create_task(loop.fetch(ctx))
-    await wait_until(lambda: ctx.policies.fetched == {0})
+    await wait_until(lambda: ctx.loader.fetched == {0})
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     assert await asyncio.wait_for(fetching, HANG_S) is CycleResult.IDLE
@@ -190,7 +202,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_requested_again(start
     with pytest.raises(ProtocolError):
         await loop.fetch(ctx)
     assert await loop.fetch(ctx) is CycleResult.IDLE
-    assert (asked, ctx.policies.newest) == ([1], 0)
+    assert (asked, ctx.loader.newest) == ([1], 0)
 
 
 async def test_fetch__reorganisation_that_removes_a_policy__no_longer_names_it(start: Start):
@@ -198,7 +210,7 @@ async def test_fetch__reorganisation_that_removes_a_policy__no_longer_names_it(s
     for steps, newest in ((2, 1), (1, 0), (2, 1)):
         ctx.network.contracts.policies.steps_of = lambda pool, steps=steps: steps
         await loop.fetch(ctx)
-        assert ctx.policies.newest == newest
+        assert ctx.loader.newest == newest
 
 
 async def test_return_leases__coordinator_that_is_away__the_lease_is_assigned_again_and_returned(

@@ -162,7 +162,7 @@ async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_goo
     ctx.loader._params = model
     with pytest.raises(ProtocolError, match=r"policy_mismatch: .* are \[1\], but the pool requires \[0, 1\]"):
         await loop.load_policy(ctx, 0)
-    assert (ctx.policies.refused, ctx.loader.folder) == ({0}, None)
+    assert (ctx.loader.refused, ctx.loader.folder) == ({0}, None)
 
 
 async def test_load_policy__chain_lags_once__is_loaded_the_next_time(start: Start, engine, monkeypatch):
@@ -175,7 +175,7 @@ async def test_load_policy__chain_lags_once__is_loaded_the_next_time(start: Star
     monkeypatch.setattr(ctx.network.policies, "require", lag)
     with pytest.raises(ProtocolError, match="unknown_policy"):
         await loop.load_policy(ctx, 0)
-    assert ctx.policies.refused == set()
+    assert ctx.loader.refused == set()
     monkeypatch.setattr(ctx.network.policies, "require", require)
     await loop.load_policy(ctx, 0)
     assert engine.policy_version == 0

@@ -172,7 +172,7 @@ async def test_cancelled__while_the_fetch_fails__leaves_no_unheard_error(policie
 @pytest.fixture
 def gate(relay, monkeypatch):
     """Let the client look for newer policies all the time, and the relay send no piece before an event is set."""
-    monkeypatch.setattr(policy_fetch, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(policy_fetch, "_LOOK_EVERY_SECONDS", 0.0)
     gate = threading.Event()
     hold_back(relay, threading.Event(), gate)
     return gate

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from covey.errors import ProtocolError, TransientError
 from covey.network import policy_loader
 from covey.network.policy_loader import PolicyLoader
+from covey.protocol.ids import Step
 from covey.protocol.params import ModelParams
 
 pytestmark = pytest.mark.unit
@@ -105,3 +106,14 @@ async def test_load__policy__says_how_long_it_took_from_the_optimizer_step(loads
     assert [(each["event"], each["step"], each["seconds_to_ready"], each["pause"]) for each in logs] == [
         ("policy is live", 3, 7.5, 0.25)
     ]
+
+
+def test_newest__fetched_and_not_refused__by_hand() -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams())
+    assert loader.newest is None
+    loader.fetched = {Step(0), Step(2), Step(3)}
+    assert loader.newest == 3
+    loader.refused = {Step(3)}
+    assert loader.newest == 2
+    loader.fetched = {Step(3)}
+    assert loader.newest is None

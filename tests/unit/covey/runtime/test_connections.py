@@ -15,6 +15,7 @@ import pytest
 
 from covey.runtime import connections
 from covey.runtime.connections import ConnectionLimits, GuardedProtocol, compute_cap
+from covey.runtime.file_sending import SEND_FILE, FilePart
 from covey.runtime.http import find_free_ports, serve_http
 
 pytestmark = pytest.mark.integration
@@ -33,10 +34,14 @@ HANG_S = 60
 
 
 class Application:
-    """Reads a body at /body, answers in parts at /big, at once at /whole, and at /poll only after `release` is set."""
+    """Reads a body at /body, answers in parts at /big, at once at /whole, with a file at /file, and at /poll only after
+    `release` is set.
+    """
 
     def __init__(self):
         self.polls, self.release = 0, asyncio.Event()
+        self.file = os.memfd_create("file")
+        os.truncate(self.file, BIG)
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -48,9 +53,12 @@ class Application:
         if path == "/poll":
             self.polls += 1
             await self.release.wait()
-        size = {"/big": BIG, "/whole": WHOLE}.get(path, 5)
+        size = {"/big": BIG, "/file": BIG, "/whole": WHOLE}.get(path, 5)
         length = (b"content-length", str(size).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        if path == "/file":
+            await scope["extensions"][SEND_FILE](FilePart(self.file, 0, BIG))
+            return
         piece = 50_000 if path == "/big" else size
         for done in range(piece, size + 1, piece):
             await send({"type": "http.response.body", "body": bytes(piece), "more_body": done < size})
@@ -71,6 +79,7 @@ async def serving(limits, application):
         application.release.set()
         stop.set()
         await task
+        os.close(application.file)
 
 
 class FakeClock:
@@ -200,9 +209,11 @@ def count_descriptors():
 @pytest.mark.parametrize(
     "sent",
     [b"", HALF_HEADERS, HALF_BODY, b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /whole HTTP/1.0\r\n\r\n",
+     b"GET /file HTTP/1.1\r\nhost: x\r\n\r\n" * 3,
      b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + HALF_HEADERS, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"],
     ids=["nothing", "half headers", "half a body", "a reader that does not read",
-         "a reader that does not read a complete response", "half headers after a request", "only a request"],
+         "a reader that does not read a complete response", "a reader that does not read files",
+         "half headers after a request", "only a request"],
 )  # fmt: skip
 async def test_slow_peers__two_hundred__are_disconnected_and_a_new_client_is_served(meet, sent):
     patient_port, staying = await meet(LONG)
@@ -216,11 +227,12 @@ async def test_slow_peers__two_hundred__are_disconnected_and_a_new_client_is_ser
     assert all(await asyncio.gather(*map(is_ended, peers.sockets)))
 
 
-async def test_slow_peers__slow_but_steady_link__is_served_to_the_end(meet, clock):
+@pytest.mark.parametrize("path", [b"/big", b"/file"])
+async def test_slow_peers__slow_but_steady_link__is_served_to_the_end(meet, clock, path):
     """Reader and writer each take nine times `progress_s`."""
     _, peers = await meet(TENTH)
     loop = asyncio.get_running_loop()
-    (reader,) = await peers.open(1, b"GET /big HTTP/1.0\r\n\r\n")
+    (reader,) = await peers.open(1, b"GET %s HTTP/1.0\r\n\r\n" % path)
     (writer,) = await peers.open(1, HALF_BODY)
     for _ in range(10):
         await receive(reader, BIG // 20)
@@ -352,10 +364,11 @@ async def test_cap__all_are_being_served__only_the_new_one_is_closed(meet):
 
 
 @pytest.mark.parametrize(
-    ("connections", "descriptors", "cap"), [(8192, 1024, 320), (8192, 20_000, 8192), (100, 1024, 100), (8192, 64, 1)]
+    ("connections", "each", "descriptors", "cap"),
+    [(8192, 2, 1024, 320), (8192, 3, 1024, 213), (8192, 2, 20_000, 8192), (100, 3, 1024, 100), (8192, 2, 64, 1)],
 )
-def test_compute_cap__values_by_hand__two_descriptors_per_connection(connections, descriptors, cap):
-    assert compute_cap(ConnectionLimits(connections=connections), descriptors) == cap
+def test_compute_cap__values_by_hand__some_descriptors_per_connection(connections, each, descriptors, cap):
+    assert compute_cap(ConnectionLimits(connections=connections, descriptors=each), descriptors) == cap
 
 
 SERVER = """

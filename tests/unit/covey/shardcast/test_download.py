@@ -26,7 +26,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let a look, by which the clock moves, follow the previous one at once."""
-    monkeypatch.setattr(download, "_LOOK_S", 0.002)
+    monkeypatch.setattr(download, "_LOOK_SECONDS", 0.002)
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_two_sources_that_drip__size_unknown(serve):
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monkeypatch, number):
     """It takes 6 s, and the first attempt may take 3.1 s. A lone source is not limited at all."""
-    monkeypatch.setattr(download, "_SILENCE_S", 1000.0)
+    monkeypatch.setattr(download, "_SILENCE_SECONDS", 1000.0)
     bodies = Bodies([b"a" * 120_000], is_size_known=False)
     answer = partial(bodies.drip, rate=20_000, step=1000)
     servers = [serve(answer, is_slow=True) for _ in range(number)]
@@ -323,7 +323,7 @@ def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, 
     sources = bodies.sources
     sources.durations.extend([1.0, 2.0, 50.0])
     sources.all[1].rests_until = 1.0  # The first request goes to the other one.
-    monkeypatch.setattr(download, "_SILENCE_S", 100.0)
+    monkeypatch.setattr(download, "_SILENCE_SECONDS", 100.0)
     bodies.run(threads=2)
     bodies.require_all()
     (first, first_at), (second, second_at) = sources.begun
@@ -334,7 +334,7 @@ def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, 
 
 def test_both_answers_of_a_hedged_request__are_kept_once(serve, monkeypatch):
     """The second source is asked because the first one is late, and then both send everything at one time."""
-    monkeypatch.setattr(download, "_SILENCE_S", 1000.0)
+    monkeypatch.setattr(download, "_SILENCE_SECONDS", 1000.0)
     bodies, both = Bodies([b"a" * 100, b"b" * 100]), {path: threading.Barrier(2) for path in ("/0", "/1")}
 
     def answer(path, send):
@@ -442,7 +442,7 @@ def test_busy_source__is_asked_again_after_a_while__without_counting_as_a_failur
 
 
 def test_source_that_is_always_busy__is_given_up(serve, monkeypatch):
-    monkeypatch.setattr(download, "MOST_DELAYS", 3)
+    monkeypatch.setattr(download, "MAX_DELAYS", 3)
     bodies = Bodies([b"abc"])
 
     def refuse(path, send):

@@ -24,8 +24,8 @@ BY_PATH = {f"/pieces/{piece.digest}": body for piece, body in zip(PIECES, BODIES
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let a source that has lied rest shortly, and a look, by which a clock moves, follow the previous one at once."""
-    monkeypatch.setattr(download, "_LOOK_S", 0.002)
-    monkeypatch.setattr(source, "_LONGEST_LIE_REST_S", 0.01)
+    monkeypatch.setattr(download, "_LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(source, "_LONGEST_LIE_REST_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def fetch_several(*urls, count=3, check=bytes.decode, stop=None, silent=()):
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 def test_fetch_several__asks_as_many_sources_as_there_are__up_to_a_number(serve, monkeypatch, number):
-    monkeypatch.setattr(module, "_EXTRA_S", 1000.0)
+    monkeypatch.setattr(module, "_EXTRA_SECONDS", 1000.0)
     urls = [serve(answer_with(b"%d" % index)) for index in range(number)]
     answers, _ = fetch_several(*urls)
     assert len(answers) == min(3, number)

@@ -9,6 +9,7 @@ from covey.protocol.ids import ZERO_HASH
 from covey.protocol.policy_record import WEIGHTS_FILE
 from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest
 from covey.shardcast import policy_export
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.offering import Export
 from covey.shardcast.piece_files import PieceChecks
 from tests.fakes.offered_policies import DOMAIN, TRAINER, build_offering, read_policy, write_export
@@ -62,6 +63,23 @@ def test_first_is_an_anchor__then_deltas__and_an_anchor_after_a_number_of_steps(
     expected = {0: [-1], 1: [0], 2: [1], 3: [2, -1], 4: [3], 5: [4], 6: [5, -1], 7: [6]}
     assert list_ways(policies) == dict(sorted(expected.items(), reverse=True))
     require_readable(policies, tmp_path)
+
+
+def test_open_preview__policies_that_will_be_anchors_only__until_they_are_offered(policies):
+    shown = []
+    for _ in range(5):
+        policies.offer(
+            is_previewed=True, before_offer=lambda: shown.append(PreviewFolder(policies.store.root).find(1) is not None)
+        )
+        assert PreviewFolder(policies.store.root).find(1) is None
+    assert shown == [True, False, False, True, False]
+
+
+def test_offer__next_export_has_begun__its_preview_stays(policies, tmp_path):
+    other = tmp_path / "next"
+    other.write_bytes(b"weights")
+    policies.offer(before_offer=lambda: policies.offering.open_preview(3, other).close())
+    assert PreviewFolder(policies.store.root).find(1) == b""
 
 
 def test_jump__from_the_last_anchor__once__and_not_at_the_anchor_or_right_after_it(policies, tmp_path):

@@ -11,7 +11,7 @@ from covey.errors import OperatorError
 from covey.protocol.pieces import compute_blake3
 from covey.shardcast import piece_files
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_files import read_piece
 from covey.shardcast.reachability import PolicyRetention
 from tests.fakes.served_policies import Publisher, flip
 
@@ -40,7 +40,7 @@ def is_served(store, manifest):
         location = store.find_piece(piece.digest)
         results.append(location is not None)
         if location is not None:
-            assert compute_blake3(bytes(map_piece(location))) == piece.digest
+            assert compute_blake3(read_piece(location)) == piece.digest
     return results
 
 
@@ -108,7 +108,7 @@ def test_add_manifest__objects_that_were_hashed__are_served_without_hashing_them
     made = publisher.add_anchor(1)
     publisher.store.add_manifest(made.anchor, made.files, known=made.files)
     hashed = []
-    monkeypatch.setattr(piece_files, "_read_hash", hashed.append)
+    monkeypatch.setattr(piece_files, "read_piece", hashed.append)
     pieces = list(made.anchor.pieces)
     assert is_served(served, made.anchor) == [True] * len(pieces)
     assert hashed == []

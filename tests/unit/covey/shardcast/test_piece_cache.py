@@ -9,7 +9,7 @@ from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.pieces import compute_blake3
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache, list_mirrored, select_mirrored
-from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_files import read_piece
 from tests.fakes.served_policies import Publisher, flip
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ def copy(publisher, cache):
         for way in ways:
             cache.add_manifest(way.manifest, publisher.store.find_manifest(way.manifest))
             for digest in cache.list_pieces(way.manifest):
-                cache.add_piece(digest, bytes(map_piece(publisher.store.find_piece(digest))))
+                cache.add_piece(digest, read_piece(publisher.store.find_piece(digest)))
 
 
 def get_path(cache, digest):
@@ -51,7 +51,7 @@ def test_add_piece__is_found_at_once_and_by_the_next_process(cache):
     later = PieceCache(cache.root)
     assert later.has_piece(digest)
     assert later.find_checked_piece(digest) is None
-    assert bytes(map_piece(later.find_piece(digest))) == b"abc"
+    assert read_piece(later.find_piece(digest)) == b"abc"
     assert later.find_checked_piece(digest) == location
 
 
@@ -109,7 +109,7 @@ def add_dataset(publisher, cache, seed, *, seconds):
     cache.add_manifest(made.digest, made.to_bytes())
     os.utime(cache.root / "manifests" / made.digest, (seconds, seconds))
     for piece in made.files[0].pieces:
-        cache.add_piece(piece.digest, bytes(map_piece(publisher.store.find_piece(piece.digest))))
+        cache.add_piece(piece.digest, read_piece(publisher.store.find_piece(piece.digest)))
     return made
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from covey.protocol.pieces import compute_blake3
-from covey.shardcast.piece_files import Location, PieceChecks, get_stamp, map_piece
+from covey.shardcast.piece_files import Location, PieceChecks, get_stamp, open_piece, read_piece
 from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.unit
@@ -19,23 +19,27 @@ def piece(tmp_path):
     return Location(path, 5_000, 3_000, get_stamp(path)), path.read_bytes()[5_000:8_000]
 
 
-def test_map_piece__any_offset__has_the_bytes(piece):
+def test_read_piece__any_offset__has_the_bytes(piece):
     location, data = piece
-    assert bytes(map_piece(location)) == data
+    assert read_piece(location) == data
 
 
-def test_map_piece__file_removed_later__view_stays_valid(piece):
+def test_open_piece__file_removed_later__descriptor_stays_valid(piece):
     location, data = piece
-    view = map_piece(location)
+    descriptor = open_piece(location)
     location.path.unlink()
-    assert bytes(view) == data
-    assert map_piece(location) is None
+    assert os.pread(descriptor, 3_000, 5_000) == data
+    os.close(descriptor)
+    assert open_piece(location) is None
+    assert read_piece(location) is None
 
 
-def test_map_piece__file_has_changed__is_none(piece):
+def test_open_piece__file_has_changed__is_none_and_closed(piece):
     location, _ = piece
     os.truncate(location.path, 6_000)
-    assert map_piece(location) is None
+    before = os.listdir("/proc/self/fd")
+    assert open_piece(location) is None
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_checks__remember_a_piece_until_its_file_changes(piece):

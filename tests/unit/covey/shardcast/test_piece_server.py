@@ -1,8 +1,10 @@
 """Requests to the ASGI application of an origin, without a server."""
 
 import json
+import os
 
 import pytest
+from structlog.testing import capture_logs
 
 from covey.protocol.head import Head
 from covey.protocol.ids import Hash
@@ -166,6 +168,31 @@ async def test_byte_limit__refuses_the_next_piece(publisher):
     app = PieceServer(OriginSource(publisher.store), RateLimits(bytes_per_s=100), clock=lambda: 0.0)
     digest = publisher.add_anchor(1).anchor.objects[0].pieces[0].digest
     assert [(await ask(app, f"/pieces/{digest}")).status for _ in range(2)] == [200, 429]
+
+
+async def test_piece__peer_has_gone__is_not_counted_as_sent_and_the_file_is_closed(publisher, app):
+    made = publisher.add_anchor(1)
+
+    async def send_file(part):
+        return False
+
+    before = os.listdir("/proc/self/fd")
+    await ask(app, f"/pieces/{made.anchor.objects[0].pieces[0].digest}", send_file=send_file)
+    assert os.listdir("/proc/self/fd") == before
+    assert (app.metrics.pieces, app.metrics.succeeded, app.metrics.failed) == (0, 0, 1)
+
+
+async def test_piece__disk_fails_in_the_middle__is_logged_and_no_second_response_begins(publisher, app):
+    made = publisher.add_anchor(1)
+
+    async def send_file(part):
+        raise OSError(5, "Input/output error")
+
+    with capture_logs() as logs:
+        answered = await ask(app, f"/pieces/{made.anchor.objects[0].pieces[0].digest}", send_file=send_file)
+    assert (answered.status, answered.body) == (200, b"")
+    assert [each["event"] for each in logs] == ["cannot read a piece"]
+    assert app.metrics.failed == 1
 
 
 async def test_unreadable_file__is_answered_with_503(publisher, app, monkeypatch):

@@ -33,7 +33,7 @@ SMALL = {"a.norm": 100, "b.weight": 20_000, "c.bias": 3}
 def quick(monkeypatch):
     """A source that has lied rests for a twentieth of the time, and one that is late is waited for."""
     wait_patiently(monkeypatch)
-    for name in ("_REST_S", "_LONGEST_REST_S", "_LIE_REST_S", "_LONGEST_LIE_REST_S"):
+    for name in ("_REST_SECONDS", "_LONGEST_REST_SECONDS", "_LIE_REST_SECONDS", "_LONGEST_LIE_REST_SECONDS"):
         monkeypatch.setattr(source, name, getattr(source, name) / 20)
 
 
@@ -428,7 +428,7 @@ def test_crash_after_the_last_piece__costs_no_piece(policies, serve, connect, mo
 
 def test_obsolete__is_asked_with_the_missing_bytes__and_keeps_what_has_come(policies, serve, connect, monkeypatch):
     policies.offer()
-    monkeypatch.setattr(policy_fetch, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(policy_fetch, "_LOOK_EVERY_SECONDS", 0.0)
     relay, gate = serve(policies), threading.Event()
     hold_back(relay, gate)
     asked = []
@@ -447,7 +447,7 @@ def test_obsolete__is_asked_with_the_missing_bytes__and_keeps_what_has_come(poli
 def test_disk_full__says_so_with_values__and_nothing_is_left_in_the_way(policies, serve, connect, monkeypatch):
     policies.offer()
     client = connect(serve(policies))
-    monkeypatch.setattr(client.store, "_count_free", lambda: 100)
+    monkeypatch.setattr(client.store, "count_free", lambda: 100)
     size = policies.exports[0].record.size + 2
     with raising("disk_full", f"needs {int(size * 1.02)} free bytes for a policy but has 100"):
         client.fetch(0, policies.hash_of(0))
@@ -506,7 +506,7 @@ def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
     Only the time while it does so counts.
     """
     monkeypatch.undo()
-    monkeypatch.setattr(download, "_LOOK_S", 0.001)
+    monkeypatch.setattr(download, "_LOOK_SECONDS", 0.001)
     slow = []
     policies.offer()
     absent = Hash("0x" + "12" * 32)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name in ("_LONGEST_REST_S", "_LONGEST_LIE_REST_S"):
+    for name in ("_LONGEST_REST_SECONDS", "_LONGEST_LIE_REST_SECONDS"):
         monkeypatch.setattr(source, name, 0.001)
 
 

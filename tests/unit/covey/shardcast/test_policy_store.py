@@ -281,7 +281,7 @@ def test_lock__stopped_or_held_for_too_long(store, other, monkeypatch):
         with pytest.raises(TransientError) as caught, other.lock(lambda: True, stop=stop):
             pass
         assert caught.value.code == "stopped"
-        monkeypatch.setattr(policy_store, "LOCK_S", 0.15)
+        monkeypatch.setattr(policy_store, "LOCK_SECONDS", 0.15)
         text = r"has held .*\.lock for 0.15 s"
         with pytest.raises(TransientError, match=text) as caught, other.lock(lambda: True, stop=threading.Event()):
             pass

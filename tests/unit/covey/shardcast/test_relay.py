@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import threading
@@ -14,11 +15,12 @@ from structlog.testing import capture_logs
 
 from covey.errors import TransientError
 from covey.protocol.head import Head, ServedPolicy, Way
-from covey.protocol.pieces import compute_blake3
+from covey.protocol.pieces import Piece, compute_blake3
 from covey.shardcast import piece_cache, relay_heads
+from covey.shardcast.export_preview import PreviewFolder
 from covey.shardcast.origin_store import OriginStore
 from covey.shardcast.piece_cache import PieceCache
-from covey.shardcast.piece_files import map_piece
+from covey.shardcast.piece_files import read_piece
 from covey.shardcast.piece_server import PieceServer, compute_etag
 from covey.shardcast.relay import Relay, RelaySettings
 from covey.shardcast.upstream import UpstreamReply
@@ -37,6 +39,7 @@ class FakeUpstream:
 
     def __init__(self, store, name="http://origin"):
         self.store, self.url, self.requests = store, name, Counter()
+        self.previews = PreviewFolder(store.root)
         self.failures, self.rate, self.is_paused = 0, 1.0, False
         self.received_bytes, self.failed_requests = 0, 0
         self.alter = lambda path, body: body
@@ -46,9 +49,11 @@ class FakeUpstream:
         _, kind, name = path.partition("?")[0].split("/")
         if kind == "heads":
             body = self.store.find_head(int(name.removesuffix(".json")))
+        elif kind == "previews":
+            body = self.previews.find(int(name))
         elif kind == "pieces":
-            location = self.store.find_piece(name)
-            body = None if location is None else bytes(map_piece(location))
+            location = self.store.find_piece(name) or self.previews.find_piece(name, verify=False)
+            body = None if location is None else read_piece(location)
         else:
             body = self.store.find_manifest(name) if kind == "manifests" else self.store.find_record(name)
         body = self.alter(path, body)
@@ -82,7 +87,7 @@ class FakeUpstream:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """An upstream that a slow machine delays is waited for."""
-    for name in ("_TOGETHER_S", "_LONGEST_S"):
+    for name in ("_TOGETHER_SECONDS", "_LONGEST_SECONDS"):
         monkeypatch.setattr(relay_heads, name, 2 * HANG_S)
 
 
@@ -547,7 +552,7 @@ async def test_upstream_is_away_for_a_moment__what_it_said_stays(publisher, upst
 async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_late_one_later(
     publisher, upstream, start, liar, monkeypatch
 ):
-    monkeypatch.setattr(relay_heads, "_TOGETHER_S", 0.01)
+    monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 0.01)
     released = threading.Event()
 
     def delay(path, body):
@@ -562,7 +567,7 @@ async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_lat
         for _ in range(3):
             served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
             assert [policy.step for policy in served.policies] == [9]
-            monkeypatch.setattr(relay_heads, "_TOGETHER_S", 2 * HANG_S)  # The late one is awaited once.
+            monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 2 * HANG_S)  # The late one is awaited once.
     assert upstream.count("heads") == 1
     released.set()
     steps = []
@@ -619,10 +624,71 @@ async def test_metrics__number_of_pools__is_bounded(publisher, start):
 
 async def test_head__of_more_pools_than_are_followed__is_not_kept(publisher, start, monkeypatch):
     """A client and a lying upstream could otherwise fill the disk with the heads of invented pools."""
-    monkeypatch.setattr(relay_heads, "_MOST_POOLS", 3)
+    monkeypatch.setattr(relay_heads, "_MAX_POOLS", 3)
     relay, app = start(is_following=False)
     for pool in range(10, 20):
         publisher.store.write_head(pool, Head(pool=pool, policies=()))
         assert (await ask(app, f"/heads/{pool}.json")).status == 200
     assert len(relay._heads.pools) == 3
     assert len(relay._cache.list_pools()) == 3
+
+
+def preview(publisher, data, *, offset=100):
+    """Begin an export whose weights file has these bytes at `offset`, and return their hashes."""
+    weights = publisher.scratch / "export"
+    weights.write_bytes(bytes(offset) + b"".join(data))
+    writer = PreviewFolder(publisher.store.root).open(1, weights)
+    for each in data:
+        writer.add(Piece(len(each), compute_blake3(each)), offset)
+        offset += len(each)
+    writer.close()
+    return [compute_blake3(each) for each in data]
+
+
+async def test_preview__pieces_are_fetched_ahead__before_a_manifest_names_them(publisher, upstream, start):
+    relay, app = start(pools=(1,))
+    digests = preview(publisher, [b"one", b"two"])
+    await wait_for(lambda: relay.describe()["pieces"] == 2)
+    assert (await ask(app, "/previews/1")).body == PreviewFolder(publisher.store.root).find(1)
+    asked = upstream.count("pieces")
+    assert [(await ask(app, f"/pieces/{digest}")).status for digest in digests] == [200, 200]
+    assert upstream.count("pieces") == asked
+    PreviewFolder(publisher.store.root).remove(1)
+    polls = upstream.requests["/previews/1"]
+    await wait_for(lambda: upstream.requests["/previews/1"] >= polls + 2)
+    assert (await ask(app, "/previews/1")).status == 404
+
+
+async def test_preview__pieces_that_are_made_up__cost_a_budget_only(publisher, upstream, start):
+    ticks = itertools.count()
+    relay, _ = start(pools=(1,), spare_bytes=10, clock=lambda: 1e-9 * next(ticks))
+    for number in range(5):
+        (digest,) = preview(publisher, [bytes([number]) * 4])
+        polls = upstream.requests["/previews/1"]
+        await wait_for(lambda polls=polls: upstream.requests["/previews/1"] >= polls + 3)
+        assert relay._cache.has_piece(digest) == (number < 2)
+
+
+async def test_preview__no_upstream_has_the_piece__is_not_asked_for_again(publisher, upstream, start):
+    start(pools=(1,))
+    upstream.alter = lambda path, body: None if path.startswith("/pieces") else body
+    preview(publisher, [b"one"])
+    await wait_for(lambda: upstream.count("pieces") > 0)
+    polls, asked = upstream.requests["/previews/1"], upstream.count("pieces")
+    await wait_for(lambda: upstream.requests["/previews/1"] >= polls + 3)
+    assert upstream.count("pieces") == asked
+
+
+@pytest.mark.parametrize("data", [b"x", bytes(44)])
+async def test_preview__invalid__upstream_is_blamed_and_nothing_is_served(publisher, upstream, start, data):
+    _, app = start(is_following=False)
+    upstream.alter = lambda path, body: data if path.startswith("/previews") else body
+    assert (await ask(app, "/previews/1")).status == 503
+    assert upstream.failures > 0
+
+
+async def test_preview__many_unknown_pools__upstream_is_protected(upstream, start):
+    _, app = start(is_following=False, clock=lambda: 0.0)
+    statuses = [(await ask(app, f"/previews/{pool}")).status for pool in range(1, 101)]
+    assert (statuses.count(404), statuses.count(503)) == (50, 50)
+    assert upstream.count("previews") == 50

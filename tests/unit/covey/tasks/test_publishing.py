@@ -4,8 +4,8 @@ import os
 import pytest
 
 from covey.errors import OperatorError
+from covey.shardcast import piece_files
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.piece_files import map_piece
 from covey.shardcast.reachability import PolicyRetention
 from covey.tasks.catalog import DataSetCatalog
 from covey.tasks.publishing import add_data_set, require_data_sets, require_named
@@ -24,7 +24,7 @@ def store(tmp_path):
 
 def read_piece(store, piece):
     location = OriginStore(store.root).find_piece(piece.digest)
-    return None if location is None else bytes(map_piece(location))
+    return None if location is None else piece_files.read_piece(location)
 
 
 def test_add_data_set__twice__links_its_files_and_serves_every_piece(tmp_path, store):

@@ -6,10 +6,10 @@ import pytest
 
 from covey.engines.base import GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine
-from covey.engines.pool_policies import load_pool_policy
 from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.model.tiny import tiny_folder
+from covey.network.policy_loader import load_pool_policy
 from covey.protocol.canonical import sha256
 from covey.protocol.params import ModelParams
 from tests.fakes.chat import CHATML, DATED, END_OF_TEXT, IM_END, write_chat_model

@@ -114,5 +114,5 @@ def test_failed_fetch__frees_the_lock_for_the_next_process(policies, connect, mo
         patch.setattr(policy_fetch.PolicyFetch, "_follow", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             connect().fetch(0, policies.hash_of(0))
-    monkeypatch.setattr(policy_store, "LOCK_S", 0.0)  # A lock that is held would be an error at once.
+    monkeypatch.setattr(policy_store, "LOCK_SECONDS", 0.0)  # A lock that is held would be an error at once.
     policies.require_same(connect().fetch(0, policies.hash_of(0)), 0)

@@ -1,0 +1,144 @@
+"""Fetches pieces of a policy that is still being exported, for a machine that has no policy yet.
+
+The pieces are written where they will be in the weights file. When an anchor's manifest names them there, the file
+becomes part of the download, and otherwise it is dropped. It has no name, so that it ends with this process.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.pieces import Piece
+from covey.protocol.preview import PreviewRow, parse_preview
+from covey.runtime.log import get_logger
+from covey.shardcast.policy_folder import write_fully
+from covey.shardcast.policy_source import PolicySource
+from covey.shardcast.policy_store import PolicyStore
+
+MAX_PREFETCHED_BYTES = 256 << 30
+"""Maximum size of the file, and of all that is downloaded until a policy is obtained: previews may be made up."""
+_ROUND_SECONDS = 5.0
+"""Seconds after which a round ends, because a policy may have been published meanwhile."""
+
+
+class _RoundOverError(Exception):
+    """Ends a round. What has come is kept."""
+
+
+class PolicyPrefetch:
+    """One thread at a time may use it."""
+
+    def __init__(self, source: PolicySource, store: PolicyStore) -> None:
+        self._source, self._store = source, store
+        self._file: int | None = None
+        self._rows = b""
+        """The preview that the file follows. A preview that contradicts it replaces the file."""
+        self._held: dict[int, Piece] = {}
+        """Verified pieces in the file by their positions."""
+        self._left = MAX_PREFETCHED_BYTES
+
+    def fetch(self, stop: threading.Event) -> bool:
+        """Fetch what a relay previews now, for at most a few seconds. Returns whether any pieces have come.
+
+        Does nothing if a policy is here, because a delta from it has other pieces. Raises TransientError("stopped").
+        """
+        if self._store.list_folders():
+            self.drop()
+            return False
+        try:
+            data = self._source.fetch_preview(stop=stop)
+        except TransientError as error:
+            if error.code == "stopped":
+                raise
+            return False  # No relay has one, or none answers.
+        if not self._follow(data):
+            return False
+        missing = self._select(parse_preview(data))
+        begun, held = time.monotonic(), self._held.copy()
+
+        def look() -> None:
+            if time.monotonic() - begun > _ROUND_SECONDS:
+                raise _RoundOverError
+
+        places = [(row.piece, row.offset) for row in missing]
+        try:
+            self._source.downloader.fetch_pieces(places, self._keep, thing="a preview", stop=stop, on_look=look)
+        except (_RoundOverError, ProtocolError, OSError):
+            pass
+        except TransientError as error:
+            if error.code == "stopped":
+                raise
+            get_logger().debug("a preview is not complete", reason=error.message)
+        new = [piece for offset, piece in self._held.items() if offset not in held]
+        self._left -= sum(piece.size for piece in new)
+        return bool(new)
+
+    def take(self, path: Path, pieces: Sequence[Piece], *, start: int) -> frozenset[int]:
+        """Give the file a name, if it has any of these pieces, which lie one after the other from byte `start` on.
+
+        Returns the indices of the pieces that are in it. Does nothing if there is a file with this name. Afterwards
+        nothing is prefetched any more that was until now.
+        """
+        offset, found = start, set()
+        for index, piece in enumerate(pieces):
+            if self._held.get(offset) == piece:
+                found.add(index)
+            offset += piece.size
+        if not found or not self._name(path):
+            found.clear()
+        self.drop()
+        get_logger().debug("prefetched pieces", pieces=len(found), of=len(pieces))
+        return frozenset(found)
+
+    def drop(self) -> None:
+        """Drop the file, and allow as many bytes again."""
+        self._reset()
+        self._left = MAX_PREFETCHED_BYTES
+
+    def _name(self, path: Path) -> bool:
+        """Give the file a name. Returns False if the name is taken or the file system does not allow it."""
+        try:
+            # With a descriptor Python calls linkat, which follows the link of /proc. It has no other meaning here.
+            os.link(f"/proc/self/fd/{self._file}", path, src_dir_fd=self._file, follow_symlinks=True)
+        except OSError:
+            return False
+        return True
+
+    def _follow(self, data: bytes) -> bool:
+        """Return whether the file can take the pieces of a preview. One of another export replaces the file."""
+        if self._rows.startswith(data):
+            data = self._rows  # Another relay has already previewed more.
+        elif not data.startswith(self._rows):
+            self._reset()
+        if self._file is None:
+            try:
+                self._file = os.open(self._store.root, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            except OSError:
+                return False  # The file system has no such files.
+        self._rows = data
+        return True
+
+    def _select(self, rows: Sequence[PreviewRow]) -> list[PreviewRow]:
+        """Return the pieces that are missing and that there is room for: a half of what is free on disk."""
+        chosen, room = [], min(self._left, self._store.count_free() // 2)
+        for row in rows:
+            if self._held.get(row.offset) != row.piece and row.end <= MAX_PREFETCHED_BYTES:
+                room -= row.piece.size
+                if room < 0:
+                    break
+                chosen.append(row)
+        return chosen
+
+    def _keep(self, piece: Piece, offset: int, data: memoryview) -> None:
+        assert self._file is not None
+        write_fully(self._file, data, offset)
+        self._held[offset] = piece
+
+    def _reset(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._rows = None, b""
+        self._held.clear()
