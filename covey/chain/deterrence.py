@@ -16,7 +16,7 @@ if it is in an epoch. This limits what is submitted until the verdict, which a l
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from covey.chain.structs import PoolTerms
@@ -96,6 +96,12 @@ class Deterrence:
         """Factor of the worst plan with all cheats of `list_cheats`."""
         return self.find_worst(self.list_cheats()).factor
 
+    def reaches(self, factor: float) -> bool:
+        """Return whether the factor is at least this one. It mostly takes a bound instead of the sums of `factor`."""
+        cheats = self.list_cheats()
+        is_below = any(plan.factor < factor for plan in self._list_plans(cheats, self._bound_expected_cases))
+        return not is_below and self.find_worst(cheats).factor >= factor
+
     def list_cheats(self) -> list[SubmissionCheat]:
         """Return a cheat for each number of false rows, and then the small difference in all rows."""
         return [*self.list_false_texts(), self.build_difference()]
@@ -120,16 +126,21 @@ class Deterrence:
 
     def find_worst(self, cheats: Sequence[SubmissionCheat]) -> CheatingPlan:
         """Return the plan with the smallest factor that consists of the given cheats."""
+        return min(self._list_plans(cheats, self._compute_expected_cases), key=lambda plan: plan.factor)
+
+    def _list_plans(
+        self, cheats: Sequence[SubmissionCheat], count_cases: Callable[[float], float]
+    ) -> Iterator[CheatingPlan]:
+        """Yield the plans of the given cheats. `count_cases` is `_compute_expected_cases` or its bound."""
         first = max(cheats, key=self._count_paid_before)
         paid = self._count_paid_before(first)
-        plans = [CheatingPlan(first=first, then=None, factor=self._compute_factor(min(1, self.cases), paid))]
+        yield CheatingPlan(first=first, then=None, factor=self._compute_factor(min(1, self.cases), paid))
         for cheat in cheats:
             undrawn, caught = self._compute_undrawn(cheat), cheat.compute_caught(self.audit_rate)
             if undrawn > 0:
                 total = paid + cheat.share * self.submissions * (1 - caught) / undrawn
-                cases = self._compute_expected_cases(undrawn / (undrawn + caught))
-                plans.append(CheatingPlan(first=first, then=cheat, factor=self._compute_factor(cases, total)))
-        return min(plans, key=lambda plan: plan.factor)
+                cases = count_cases(undrawn / (undrawn + caught))
+                yield CheatingPlan(first=first, then=cheat, factor=self._compute_factor(cases, total))
 
     def _compute_undrawn(self, cheat: SubmissionCheat) -> float:
         """Return the probability that a submission is neither replayed whole nor caught.
@@ -146,6 +157,10 @@ class Deterrence:
     def _compute_factor(self, cases: float, paid: float) -> float:
         gain = self.pay * paid if self.pay else 0.0
         return self.slash * cases / gain if gain else math.inf
+
+    def _bound_expected_cases(self, undrawn: float) -> float:
+        """Return an upper bound of `_compute_expected_cases`: min(cases, 1 + E[K]), by Jensen's inequality."""
+        return min(self.cases, 1 + self.submissions * (1 - undrawn) / undrawn)
 
     def _compute_expected_cases(self, undrawn: float) -> float:
         """Return E[min(cases, 1 + K)], where K submissions are caught before `submissions` ones are paid undrawn.
@@ -203,10 +218,14 @@ def compute_deterrence(terms: PoolTerms, params: PoolParams, *, detection: float
     `detection` is that of `Deterrence`. The stake is either `min_stake` or the maximum that cases can take. More stake
     allows more and larger submissions, but more of it is at risk.
     """
+    return min(_list_risks(terms, params, detection=detection), key=lambda risk: risk.factor)
+
+
+def _list_risks(terms: PoolTerms, params: PoolParams, *, detection: float = 1.0) -> list[Deterrence]:
+    """Return the deterrence of a pool's terms at either stake."""
     most = min(terms.max_slashes, MAX_CASES) * _compute_slash(terms)
     stakes = {terms.min_stake, max(terms.min_stake, most)}
-    risks = [_compute_with_stake(terms, params, stake, detection=detection) for stake in sorted(stakes)]
-    return min(risks, key=lambda risk: risk.factor)
+    return [_compute_with_stake(terms, params, stake, detection=detection) for stake in sorted(stakes)]
 
 
 def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int, *, detection: float) -> Deterrence:
@@ -260,7 +279,7 @@ def _lower_reward(terms: PoolTerms, params: PoolParams) -> Remedy | None:
 
 
 def _is_enough(terms: PoolTerms, params: PoolParams) -> bool:
-    return compute_deterrence(terms, params).factor >= MIN_FACTOR
+    return all(risk.reaches(MIN_FACTOR) for risk in _list_risks(terms, params))
 
 
 def _compute_slash(terms: PoolTerms) -> int:

@@ -281,6 +281,32 @@ def test_list_remedies__weak_terms__gives_the_smallest_sufficient_change_of_each
     assert all(re.fullmatch(r"\d{1,2}0*", str(n)) for n in (reward, slashes["slash_amount"]))
 
 
+def test_list_remedies__many_slashes__few_sums_are_computed(monkeypatch: pytest.MonkeyPatch):
+    """Each sum has up to 1,000 terms, and hundreds of amounts with dozens of cheats are tried."""
+    terms, params = read_large(min_stake=4 * COINS, slash_amount=COINS, max_slashes=1000)
+    compute, sums = Deterrence._compute_expected_cases, list[float]()
+
+    def count(deterrence: Deterrence, undrawn: float) -> float:
+        sums.append(undrawn)
+        return compute(deterrence, undrawn)
+
+    monkeypatch.setattr(Deterrence, "_compute_expected_cases", count)
+    remedies = list_remedies(terms, params)
+    assert len(remedies) == 3
+    assert len(sums) < 1000
+
+
+@pytest.mark.parametrize("audit_rate", [0.01, 0.2, 0.7])
+@pytest.mark.parametrize("submissions", [1, 7, 400])
+def test_reaches__agrees_with_the_factor(audit_rate: float, submissions: int):
+    """The bound by which it is decided early is above the exact value, so no plan is judged otherwise."""
+    deterrence = Deterrence(
+        rows=8, drawn_rows=2, audit_rate=audit_rate, pay=10, slash=40, cases=50, submissions=submissions
+    )
+    for ratio in (0.5, 0.999, 1.001, 2.0):
+        assert deterrence.reaches(deterrence.factor * ratio) is (ratio < 1)
+
+
 def test_list_remedies__nothing_is_drawn__only_a_higher_audit_rate_helps():
     terms, params = read_large()
     rules = params.verification.model_copy(update={"audit_rate": 0.0})
