@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 
+from covey.errors import TransientError
+
 _COUNT = struct.Struct("<q")
 
 
@@ -31,17 +33,21 @@ class WriteLock:
         """Wait for the turn of this thread, and keep the lock to the end of the block.
 
         Yields the number of the transaction in the block, which is counted once it has ended.
+
+        Raises TransientError("database_unavailable") if a file cannot be opened or written, as on a full disk. What
+        the block did may be kept even so, as if its answer had been lost.
         """
         with ExitStack() as held:
-            with self._threads_turn, self._turn.open("w") as turn:
+            with _translate_errors(), self._threads_turn, self._turn.open("w") as turn:
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 held.enter_context(self._threads_writing)
                 writing = os.open(self._writing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 held.callback(os.close, writing)
                 fcntl.flock(writing, fcntl.LOCK_EX)
-            number = _read_count(writing) + 1
+                number = _read_count(writing) + 1
             yield number
-            os.pwrite(writing, _COUNT.pack(number), 0)  # A process that dies before this has not reported the number.
+            with _translate_errors():  # A process that dies before this has not reported the number.
+                os.pwrite(writing, _COUNT.pack(number), 0)
 
     def read_count(self) -> int:
         """Return the number of the last transaction that has ended. A transaction that begins now sees what it wrote.
@@ -56,6 +62,15 @@ class WriteLock:
             return _read_count(file)
         finally:
             os.close(file)
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise TransientError for the system's errors about the lock's files."""
+    try:
+        yield
+    except OSError as error:
+        raise TransientError("database_unavailable", f"the lock of the database: {error}") from error
 
 
 def _read_count(file: int) -> int:
