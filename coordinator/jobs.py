@@ -154,16 +154,20 @@ def find_drawing_blocks(ctx: Context, signed: Iterable[int], *, head: Block) -> 
 
 
 def settle_epoch(ctx: Context) -> None:
-    """Begin an epoch that is due, and have what is closed posted. The chain's time is read only if one may be due."""
+    """Begin an epoch that is due, and have what is closed posted. The chain's time is read only if one may be due.
+
+    A pool is closed only by the time of a block: what is closed by a clock that is ahead would stay unpaid.
+    """
     now = ctx.clock()
     with ctx.database.read() as repository:
         is_any_closed = not all(map(epoch_closing.is_closing, repository.list_unposted()))
         may_be_over = settlement.is_closed(repository, chain_time=math.inf)
         may_be_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=math.inf)
     if may_be_over or may_be_due:
-        chain_time = get_chain_time(ctx)
+        newest = ctx.client.get_block("latest").timestamp
+        chain_time = get_chain_time(ctx, newest)
         with ctx.database.read() as repository:
-            is_over = settlement.is_closed(repository, chain_time=chain_time)
+            is_over = settlement.is_closed(repository, chain_time=newest)
             is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=chain_time)
         if is_over:
             report_unpaid(ctx)
@@ -243,7 +247,7 @@ def prune_files(ctx: Context) -> None:
     days = ctx.config.keep_files_days
     if days is None:
         return
-    final_before = get_chain_time(ctx) - retention.compute_keeping(days, ctx.terms)
+    final_before = ctx.client.get_block("latest").timestamp - retention.compute_keeping(days, ctx.terms)
     with ctx.database.read() as repository:
         outdated = retention.find_outdated(repository, ctx.params, ctx.config.pool, final_before=final_before)
     if outdated is None:
@@ -271,9 +275,9 @@ def report_unpaid(ctx: Context) -> None:
         )
 
 
-def get_chain_time(ctx: Context) -> float:
+def get_chain_time(ctx: Context, newest: int) -> float:
     """A time that the next block's is not before: the newest block's, or ours where blocks come only on demand."""
-    newest, now = ctx.client.get_block("latest").timestamp, ctx.clock()
+    now = ctx.clock()
     return now if now - newest > IDLE_SECONDS else newest
 
 

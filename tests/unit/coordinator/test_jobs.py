@@ -166,11 +166,20 @@ def test_settle_epoch__second_before_the_pool_closes__still_posts(ctx: SimpleNam
     assert len(DatabaseOutbox(pool.database).list_pending()) == 1
 
 
+def test_settle_epoch__own_clock_is_ahead_of_the_chain__pool_is_not_closed_yet(ctx: SimpleNamespace, pool: FakePool):
+    """The ledger goes by the chain's time. What was closed by a wrong clock would stay closed, and unpaid."""
+    do_first_work(pool)
+    end_pool(pool, closes_at=pool.now + 60)
+    clock, ctx.clock = ctx.clock, lambda: pool.now + 120
+    settle(ctx)
+    ctx.clock = clock
+    settle(ctx)
+    assert len(DatabaseOutbox(pool.database).list_pending()) == 1
+
+
 @pytest.mark.parametrize(("newest", "expected"), [(1000, 1000), (971, 971), (970, 970), (969, 1000), (2000, 2000)])
 def test_get_chain_time__newest_block__unless_the_chain_waits_for_something_to_do(newest: int, expected: int):
-    block = SimpleNamespace(timestamp=newest)
-    ctx = SimpleNamespace(client=SimpleNamespace(get_block=lambda _: block), clock=lambda: 1000.0)
-    assert jobs.get_chain_time(ctx) == expected
+    assert jobs.get_chain_time(SimpleNamespace(clock=lambda: 1000.0), newest) == expected
 
 
 # -- the chain's node
