@@ -6,12 +6,15 @@ The roles' cycles and the jobs are called one by one, so that a test can look at
 import asyncio
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import coordinator.app
 import coordinator.context
@@ -25,6 +28,7 @@ import worker.app
 import worker.context
 from coordinator import chain_events, jobs
 from coordinator.api.application import build_api
+from coordinator.api.process import cached_page
 from coordinator.api.process.status_page import build_status
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
@@ -171,8 +175,13 @@ async def open_walk(
     cheat: Callable[[Engine], Engine] | None = None,
     participants: type[Participants] = Participants,
 ) -> AsyncIterator[Walk]:
-    """Open a network of workers, three validators and a trainer. `cheat` wraps the workers' engines."""
+    """Open a network of workers, three validators and a trainer. `cheat` wraps the workers' engines.
+
+    Public pages are of this moment, as they are where they cost little: on a slow machine they would be of some
+    seconds ago.
+    """
     with open_network(folder, options, participants) as network, contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(cached_page, "CHEAP_SECONDS", math.inf)
         ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
         stack.callback(ctx.database.close)
         relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), network._origin
