@@ -1,6 +1,6 @@
 """Says of a node how it is, and in one sentence why it gets no task, with the number that decides.
 
-The conditions are those of `presence.record_signs` and `tasks.assign_tasks`, in the order in which they decide.
+The conditions are those of `presence.record_beats` and `tasks.assign_tasks`, in the order in which they decide.
 """
 
 from enum import StrEnum

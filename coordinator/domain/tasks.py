@@ -105,7 +105,7 @@ def claim_tasks(
 
     Nodes that wait since earlier claims are leased tasks too, in the order of `assign_tasks`: a claim does not
     overtake them. Returns for each sign its error, the task that a claim collects, or None. Errors are those of
-    `presence.record_signs`.
+    `presence.record_beats`.
     """
     results: list[TaskRow | CoveyError | None] = [*presence.record_beats(repository, params, signs, rule=rule, now=now)]
     claims = [index for index, sign in enumerate(signs) if sign.is_claim and results[index] is None]

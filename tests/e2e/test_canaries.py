@@ -70,7 +70,7 @@ async def judge(walk: Walk, index: int) -> SubmissionRow:
 def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
     """Return (validator, outcome, reason) of the revealed verdict."""
     with walk.coordinator.database.read() as repository:
-        (verdict,) = [j.verdict for j in repository.get_submission(receipt_hash).judgements if j.verdict]
+        (verdict,) = [j.verdict for j in repository.get_submission(receipt_hash).turns if j.verdict]
     return verdict.validator, verdict.outcome, verdict.reason
 
 

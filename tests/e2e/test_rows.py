@@ -53,7 +53,7 @@ async def test_walk__false_text_in_half_of_the_rows__a_row_turn_orders_the_repla
             True,
         )
         with walk.coordinator.database.read() as repository:
-            turns = repository.get_submission(rows[cheat].receipt_hash).judgements
+            turns = repository.get_submission(rows[cheat].receipt_hash).turns
             found = [(turn.full, turn.verdict) for turn in turns if turn.verdict is not None]
         assert [full for full, _ in found].count(True) == 2, "a quorum"
         assert {verdict.outcome for _, verdict in found} == {Decision.REJECT}

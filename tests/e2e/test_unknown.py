@@ -27,7 +27,7 @@ def break_replay(walk: Walk, index: int) -> None:
 def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
     """Return (validator, outcome, units) of each revealed verdict."""
     with walk.coordinator.database.read() as repository:
-        verdicts = [each.verdict for each in repository.get_submission(receipt_hash).judgements]
+        verdicts = [each.verdict for each in repository.get_submission(receipt_hash).turns]
     return sorted((verdict.validator, verdict.outcome, verdict.units) for verdict in verdicts if verdict)
 
 

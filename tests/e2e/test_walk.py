@@ -86,7 +86,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         assert row.state is SubmissionState.ACCEPTED
         assert row.units == row.receipt_units > 0
         with walk.coordinator.database.read() as repository:
-            verdicts = [j.verdict for j in repository.get_submission(row.receipt_hash).judgements]
+            verdicts = [j.verdict for j in repository.get_submission(row.receipt_hash).turns]
         assert len(verdicts) == 2  # a quorum of two, of three validators
         assert len({verdict.validator for verdict in verdicts}) == 2
 

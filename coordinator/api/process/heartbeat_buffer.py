@@ -45,7 +45,7 @@ class HeartbeatBuffer:
         """Note a sign of life, and return the task that a claim collects. None if there is none yet.
 
         A heartbeat of a known worker is only noted in memory. Everything else returns once it is written, and raises
-        the errors of `presence.record_signs`.
+        the errors of `presence.record_beats`.
         """
         instance, heard_at = self._heard.get(sign.node, ("", 0.0))
         now = self._ctx.clock()

@@ -52,7 +52,7 @@ async def register(state: State, node: Node, body: RegistrationRequest | None = 
 
 @router.post("/heartbeat", status_code=204, responses=name_refusals(409))
 async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
-    """Note a sign of life. Raises the errors of `presence.record_signs`."""
+    """Note a sign of life. Raises the errors of `presence.record_beats`."""
     await state.heartbeat_buffer.add(
         NodeBeat(node=node, instance=body.instance, free_slots=body.free_slots, cached_version=body.cached_version)
     )
