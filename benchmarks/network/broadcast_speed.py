@@ -1,10 +1,10 @@
 """A policy of 1 GiB over loopback: Covey beside the original SHARDCAST, and beside a bare socket.
 
 End to end is from weights in memory (Covey) or from a file (the original, package `shardcast` 0.3.2) to a verified file
-at the client.  With pipelining the client fetches what the trainer has exported so far, and is told the record when the
-policy is offered.  The socket sends the file with `sendfile` to one receiver, which writes it or only reads it.  Its
-two ends are threads of one process, and once more two processes.  All files lie in memory, and whatever is sent was
-read once before.  Each round measures everything once, Covey and the original in alternating order, and the medians
+at the client. With pipelining the client fetches what the trainer has exported so far, and learns the record when the
+policy is offered. The socket sends the file with `sendfile` to one receiver, which writes it or only reads it. Its
+two ends are threads of one process, and once more two processes. All files lie in memory, and whatever is sent was
+read once before. Each round measures everything once, Covey and the original in alternating order, and the medians
 are compared.
 """
 
