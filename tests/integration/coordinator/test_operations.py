@@ -39,7 +39,7 @@ async def test_ready__chain_and_database_do_not_answer__says_both_and_lives(
         raise TransientError("database_busy", "the database was busy for too long")
 
     monkeypatch.setattr(harness.ctx.chain, "_polled_at", None)
-    monkeypatch.setattr(harness.ctx.database, "look", hang)
+    monkeypatch.setattr(harness.ctx.database, "query", hang)
     ready = await get(harness, "/ready")
     assert ready.status_code == 503
     assert [reason.split(" ")[1] for reason in ready.json()["reasons"]] == ["database", "chain's"]
