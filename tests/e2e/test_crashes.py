@@ -48,7 +48,7 @@ async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: floa
 
 
 class Gate:
-    """A proxy between a worker and the coordinator that holds uploads until it is opened."""
+    """A proxy between a worker and the coordinator that holds uploads and receipts until it is opened."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
@@ -60,7 +60,7 @@ class Gate:
 
     async def _pass(self, request: Request) -> Response:
         body = await request.body()
-        if request.url.path == "/v1/uploads":
+        if request.url.path in ("/v1/uploads", "/v1/submissions"):
             await asyncio.to_thread(self.opened.wait, 600)
         if request.url.path == "/v1/submissions":
             self.receipts.append(body)
