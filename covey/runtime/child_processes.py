@@ -1,21 +1,36 @@
-"""Processes of one command. One that ends is started again."""
+"""Processes of one command. One that ends is started again, after a pause that grows while it ends early."""
 
 import asyncio
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from covey.errors import OperatorError
+from covey.errors import CoveyError, OperatorError
 from covey.runtime.cycle import stop_signals, wait_or_stop
 from covey.runtime.log import get_logger
 
 LOOK_S = 0.5
 """Seconds between two looks at whether a process has ended."""
-EARLY_S, MOST_EARLY = 30.0, 5
-"""A process that ends within so many seconds of its start has ended early. After so many in succession all end."""
+STEADY_S = 30.0
+"""Seconds after which the next pause of a process is the shortest again."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
+"""Seconds until a process that has ended is started again, at first and at most. They double with each early end."""
 STOP_S = 15.0
 """Maximum time in seconds that the processes have to finish."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """A process, and the end of a pipe that receives the error that ended it."""
+
+    process: SpawnProcess
+    errors: Connection
+    started_at: float
+    restart_at: float | None = None
+    """When it is started again, on the monotonic clock. None while it runs."""
 
 
 class ChildProcesses:
@@ -27,16 +42,19 @@ class ChildProcesses:
         """
         self._runs, self._name = runs, name
         self._spawning = multiprocessing.get_context("spawn")  # A fork would share connections and threads.
-        self.running: dict[int, SpawnProcess] = {}
-        """Processes by the index of what they run."""
-        self._started: dict[int, float] = {}
-        self._early = 0
-        """Number of processes that have ended early, in succession."""
+        self._children: dict[int, _Child] = {}
+        self._pauses = [FIRST_PAUSE_S] * len(runs)
+
+    @property
+    def running(self) -> dict[int, SpawnProcess]:
+        """Newest process of each run, by the index of the run."""
+        return {index: child.process for index, child in self._children.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the processes running until `stop` is set.
 
-        Raises OperatorError("processes_end") if they end as soon as they are started.
+        One that is killed, has a defect or ends with a TransientError is started again. An OperatorError, which
+        another start does not cure, ends all processes and is raised here.
         """
         try:
             while not stop.is_set():
@@ -57,32 +75,65 @@ class ChildProcesses:
 
     def _start_missing(self) -> None:
         for index, run in enumerate(self._runs):
-            process = self.running.get(index)
-            if process is not None and process.is_alive():
-                continue
-            if process is not None:
-                self._note_end(index, process)
-            process = self._spawning.Process(target=run)
-            process.start()
-            self.running[index], self._started[index] = process, time.monotonic()
+            child = self._children.get(index)
+            if child is not None and child.restart_at is None and not child.process.is_alive():
+                self._note_end(index, child)
+            if child is None or (child.restart_at is not None and time.monotonic() >= child.restart_at):
+                self._children[index] = self._start(run)
 
-    def _note_end(self, index: int, process: SpawnProcess) -> None:
-        is_early = time.monotonic() - self._started[index] < EARLY_S
-        self._early = self._early + 1 if is_early else 0
-        if self._early >= MOST_EARLY:
-            message = f"{self._early} {self._name} processes ended as soon as they started, with {process.exitcode}"
-            raise OperatorError("processes_end", message, fix="Read what they have logged before")
-        get_logger().error("a process ended and is started again", process=self._name, exit_status=process.exitcode)
+    def _start(self, run: Callable[[], None]) -> _Child:
+        errors, sending = self._spawning.Pipe(duplex=False)
+        process = self._spawning.Process(target=_run_child, args=(run, sending))
+        process.start()
+        sending.close()
+        return _Child(process=process, errors=errors, started_at=time.monotonic())
+
+    def _note_end(self, index: int, child: _Child) -> None:
+        error = _receive_error(child.errors)
+        if isinstance(error, OperatorError):
+            raise error
+        now = time.monotonic()
+        pause = FIRST_PAUSE_S if now - child.started_at >= STEADY_S else self._pauses[index]
+        self._pauses[index], child.restart_at = min(2 * pause, MAX_PAUSE_S), now + pause
+        get_logger().error(
+            "a process ended and is started again",
+            process=self._name,
+            exit_status=child.process.exitcode,
+            error=None if error is None else str(error),
+            pause_s=pause,
+        )
 
     def _end(self) -> None:
-        for process in self.running.values():
-            process.terminate()
+        for child in self._children.values():
+            child.process.terminate()
         deadline = time.monotonic() + STOP_S
-        for process in self.running.values():
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+        for child in self._children.values():
+            child.process.join(max(0.0, deadline - time.monotonic()))
+            if child.process.is_alive():
+                child.process.kill()
+                child.process.join()
+            child.errors.close()
+
+
+def _run_child(run: Callable[[], None], errors: Connection) -> None:
+    """Call `run` in a new process. An error of Covey goes to the parent, which reports it."""
+    try:
+        run()
+    except CoveyError as error:
+        errors.send((error.code, error.message, error.fix if isinstance(error, OperatorError) else None))
+        raise SystemExit(1) from None
+
+
+def _receive_error(errors: Connection) -> CoveyError | None:
+    """Return the error that has ended a process. None if a signal or a defect has ended it."""
+    with errors:
+        try:
+            code, message, fix = errors.recv()
+        except EOFError:
+            return None
+    if fix is None:
+        return CoveyError(code, message)
+    return OperatorError(code, message.removesuffix(f". {fix}"), fix=fix)
 
 
 def call_when_orphaned(callback: Callable[[], None]) -> None:

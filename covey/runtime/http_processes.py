@@ -25,7 +25,7 @@ class HttpProcesses:
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the processes running until `stop` is set.
 
-        Raises OperatorError "address_in_use", or "processes_end" if they end as soon as they are started.
+        Raises OperatorError("address_in_use"), and the errors of `ChildProcesses.run`.
         """
         with await self._listen(stop) as listener:
             await ChildProcesses([partial(self._serve, listener)] * self._count, name="server").run(stop)

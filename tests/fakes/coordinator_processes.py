@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
 from covey.protocol.ids import PoolId
@@ -61,6 +63,14 @@ class CoordinatorProcesses:
         self._running[name].kill()
         self._running[name].wait()
 
+    def list_servers(self, name: str = "serve") -> list[psutil.Process]:
+        """Return the processes that serve the API, without the one that Python starts to count shared resources."""
+        try:
+            children = psutil.Process(self._running[name].pid).children()
+        except psutil.NoSuchProcess:
+            return []
+        return [child for child in children if _is_server(child)]
+
     def end(self) -> None:
         """Kill all processes."""
         for name in self._running:
@@ -69,3 +79,10 @@ class CoordinatorProcesses:
     def read_log(self, name: str, *, lines: int = 12) -> list[str]:
         """Return the last lines that a process has logged."""
         return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:]
+
+
+def _is_server(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "spawn_main" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

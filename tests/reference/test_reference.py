@@ -16,6 +16,7 @@ PASSING = {
     "covey/protocol/peer_json.py",
     "covey/chain/sender.py",
     "covey/cli/up_down.py",
+    "covey/runtime/child_processes.py",
     "covey/network/coordinator_client.py",
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/engine_process.py",

@@ -50,12 +50,6 @@ class Coordinator:
     def client(self, name: str) -> CoordinatorClient:
         return CoordinatorClient(self.url, self.chain.wallets[name], chain_id=self.chain.deployment.chain_id)
 
-    def list_servers(self) -> list[psutil.Process]:
-        """The processes that serve the API, without the one that Python starts to count shared resources."""
-        children = psutil.Process(self.parent.pid).children()
-        living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
-
     def build_heartbeat(self) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of a signed request of the node."""
         body = b'{"instance": "%s", "free_slots": 1, "cached_version": null}' % INSTANCE.encode()
@@ -123,7 +117,7 @@ async def await_ready(coordinator: Coordinator) -> None:
 async def await_children(coordinator: Coordinator, known: set[int]) -> None:
     """Wait until two processes serve, none of which has one of some ids."""
     deadline = time.monotonic() + HANG_S
-    while len([each for each in coordinator.list_servers() if each.pid not in known]) < 2:
+    while len([each for each in coordinator.processes.list_servers() if each.pid not in known]) < 2:
         assert time.monotonic() < deadline, "the processes did not come back"
         await asyncio.sleep(0.1)
 
@@ -166,17 +160,17 @@ async def assign_until_answered(ctx, asking: "asyncio.Task[TaskOrder | None]") -
 
 
 async def test_serve__one_process_is_killed__is_replaced_and_nobody_is_refused_for_long(coordinator: Coordinator):
-    before = {each.pid for each in coordinator.list_servers()}
+    before = {each.pid for each in coordinator.processes.list_servers()}
     assert len(before) == 2
     killed = min(before)
     os.kill(killed, signal.SIGKILL)
     await await_children(coordinator, {killed})
     await await_ready(coordinator)
-    assert before - {killed} < {each.pid for each in coordinator.list_servers()}, "the other one went on"
+    assert before - {killed} < {each.pid for each in coordinator.processes.list_servers()}, "the other one went on"
 
 
 async def test_serve__parent_is_killed__its_processes_end_too(coordinator: Coordinator):
-    servers = coordinator.list_servers()
+    servers = coordinator.processes.list_servers()
     coordinator.processes.kill("serve")
     gone, alive = await asyncio.to_thread(psutil.wait_procs, servers, timeout=HANG_S)
     for process in alive:

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import socket
 
 import pytest
 
@@ -12,10 +13,14 @@ from covey.runtime.http_processes import HttpProcesses
 pytestmark = pytest.mark.integration
 
 
-async def test_run__processes_end_as_soon_as_they_start__gives_up():
+def _refuse(_: socket.socket) -> None:
+    raise OperatorError("bad_store", "the store cannot be opened", fix="Correct the setting store_url")
+
+
+async def test_run__error_that_no_start_cures__ends_all_and_is_raised():
     (port,) = find_free_ports(1)
-    processes = HttpProcesses(len, host="127.0.0.1", port=port, count=2)  # A socket has no length, so each fails.
+    processes = HttpProcesses(_refuse, host="127.0.0.1", port=port, count=2)
     async with asyncio.timeout(300):
-        with pytest.raises(OperatorError, match="processes_end"):
+        with pytest.raises(OperatorError, match="bad_store"):
             await processes.run(asyncio.Event())
     assert multiprocessing.active_children() == []
