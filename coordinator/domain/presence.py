@@ -32,8 +32,8 @@ class NodeBeat:
     cached_version: int | None
     is_claim: bool = False
     """Whether the node asks for a task."""
-    wait_s: float = 0.0
-    """Seconds for which a claim waits. 0: it takes what is pending now."""
+    waiting_until: float = 0.0
+    """Unix time until which a claim waits. A past one takes what is pending now."""
     holding: tuple[int, ...] = ()
     """Leases that the node knows of, for a claim."""
 
@@ -72,11 +72,18 @@ def record_beats(
         )
         change |= {"instance": sign.instance, "seen_at": now, "cached_version": sign.cached_version}
         if sign.is_claim:
-            change |= {"free_slots": sign.free_slots, "waiting_until": now + sign.wait_s}
+            change |= {"free_slots": sign.free_slots, "waiting_until": max(now, sign.waiting_until)}
     repository.update_nodes(list(changes.values()))
     if changes:
         note_hearing(repository, now)
     return results
+
+
+def withdraw_claim(repository: Repository, claim: NodeBeat) -> None:
+    """Let nothing be leased to a node whose client has left while its claim waited, unless it has claimed again."""
+    row = repository.get_node(claim.node)
+    if row is not None and row.waiting_until == claim.waiting_until:
+        repository.update_nodes([{"address": claim.node, "waiting_until": 0.0}])
 
 
 def note_hearing(repository: Repository, now: float) -> None:

@@ -17,6 +17,8 @@ class LeaseWaiter:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._is_over = False
+        self.has_left = False
+        """Whether the client has left."""
 
     async def wait(self, seconds: float) -> bool:
         """Return True once a lease is offered, or False after `seconds` or if the poll is over."""
@@ -33,6 +35,11 @@ class LeaseWaiter:
     def announce(self) -> None:
         """Let the poll look for its lease."""
         self._event.set()
+
+    def leave(self) -> None:
+        """End the poll, because its client has left."""
+        self.has_left = True
+        self.end()
 
     def end(self) -> None:
         """End the poll: its client has left, or this process ends."""

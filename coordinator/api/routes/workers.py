@@ -9,7 +9,7 @@ from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.process.long_poll import call_when_gone
 from coordinator.context import Context
 from coordinator.db.repository import Repository
-from coordinator.domain import exact_lane, nodes, pausing, stakes, tasks
+from coordinator.domain import exact_lane, nodes, pausing, presence, stakes, tasks
 from coordinator.domain.presence import NodeBeat
 from coordinator.domain.stakes import Stake
 from coordinator.domain.tasks import LeaseRequest
@@ -73,16 +73,19 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
         free_slots=body.free_slots,
         cached_version=body.cached_version,
         is_claim=True,
-        wait_s=body.wait_seconds,
+        waiting_until=state.ctx.clock() + body.wait_seconds,
         holding=body.holding,
     )
-    with state.offers.open(node) as offer, call_when_gone(request.receive, offer.end):
+    with state.offers.open(node) as offer, call_when_gone(request.receive, offer.leave):
         order = await state.heartbeat_buffer.add(sign)
         while order is None and await offer.wait(max(0.0, deadline - loop.time())):
             order = await state.collections.add(LeaseRequest(node=node, instance=body.instance, holding=body.holding))
     if order is not None:
         get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
         return order
+    if offer.has_left:
+        await state.ctx.database.run(lambda rows: presence.withdraw_claim(rows, sign))
+        return None
     await state.ctx.database.query(pausing.require_running)
     return None
 

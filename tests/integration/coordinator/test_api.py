@@ -152,6 +152,23 @@ async def test_claim_task__no_task_is_pending__waits_and_a_job_leases_the_first_
         assert order.lease == 1
 
 
+async def test_claim_task__client_leaves_while_it_waits__gets_no_lease(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
+        await client.register()
+        set_tasks(harness, TaskState.PENDING, TaskState.EXPIRED)
+        claim = functools.partial(client.claim_task, instance=INSTANCE, free_slots=1, cached_version=None)
+        waiting = asyncio.create_task(claim(wait_seconds=MAX_WAIT_SECONDS))
+        await await_poll(harness)
+        waiting.cancel()
+        async with asyncio.timeout(60):
+            while has_waiting(harness, since=1.0):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    set_tasks(harness, TaskState.EXPIRED, TaskState.PENDING)
+    harness.run_job("assign_tasks")
+    with harness.ctx.database.read() as rows:
+        assert rows.list_tasks(TaskState.ASSIGNED) == []
+
+
 async def test_claim_task__task_is_pending__is_leased_without_any_job(harness: CoordinatorHarness):
     async with harness.client("node") as client:
         await client.register()
@@ -169,11 +186,14 @@ def set_tasks(harness: CoordinatorHarness, before: TaskState, after: TaskState) 
 async def await_poll(harness: CoordinatorHarness) -> None:
     """Wait until the long poll of a node is noted in its row."""
     async with asyncio.timeout(60):
-        while True:
-            with harness.ctx.database.read() as rows:
-                if rows.has_waiting(harness.clock()):
-                    return
+        while not has_waiting(harness, since=harness.clock()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def has_waiting(harness: CoordinatorHarness, *, since: float) -> bool:
+    """Return whether a row says that a node waits until a time since `since`. 0 says that it does not wait."""
+    with harness.ctx.database.read() as rows:
+        return rows.has_waiting(since)
 
 
 async def test_jobs__doubled_triggers__change_nothing(harness: CoordinatorHarness):

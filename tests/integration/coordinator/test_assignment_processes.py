@@ -54,7 +54,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 def build_sign(name: str) -> NodeBeat:
     return NodeBeat(
-        node=make_address(name), instance=INSTANCE, free_slots=1, cached_version=0, is_claim=True, wait_s=600.0
+        node=make_address(name), instance=INSTANCE, free_slots=1, cached_version=0, is_claim=True, waiting_until=1e12
     )
 
 

@@ -5,13 +5,15 @@ from sqlalchemy import event
 
 from coordinator.db.models import TaskRow
 from coordinator.domain import nodes, stakes
-from coordinator.domain.presence import NodeBeat, record_beats
+from coordinator.domain.presence import NodeBeat, record_beats, withdraw_claim
 from coordinator.domain.stakes import Stake
 from covey.errors import CoveyError
 from tests.fakes.pool import INSTANCE, STAKE_RULE, FakePool, make_address
 
 pytestmark = pytest.mark.unit
 OTHER = "f" * 32
+UNTIL = 1e12
+"""Unix time until which claims wait."""
 
 
 def make_sign(name: str, **changes: Any) -> NodeBeat:
@@ -20,7 +22,7 @@ def make_sign(name: str, **changes: Any) -> NodeBeat:
 
 
 def claim(name: str, **changes: Any) -> NodeBeat:
-    return make_sign(name, is_claim=True, wait_s=5.0, **changes)
+    return make_sign(name, **({"is_claim": True, "waiting_until": UNTIL} | changes))
 
 
 def stake(pool: FakePool, name: str, staked: int, locked: int = 0) -> None:
@@ -52,8 +54,27 @@ def test_record_signs__claims__are_refused_one_by_one(pool: FakePool):
         nodes.suspend(rows, rows.get_node(make_address("bad")), nodes.CASE)
     signs = [claim(name) for name in ("a", "poor", "new", "bad", "gone")]
     assert record(pool, *signs) == [None, "stake_too_low", "stake_unknown", "suspended", "suspended"]
-    assert pool.node("a").waiting_until == pool.now + 5
+    assert pool.node("a").waiting_until == UNTIL
     assert pool.node("poor").waiting_until == 0.0
+
+
+def test_record_signs__claim_that_came_late_to_its_row__waits_now(pool: FakePool):
+    pool.register("a")
+    stake(pool, "a", 100)
+    assert record(pool, claim("a", waiting_until=pool.now - 1)) == [None]
+    assert pool.node("a").waiting_until == pool.now
+
+
+def test_withdraw_claim__client_has_left__ends_its_own_claim_and_no_newer_one(pool: FakePool):
+    pool.register("a")
+    stake(pool, "a", 100)
+    first, second = claim("a", waiting_until=UNTIL + 1), claim("a", waiting_until=UNTIL + 2)
+    assert record(pool, first) == [None]
+    assert record(pool, second) == [None]
+    for sign, until in ((first, UNTIL + 2), (second, 0.0), (claim("stranger"), 0.0)):
+        with pool.database.write() as rows:
+            withdraw_claim(rows, sign)
+        assert pool.node("a").waiting_until == until
 
 
 def test_record_signs__stake_of_one_contributor__must_back_all_its_nodes(pool: FakePool):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 def sign(name: str, **changes: Any) -> NodeBeat:
     values = {"node": make_address(name), "instance": INSTANCE, "free_slots": 1, "cached_version": 0}
-    return NodeBeat(**(values | {"is_claim": True, "wait_s": 5.0} | changes))
+    return NodeBeat(**(values | {"is_claim": True, "waiting_until": 1e12} | changes))
 
 
 def register(pool: FakePool, *names: str, **options: Any) -> None:
@@ -49,7 +49,7 @@ def test_claim_tasks__task_is_pending__is_leased_and_collected(pool: FakePool):
 
 def test_claim_tasks__no_task_is_pending__waits_for_the_job(pool: FakePool):
     register(pool, "a")
-    assert claim(pool, sign("a")) == [None]
+    assert claim(pool, sign("a", waiting_until=1005.0)) == [None]
     assert pool.node("a").waiting_until == 1005.0
     pool.publish(0)
     assert pool.assign() == 1
@@ -122,7 +122,7 @@ def test_claim_tasks__does_not_wait__gets_a_pending_task_and_is_offered_none_lat
     pool.params = make_params(groups_per_step=2)  # one task
     register(pool, "a", "b")
     pool.publish(0)
-    found = claim(pool, sign("a", wait_s=0.0), sign("b", wait_s=0.0))
+    found = claim(pool, sign("a", waiting_until=0.0), sign("b", waiting_until=0.0))
     assert sum(task is not None for task in found) == 1
     with pool.database.write() as rows:
         rows.add_tasks(5, policy_version=0, groups=1)
@@ -133,7 +133,7 @@ def test_claim_tasks__does_not_wait__gets_a_pending_task_and_is_offered_none_lat
 def test_claim_tasks__heartbeats_in_the_batch__get_nothing(pool: FakePool):
     register(pool, "a", "b")
     pool.publish(0)
-    found = claim(pool, sign("a", is_claim=False, wait_s=0.0), sign("b"))
+    found = claim(pool, sign("a", is_claim=False, waiting_until=0.0), sign("b"))
     assert (found[0], isinstance(found[1], TaskRow)) == (None, True)
 
 

@@ -39,7 +39,7 @@ class Calls:
         return await self.heartbeat_buffer.add(NodeBeat(**values))
 
     async def claim(self, name: str) -> TaskOrder | None:
-        return await self.beat(name, is_claim=True, wait_s=5.0)
+        return await self.beat(name, is_claim=True, waiting_until=self.pool.now + 5)
 
 
 @pytest.fixture
