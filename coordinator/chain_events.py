@@ -13,7 +13,7 @@ from coordinator.chain_state import is_about_validators, list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, judging, nodes, omissions, panel, restoring, settlement, steps, tasks
+from coordinator.domain import judging, nodes, omissions, panel, restoring, settlement, steps, tasks
 from coordinator.domain.stakes import Stake, record_stake
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
@@ -174,12 +174,17 @@ def apply_progress(
             if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
                 handler(ctx, repository, event)
         repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
-        is_drawn = audit_draws.look_at_drawn(repository, ctx.params, block_time=progress.read_until)
+        signed_until = progress.read_until - ctx.params.verification.draw_seconds
+        is_drawn = repository.has_undrawn(signed_until=signed_until)
     if is_drawn:
-        ctx.jobs.trigger("draw_submissions")
+        ctx.jobs.trigger("draw_submissions", block=progress.cursor[-1].number)
     if progress.events:
-        for job in ("assign_tasks", "settle_epoch", "mark_settled"):
-            ctx.jobs.trigger(job)
+        ctx.jobs.trigger("assign_tasks")
+        ctx.jobs.trigger("begin_epoch")
+    for event in progress.events:
+        if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool:
+            ctx.jobs.trigger("mark_settled", epoch=event.epoch)
+            ctx.jobs.trigger("post_epoch", epoch=event.epoch + 1)
 
 
 def answer_challenges(ctx: Context) -> None:

@@ -1,30 +1,27 @@
-"""What each Celery job does: short transactions on the rows, then the triggers that follow from them.
+"""What each Celery job does: short transactions on the rows, then the messages that follow from them.
 
 Every job may run twice, late, or in two processes at once without harm. The jobs of the queue "now" never wait for the
-chain's node.
+chain's node. Beat starts the two sweeps alone, which send messages for what is late.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import EpochRow, SubmissionRow
-from coordinator.db.repository import Repository
-from coordinator.domain import epoch_closing, judging, pausing, retention, settlement, signing, tasks
+from coordinator.db.models import SubmissionRow
+from coordinator.domain import epoch_closing, judging, late_work, pausing, retention, settlement, signing, tasks
 from coordinator.domain.audit_draws import DrawingBlock
+from coordinator.domain.late_work import LateWork
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.node_answers import Block
-from covey.chain.outbox import IntentState
+from covey.errors import TransientError
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 from covey.runtime.log import get_logger
 
-RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
-"""Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 DISPATCHED = 100
 """Maximum number of submissions that are looked at in one transaction."""
 VALIDATORS_SECONDS = 10.0
@@ -37,16 +34,39 @@ IDLE_SECONDS = 30.0
 def build_jobs(ctx: Context) -> dict[str, Callable[..., None]]:
     """The jobs by name; the names are those of `coordinator.queue.routes.ROUTES`."""
     return {
+        "sweep": partial(sweep, ctx),
+        "sweep_settled": partial(sweep_settled, ctx),
         "assign_tasks": partial(assign_tasks, ctx),
         "expire_leases": partial(expire_leases, ctx),
         "draw_submissions": partial(draw_submissions, ctx),
         "dispatch_validation": partial(dispatch_validation, ctx),
         "seek_signatures": partial(seek_signatures, ctx),
-        "settle_epoch": partial(settle_epoch, ctx),
-        "close_epoch": partial(close_epochs, ctx),
+        "begin_epoch": partial(begin_epoch, ctx),
+        "close_epoch": partial(close_epoch, ctx),
+        "post_epoch": partial(post_epoch, ctx),
         "mark_settled": partial(mark_settled, ctx),
-        "prune_files": partial(prune_files, ctx),
+        "prune_epoch": partial(prune_epoch, ctx),
     }
+
+
+def sweep(ctx: Context) -> None:
+    """Send a message for each object that should have been assigned, decided or settled by now. It only reads."""
+    with ctx.database.read() as repository:
+        late = list(late_work.find_late(repository, ctx.params, ctx.ledger, now=ctx.clock()))
+    _send(ctx, late)
+
+
+def sweep_settled(ctx: Context) -> None:
+    """Send messages for what follows a decision after minutes or days. It only reads."""
+    days = ctx.config.keep_files_days
+    with ctx.database.read() as repository:
+        late = list(late_work.find_settled(repository, ctx.terms, keep_files_days=days, now=ctx.clock()))
+    _send(ctx, late)
+
+
+def _send(ctx: Context, late: Iterable[LateWork]) -> None:
+    for job, ids, receipts in late:
+        ctx.jobs.trigger(job, receipts=receipts, **ids)
 
 
 def assign_tasks(ctx: Context) -> None:
@@ -62,7 +82,7 @@ def assign_tasks(ctx: Context) -> None:
 
 
 def expire_leases(ctx: Context) -> None:
-    """End what is overdue, and plan other tasks in its place."""
+    """End leases that are overdue, and plan other tasks in their place."""
     with ctx.database.write() as repository:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:
@@ -72,34 +92,34 @@ def expire_leases(ctx: Context) -> None:
         ctx.jobs.trigger("expire_leases")
 
 
-def draw_submissions(ctx: Context) -> None:
-    """Find the blocks that draw the submissions that are due, and open the first turns.
+def draw_submissions(ctx: Context, *, block: int) -> None:
+    """Draw the submissions whose drawing blocks are at most `block`, and open their first turns.
 
-    It waits for the chain's node, before its transaction: a node that is slow would hold up all who write.
+    It waits for the chain's node, before its transaction: a node that is slow would hold up all who write. The follower
+    must have stored the block. Otherwise nobody would notice that a reorganization has removed it.
+    Raises TransientError "no_block", or "chain_changes" if the node has another block of that number.
     """
-    started, looked_at = ctx.clock(), DISPATCHED
-    while looked_at == DISPATCHED:
-        with ctx.database.read() as repository:
-            rows = repository.list_due(started, limit=DISPATCHED, is_drawn=False)
-            due, signed = [row.receipt_hash for row in rows], {row.signed_at for row in rows}
-        looked_at = len(due)
-        if due:
-            head = ctx.client.get_block(ctx.config.finality)
-            _dispatch(ctx, due, find_drawing_blocks(ctx, signed, head=head))
+    head = ctx.client.get_block(block)
+    with ctx.database.read() as repository:
+        stored = dict(repository.list_blocks()).get(block)
+        undrawn = repository.list_undrawn(signed_until=head.timestamp - ctx.params.verification.draw_seconds)
+    if stored is None:
+        return  # The follower has gone on, and has sent a message about a later block.
+    if stored != head.hash:
+        raise TransientError("chain_changes", f"the chain's node has another block {block} than the follower has read")
+    for start in range(0, len(undrawn), DISPATCHED):
+        part = undrawn[start : start + DISPATCHED]
+        blocks = find_drawing_blocks(ctx, {signed_at for _, signed_at in part}, head=head)
+        _dispatch(ctx, [receipt_hash for receipt_hash, _ in part], blocks)
 
 
-def dispatch_validation(ctx: Context) -> None:
-    """Decide what can be decided and open further turns, for the drawn submissions that are due.
+def dispatch_validation(ctx: Context, *, receipts: Sequence[str]) -> None:
+    """Decide the submissions that can be decided, and open further turns for the others.
 
     What it needs of the chain is in memory, so judging goes on while the chain's node does not answer.
     """
-    started, looked_at = ctx.clock(), DISPATCHED
-    while looked_at == DISPATCHED:
-        with ctx.database.read() as repository:
-            due = [row.receipt_hash for row in repository.list_due(started, limit=DISPATCHED, is_drawn=True)]
-        looked_at = len(due)
-        if due:
-            _dispatch(ctx, due, {})
+    for start in range(0, len(receipts), DISPATCHED):
+        _dispatch(ctx, receipts[start : start + DISPATCHED], {})
 
 
 def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock]) -> None:
@@ -153,109 +173,126 @@ def find_drawing_blocks(ctx: Context, signed: Iterable[int], *, head: Block) -> 
     return {time - seconds: DrawingBlock(block.number, block.hash) for time, block in blocks.items()}
 
 
-def settle_epoch(ctx: Context) -> None:
-    """Begin an epoch that is due, and have what is closed posted. The chain's time is read only if one may be due.
+def begin_epoch(ctx: Context) -> None:
+    """Begin an epoch that is due. The chain's time is read only if one may be due.
 
     A pool is closed only by the time of a block: what is closed by a clock that is ahead would stay unpaid.
     """
     now = ctx.clock()
     with ctx.database.read() as repository:
-        is_any_closed = not all(map(epoch_closing.is_closing, repository.list_unposted()))
-        may_be_over = settlement.is_closed(repository, chain_time=math.inf)
-        may_be_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=math.inf)
-    if may_be_over or may_be_due:
-        newest = ctx.client.get_block("latest").timestamp
+        if not settlement.may_be_due(repository, ctx.params, ctx.ledger, now=now):
+            return
+    newest = ctx.client.get_block("latest").timestamp
+    with ctx.database.read() as repository:
+        is_over = settlement.is_closed(repository, chain_time=newest)
         chain_time = get_chain_time(ctx, newest)
+        is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=chain_time)
+    if is_over:
+        report_unpaid(ctx)
+        return
+    if is_due:
+        with ctx.database.write() as repository:
+            number = epoch_closing.begin_epoch(repository, now=now)
+        if number is not None:
+            ctx.jobs.trigger("close_epoch", epoch=number)
+
+
+def close_epoch(ctx: Context, *, epoch: int) -> None:
+    """Fill an epoch, compute its roots, put its file into the store, and record the roots. Then have it posted.
+
+    One process closes an epoch at a time, because two would read the same submissions and write the same file. None
+    closes an epoch once it is known that the ledger takes no more. Each transaction writes little, so that nobody waits
+    for it. Raises TransientError("epoch_before") while the epoch before this one is closing.
+    """
+    with ctx.database.read() as repository:
+        row = None if repository.get_fact("closed") else repository.get_epoch(epoch)
+    if row is None or not epoch_closing.is_closing(row):
+        return
+    with closing(ctx.database.open_leadership(f"closing-{epoch % settlement.MAX_UNPOSTED}")) as leadership:
+        if not leadership.is_held() or not fill_epoch(ctx, epoch):
+            return
+        with ctx.database.read() as repository:
+            closed = epoch_closing.build_epoch(repository, ctx.ledger, epoch)
+        ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
+        with ctx.database.write() as repository:
+            is_recorded = epoch_closing.record_closed(repository, closed)
+    if not is_recorded:
+        raise TransientError("epoch_changed", f"an epoch was disabled while epoch {epoch} was computed")
+    ctx.jobs.trigger("post_epoch", epoch=epoch)
+
+
+def fill_epoch(ctx: Context, number: int) -> bool:
+    """Put all decided submissions that no epoch contains into this one. Return whether it is filled."""
+    with ctx.database.read() as repository:
+        row = repository.get_epoch(number)
+        is_filled = row is not None and bool(row.work_root)
+        chosen = [] if is_filled else [receipt_hash for receipt_hash, _ in repository.list_unsettled()]
+    for start in range(0, len(chosen), epoch_closing.SLICE):
+        part = chosen[start : start + epoch_closing.SLICE]
+        with ctx.database.write() as repository:
+            epoch_closing.put_leaves(repository, ctx.ledger, number, part)
+    if is_filled:
+        return True
+    with ctx.database.read() as repository:
+        leaves = epoch_closing.list_leaves(repository, number)
+    with ctx.database.write() as repository:
+        return epoch_closing.record_filled(repository, number, leaves)
+
+
+def post_epoch(ctx: Context, *, epoch: int) -> None:
+    """Have an intent for a closed epoch, once the chain has the one before it and the ledger takes another one.
+
+    A pool that has ended is closed by the time of a block, as in `begin_epoch`.
+    """
+    with ctx.database.read() as repository:
+        if repository.get_fact("closed") or settlement.find_try(repository, ctx.ledger, epoch, now=ctx.clock()) is None:
+            return
+        last, has_ended = repository.get_epoch(epoch - 1), bool(repository.get_fact("ended"))
+    if has_ended or last is not None:
+        newest = ctx.client.get_block("latest").timestamp
         with ctx.database.read() as repository:
             is_over = settlement.is_closed(repository, chain_time=newest)
-            is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=chain_time)
-        if is_over:
-            report_unpaid(ctx)
+        is_early = last is not None and get_chain_time(ctx, newest) < settlement.compute_earliest(
+            ctx.ledger, after=last
+        )
+        if is_over or is_early:
             return
-        if is_due:
-            with ctx.database.write() as repository:
-                number = epoch_closing.begin_epoch(repository, now=ctx.clock())
-            if number is not None:
-                ctx.jobs.trigger("close_epoch", epoch=number)
-    if is_any_closed:
-        post_epochs(ctx)
-
-
-def close_epochs(ctx: Context, *, epoch: int | None = None) -> None:
-    """Compute the roots of an epoch that is closing, and ask for its posting. None: of any that is closing.
-
-    One process closes at a time, because two would read the same submissions and write the same file. None closes an
-    epoch once it is known that the ledger takes no more.
-    """
-    with ctx.database.read() as repository:
-        unposted = [] if repository.get_fact("closed") else repository.list_unposted()
-        numbers = [row.number for row in unposted if epoch_closing.is_closing(row) and epoch in (None, row.number)]
-    if not numbers:
-        return
-    with closing(ctx.database.open_leadership("closing")) as leadership:
-        if not leadership.is_held():
+    with ctx.database.write() as repository:
+        tries = settlement.find_try(repository, ctx.ledger, epoch, now=ctx.clock())
+        row = repository.get_epoch(epoch)
+        if tries is None or row is None:
             return
-        for number in numbers:
-            close_epoch(ctx, number)
-    ctx.jobs.trigger("settle_epoch")
+        if tries:
+            refused = repository.get_intent(settlement.name_intent(ctx.ledger.pool, epoch, tries - 1))
+            reason = "" if refused is None else refused.reason
+            get_logger().error("the ledger refused an epoch", epoch=epoch, reason=reason, tries=tries)
+        call = ctx.contracts.ledger.post(settlement.build_header(row, ctx.ledger.pool))
+        add_intent(repository, key=settlement.name_intent(ctx.ledger.pool, epoch, tries), call=call)
 
 
-def close_epoch(ctx: Context, number: int) -> None:
-    """Put submissions into an epoch, compute its roots, and put its file into the store before the roots are recorded.
-
-    Each transaction writes little, so that nobody waits for it.
-    """
+def mark_settled(ctx: Context, *, epoch: int) -> None:
+    """Mark the submissions of an epoch on chain as settled, a slice at a time."""
     with ctx.database.read() as repository:
-        chosen = [receipt_hash for receipt_hash, _ in repository.list_unsettled()]
-    for start in range(0, len(chosen), epoch_closing.SLICE):
+        is_left = epoch in repository.list_unmarked()
+    while is_left:
         with ctx.database.write() as repository:
-            if not epoch_closing.put_leaves(
-                repository, ctx.ledger, number, chosen[start : start + epoch_closing.SLICE]
-            ):
-                return
-    with ctx.database.read() as repository:
-        closed = epoch_closing.build_epoch(repository, ctx.ledger, number)
-    if not closed.header.leaf_count:
-        return  # All were taken back meanwhile, and the next try finds others.
-    ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
-    with ctx.database.write() as repository:
-        if not epoch_closing.record_closed(repository, closed):
-            get_logger().warning("an epoch was changed while it was computed, so it is computed again", epoch=number)
+            is_left = settlement.mark_settled(repository, epoch, limit=epoch_closing.SLICE)
 
 
-def post_epochs(ctx: Context) -> None:
-    """Have an intent for each epoch that is closed and not on chain. The caller makes sure that the pool is open."""
-    with ctx.database.write() as repository:
-        for epoch in repository.list_unposted():
-            if not epoch_closing.is_closing(epoch):
-                post_epoch(ctx, repository, epoch)
-
-
-def mark_settled(ctx: Context) -> None:
-    """Mark the submissions of posted epochs as settled, a slice at a time."""
-    with ctx.database.read() as repository:
-        unmarked = repository.list_unmarked()
-    for number in unmarked:
-        is_left = True
-        while is_left:
-            with ctx.database.write() as repository:
-                is_left = settlement.mark_settled(repository, number, limit=epoch_closing.SLICE)
-
-
-def prune_files(ctx: Context) -> None:
-    """Remove some files of submissions that have been final for as long as the settings say."""
+def prune_epoch(ctx: Context, *, epoch: int) -> None:
+    """Remove the files of an epoch's submissions, a slice at a time, if it is final for as long as the settings say."""
     days = ctx.config.keep_files_days
     if days is None:
         return
     final_before = ctx.client.get_block("latest").timestamp - retention.compute_keeping(days, ctx.terms)
-    with ctx.database.read() as repository:
-        outdated = retention.find_outdated(repository, ctx.params, ctx.config.pool, final_before=final_before)
-    if outdated is None:
-        return
-    ctx.store.delete_all(outdated.keys)
-    with ctx.database.write() as repository:
-        retention.record_pruned(repository, outdated)
-    ctx.jobs.trigger("prune_files")
+    while True:
+        with ctx.database.read() as repository:
+            outdated = retention.find_outdated(repository, ctx.params, ctx.config.pool, final_before=final_before)
+        if outdated is None or outdated.epoch != epoch:
+            return
+        ctx.store.delete_all(outdated.keys)
+        with ctx.database.write() as repository:
+            retention.record_pruned(repository, outdated)
 
 
 def report_unpaid(ctx: Context) -> None:
@@ -279,22 +316,3 @@ def get_chain_time(ctx: Context, newest: int) -> float:
     """A time that the next block's is not before: the newest block's, or ours where blocks come only on demand."""
     now = ctx.clock()
     return now if now - newest > IDLE_SECONDS else newest
-
-
-def post_epoch(ctx: Context, repository: Repository, epoch: EpochRow) -> None:
-    """Have an intent for a closed epoch.  One that the ledger refused (too little escrow, say) is tried again, ever
-    more rarely: the operator may have mended the cause."""
-    tries, next_at, refused = 0, epoch.closed_at, None
-    while (row := repository.get_intent(_name_intent(ctx, epoch, tries))) is not None:
-        next_at += min(RETRY_SECONDS * 2 ** max(0, min(tries, 10) - 1), MAX_RETRY_SECONDS)
-        if row.state != IntentState.REVERTED or ctx.clock() < next_at:
-            return
-        tries, refused = tries + 1, row
-    if refused is not None:
-        get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=refused.reason, tries=tries)
-    call = ctx.contracts.ledger.post(settlement.build_header(epoch, ctx.ledger.pool))
-    add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
-
-
-def _name_intent(ctx: Context, epoch: EpochRow, tries: int) -> str:
-    return f"epoch/{ctx.config.pool}/{epoch.number}/{tries}"

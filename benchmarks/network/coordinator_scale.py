@@ -111,13 +111,14 @@ def measure_closing(url: str, pool: BenchmarkPool, folder: Path, leaves: int) ->
             ledger=build_ledger(pool),
             store=ObjectStore.open(f"file://{folder}", LinkSigner(secret=b"s", base_url="http://x")),
             config=SimpleNamespace(pool=pool.pool),
+            jobs=SimpleNamespace(trigger=lambda *_, **__: None),
         )
         started = time.monotonic()
         with database.write() as rows:
             number = epoch_closing.begin_epoch(rows, now=time.time())
         if number is None:
             raise RuntimeError("an epoch is open already")
-        jobs.close_epoch(ctx, number)  # type: ignore[arg-type]
+        jobs.close_epoch(ctx, epoch=number)  # type: ignore[arg-type]
         seconds = time.monotonic() - started
         with database.read() as rows:
             closed = rows.get_epoch(number)

@@ -57,9 +57,9 @@ class EpochQueries:
         parts = [query] if among is None else [query.where(SubmissionRow.receipt_hash.in_(part)) for part in cut(among)]
         return [(row[0], row[1]) for part in parts for row in self.session.execute(part)]
 
-    def sum_settled_units(self) -> dict[str, int]:
-        """Units by contributor in all epochs that stand. A disabled one holds no submission any more."""
-        query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch.is_not(None))
+    def sum_settled_units(self, *, until: int) -> dict[str, int]:
+        """Sum the units by contributor in all epochs up to one. A disabled epoch contains no submissions."""
+        query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until)
         return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
 
     def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
@@ -98,7 +98,7 @@ class EpochQueries:
         return self.session.scalars(select(EpochRow).order_by(EpochRow.number)).all()
 
     def list_unposted(self) -> Sequence[EpochRow]:
-        """Epochs that the chain does not have, oldest first. The last of them may be closing."""
+        """Return the epochs that the chain does not have, oldest first. Some may be closing."""
         return self.session.scalars(select(EpochRow).where(_UNPOSTED).order_by(EpochRow.number)).all()
 
     def list_unmarked(self) -> list[int]:

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, CursorResult, func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
 
 from coordinator.db.models import SubmissionRow, TurnRow
@@ -22,6 +22,7 @@ _IS_OPEN = (
     SubmissionRow.state.in_(JUDGED_STATES),
 )
 """A turn of such a submission that is neither revealed nor lapsed."""
+_IS_UNDRAWN = SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.draw.is_(None)
 
 Turn = tuple[TurnRow, SubmissionRow]
 """A turn and the submission that it is about, which has all of its turns."""
@@ -63,18 +64,31 @@ class JudgingQueries:
     def get_judgement(self, judgement: int) -> TurnRow | None:
         return self.session.get(TurnRow, judgement)
 
-    def list_due(self, now: float, *, limit: int, is_drawn: bool | None = None) -> Sequence[SubmissionRow]:
-        """Undecided submissions for which there may be something to do, with their judgements, the first due first.
-
-        `is_drawn` says whether a block has drawn them. None stands for any.
-        """
-        query = select(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.next_check_at <= now
+    def list_due(self, now: float, *, limit: int) -> Sequence[str]:
+        """Return receipt hashes of drawn, undecided submissions whose next check is due, the first due first."""
+        query = select(SubmissionRow.receipt_hash).where(
+            SubmissionRow.state == SubmissionState.SUBMITTED,
+            SubmissionRow.next_check_at <= now,
+            SubmissionRow.draw.is_not(None),
         )
-        if is_drawn is not None:
-            query = query.where(SubmissionRow.draw.is_not(None) if is_drawn else SubmissionRow.draw.is_(None))
-        query = query.order_by(SubmissionRow.next_check_at, SubmissionRow.task).limit(limit)
-        return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
+        return self.session.scalars(query.order_by(SubmissionRow.next_check_at, SubmissionRow.task).limit(limit)).all()
+
+    def list_undrawn(self, *, signed_until: float) -> list[tuple[str, int]]:
+        """Return receipt hash and time of countersignature of the submissions that await their draw, oldest first."""
+        query = select(SubmissionRow.receipt_hash, SubmissionRow.signed_at).where(
+            *_IS_UNDRAWN, SubmissionRow.signed_at <= signed_until
+        )
+        found = self.session.execute(query.order_by(SubmissionRow.signed_at, SubmissionRow.task))
+        return [(row[0], row[1]) for row in found]
+
+    def has_undrawn(self, *, signed_until: float | None = None, due_until: float | None = None) -> bool:
+        """Return whether a submission awaits its draw that was countersigned, or has its next check, by a time."""
+        query = select(SubmissionRow.receipt_hash).where(*_IS_UNDRAWN)
+        if signed_until is not None:
+            query = query.where(SubmissionRow.signed_at <= signed_until)
+        if due_until is not None:
+            query = query.where(SubmissionRow.next_check_at <= due_until)
+        return self.session.scalar(query.limit(1)) is not None
 
     def has_undecided(self) -> bool:
         """Whether any submission awaits its verdict."""
@@ -112,16 +126,6 @@ class JudgingQueries:
             SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
         )
         return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
-
-    def check_undrawn_next(self, *, signed_until: int) -> int:
-        """Have all submissions looked at that await their draw and were countersigned by then. Return their number."""
-        undrawn = update(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED,
-            SubmissionRow.draw.is_(None),
-            SubmissionRow.signed_at <= signed_until,
-        )
-        result = cast("CursorResult[Any]", self.session.execute(undrawn.values(next_check_at=0.0)))
-        return result.rowcount
 
     def check_promised_next(self, *, latest_epoch: int) -> None:
         """Have all undecided submissions looked at that are promised to an epoch up to `latest_epoch`."""

@@ -62,6 +62,11 @@ class TaskQueries:
         result = cast("CursorResult[Any]", self.session.execute(outdated.values(state=TaskState.EXPIRED)))
         return result.rowcount
 
+    def has_outdated(self, *, oldest_version: int) -> bool:
+        """Return whether there is a task of an older policy that nobody has."""
+        query = select(TaskRow.id).where(TaskRow.state == TaskState.PENDING, TaskRow.policy_version < oldest_version)
+        return self.session.scalar(query.limit(1)) is not None
+
     def list_overdue(self, now: float, *, silent_since: float, limit: int) -> Sequence[TaskRow]:
         """Leased tasks whose time to collect or to hand in is over, or whose nodes were last heard before a time."""
         silent = select(NodeRow.address).where(NodeRow.address == TaskRow.node, NodeRow.seen_at < silent_since)

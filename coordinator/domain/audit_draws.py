@@ -33,11 +33,6 @@ UNDRAWN_CHECK_SECONDS = 10.0
 """Time between two looks at a submission that is not drawn, although no new block asks for one."""
 
 
-def look_at_drawn(repository: Repository, params: PoolParams, *, block_time: int) -> bool:
-    """Have the submissions looked at that blocks up to this time draw. Return whether there are any."""
-    return repository.check_undrawn_next(signed_until=block_time - params.verification.draw_seconds) > 0
-
-
 def draw(
     repository: Repository,
     params: PoolParams,

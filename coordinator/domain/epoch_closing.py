@@ -3,10 +3,15 @@
 Pay is units times the pool's price, and cumulative over the pool's life. The leaves lie in the store under their hash,
 so anyone can compute both roots again.
 
-An epoch may hold any number of submissions, so it closes in steps that each write little. `begin_epoch` adds its row
-without roots. `put_leaves` puts submissions into it, a slice at a time. `build_epoch` computes everything from what is
-in it, and `record_closed` writes rewards and roots. After a crash the next try goes on with what is in the epoch.
-Several processes may do all this at once: the first one that records closes the epoch, and nothing enters it any more.
+An epoch may contain any number of submissions, so it closes in steps that each write little:
+
+1. `begin_epoch` adds its row without roots.
+2. `put_leaves` puts submissions into it, a slice at a time.
+3. `record_filled` writes the root of its work. Nothing enters it after that, and the next epoch may begin.
+4. `build_epoch` computes rewards and file, once the epoch before is closed, and `record_closed` writes them.
+
+After a crash the next try goes on from the last step that was committed. Several processes may close the same epoch:
+the first one that records a step does it. They may also close two epochs at the same time, up to step 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +19,18 @@ from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
-from coordinator.domain.settlement import SPARE_EPOCHS, Ledger, build_header, build_work_leaf, get_next_number
+from coordinator.domain.settlement import (
+    SPARE_EPOCHS,
+    Ledger,
+    build_header,
+    build_work_leaf,
+    get_next_number,
+    may_begin,
+)
+from covey.errors import TransientError
 from covey.protocol import canonical, merkle
 from covey.protocol.epochs import EpochHeader, WorkLeaf
-from covey.protocol.ids import ZERO_HASH, Address
+from covey.protocol.ids import ZERO_HASH, Address, Hash
 
 SLICE = 150
 """Maximum number of submissions that one transaction changes."""
@@ -38,25 +51,25 @@ class ClosedEpoch:
 def begin_epoch(repository: Repository, *, now: float) -> int | None:
     """Add the row of the next epoch, which holds nothing yet, and return its number.
 
-    Returns None if another process has begun one, or if one is not posted yet.
+    Returns None while none may begin, for example because another process has begun one.
     """
-    if repository.list_unposted():
+    if not may_begin(repository):
         return None
     return repository.require_epoch(get_next_number(repository), closed_at=now).number
 
 
 def is_closing(epoch: EpochRow) -> bool:
-    """Return whether an epoch has no roots yet."""
+    """Return whether an epoch has no file yet."""
     return not epoch.data_hash
 
 
 def put_leaves(repository: Repository, ledger: Ledger, number: int, receipt_hashes: Sequence[str]) -> bool:
-    """Put submissions into an epoch that is closing, in the order of their tasks. Return False if it is closed.
+    """Put submissions into an epoch, in the order of their tasks. Return False if it is filled.
 
     What is undecided or in an epoch by now is left out. What would exceed the units of one epoch waits for a later one.
     """
     epoch = repository.get_epoch(number)
-    if epoch is None or not is_closing(epoch):
+    if epoch is None or epoch.work_root:
         return False
     chosen: list[str] = []
     for receipt_hash, units in repository.list_unsettled(receipt_hashes):
@@ -67,13 +80,43 @@ def put_leaves(repository: Repository, ledger: Ledger, number: int, receipt_hash
     return True
 
 
+def list_leaves(repository: Repository, number: int) -> list[WorkLeaf]:
+    """Return the leaves of an epoch, in the order of their tasks."""
+    return [build_work_leaf(row) for row in repository.list_settled(number)]
+
+
+def compute_work_root(leaves: Sequence[WorkLeaf]) -> Hash:
+    """Return the root of the leaves' tree."""
+    return merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root
+
+
+def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf]) -> bool:
+    """Write the root of an epoch's leaves, after which nothing enters it.
+
+    Returns False if the epoch has no leaves, or others than these by now, so that it has to be filled again.
+    """
+    epoch = repository.get_epoch(number)
+    if epoch is None or not leaves:
+        return False
+    if not epoch.work_root:
+        if (epoch.leaf_count, epoch.units) != (len(leaves), sum(leaf.units for leaf in leaves)):
+            return False
+        epoch.work_root = compute_work_root(leaves)
+    return True
+
+
 def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
-    """Compute the roots of a closing epoch and its file. All epochs before are posted."""
+    """Compute rewards, roots and file of a filled epoch.
+
+    Raises TransientError("epoch_before") while the epoch before it is closing: the header contains that one's hash.
+    """
     disabled = tuple(repository.list_disabled())  # First: what is disabled later is found when this is recorded.
     before = repository.get_epoch(number - 1) if number else None
+    if before is not None and is_closing(before):
+        raise TransientError("epoch_before", f"epoch {number} waits until epoch {number - 1} is closed")
     previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
-    leaves = [build_work_leaf(row) for row in repository.list_settled(number)]
-    rewards = _sum_rewards(repository, ledger)
+    leaves = list_leaves(repository, number)
+    rewards = _sum_rewards(repository, ledger, number)
     # With the hash of this file anyone can build the header from it.
     data = canonical.to_bytes(
         {
@@ -87,7 +130,7 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
     header = EpochHeader(
         pool=ledger.pool,
         epoch=number,
-        work_root=merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root,
+        work_root=compute_work_root(leaves),
         reward_root=build_reward_tree(ledger, rewards).root,
         leaf_count=len(leaves),
         units=sum(leaf.units for leaf in leaves),
@@ -100,29 +143,29 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     """Write rewards and roots of an epoch, which closes it.
 
-    Returns False if another process has closed it, or if an epoch was disabled or a submission was added since
-    `build_epoch`, so that it has to be computed again.
+    Returns False if another process has closed it, or if an epoch was disabled since `build_epoch`, so that it has to
+    be computed again.
     """
     header, epoch = closed.header, repository.get_epoch(closed.header.epoch)
     if epoch is None or not is_closing(epoch) or tuple(repository.list_disabled()) != closed.disabled:
         return False
-    if (epoch.leaf_count, epoch.units) != (header.leaf_count, header.units):
+    if epoch.work_root != header.work_root:
         return False
     repository.clear_rewards(header.epoch)
     repository.add_rewards(header.epoch, closed.rewards)
-    epoch.work_root, epoch.reward_root = header.work_root, header.reward_root
+    epoch.reward_root = header.reward_root
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
     repository.check_promised_next(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
     return True
 
 
-def _sum_rewards(repository: Repository, ledger: Ledger) -> dict[Address, int]:
-    """Return what everybody has earned in the epochs that stand, the closing one included.
+def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Address, int]:
+    """Return what everybody has earned in the epochs up to this one that stand.
 
     Summed over the submissions and not over rewards of earlier epochs, because an epoch that was posted just after one
     before it was disabled still counts that one's.
     """
-    units = sorted(repository.sum_settled_units().items())
+    units = sorted(repository.sum_settled_units(until=number).items())
     return {Address(contributor): count * ledger.price for contributor, count in units if count}
 
 

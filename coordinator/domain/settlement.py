@@ -1,10 +1,12 @@
 """When an epoch is due, and what the chain says of it. `epoch_closing` computes its contents."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
+from covey.chain.outbox import IntentState
 from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
@@ -12,6 +14,10 @@ from covey.protocol.params import PoolParams
 
 PROMISED_EPOCHS = 64
 """A countersignature promises inclusion at most so many epochs later."""
+RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
+"""Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
+MAX_UNPOSTED = 2
+"""Maximum number of epochs that the chain does not have. The second one is filled while the first one closes."""
 SPARE_EPOCHS = 8
 """Epochs before the promised one from which a submission is decided with the verdicts at hand."""
 
@@ -34,20 +40,65 @@ class Ledger:
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
-    """Return whether an epoch should close: by the clock, when it is full, or at the pool's end once all is decided.
+    """Return whether an epoch should begin: by the clock, when it is full, or at the pool's end once all is decided.
 
-    One at a time, and none that the ledger would refuse at `chain_time`, the time of the block that it would be in.
+    None begins that the ledger would refuse at `chain_time`, the time of the block that it would be in.
     """
     waiting = repository.sum_unsettled()
-    if not waiting.submissions or waiting.least_units > ledger.epoch_units or repository.list_unposted():
+    if not waiting.submissions or waiting.least_units > ledger.epoch_units or not may_begin(repository):
         return False
     last = repository.get_last_epoch()
-    if last is not None and chain_time < (last.final_at or 0) - ledger.windows + ledger.epoch_length:
+    if last is not None and chain_time < compute_earliest(ledger, after=last):
         return False
     if repository.get_fact("ended") and not repository.has_undecided():
         return True
     is_full = waiting.submissions >= params.epoch_leaves or waiting.units > ledger.epoch_units
     return is_full or now - (waiting.first_decided_at if last is None else last.closed_at) >= params.epoch_seconds
+
+
+def may_be_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float) -> bool:
+    """Return whether an epoch may be due, or the pool may be closed by now. The chain's time decides both."""
+    if repository.get_fact("closed"):
+        return False
+    is_closed_by_clock = is_closed(repository, chain_time=now)
+    return is_closed_by_clock or is_due(repository, params, ledger, now=now, chain_time=math.inf)
+
+
+def may_begin(repository: Repository) -> bool:
+    """Return whether another epoch may begin: the ones before it are filled, and few are not posted yet."""
+    unposted = repository.list_unposted()
+    return len(unposted) < MAX_UNPOSTED and all(row.work_root for row in unposted)
+
+
+def compute_earliest(ledger: Ledger, *, after: EpochRow) -> int:
+    """Return the earliest time of the chain at which the ledger takes the next epoch. 0 if `after` is not posted."""
+    return 0 if after.final_at is None else after.final_at - ledger.windows + ledger.epoch_length
+
+
+def name_intent(pool: PoolId, number: int, tries: int) -> str:
+    """Return the key of the intent that posts an epoch for the first time (0) or again."""
+    return f"epoch/{pool}/{number}/{tries}"
+
+
+def find_try(repository: Repository, ledger: Ledger, number: int, *, now: float) -> int | None:
+    """Return the number of the try to post an epoch that is due now.
+
+    None if the epoch is closing or posted, if the chain does not have the one before it, or if a try is under way. An
+    epoch that the ledger refused is tried again ever more rarely: the operator may have mended the cause, such as too
+    little escrow.
+    """
+    epoch, before = repository.get_epoch(number), repository.get_epoch(number - 1)
+    if epoch is None or not epoch.data_hash or epoch.posted_block is not None:
+        return None
+    if before is not None and before.posted_block is None:
+        return None
+    tries, next_at = 0, epoch.closed_at
+    while (row := repository.get_intent(name_intent(ledger.pool, number, tries))) is not None:
+        next_at += min(RETRY_SECONDS * 2 ** max(0, min(tries, 10) - 1), MAX_RETRY_SECONDS)
+        if row.state != IntentState.REVERTED or now < next_at:
+            return None
+        tries += 1
+    return tries
 
 
 def get_next_number(repository: Repository) -> int:

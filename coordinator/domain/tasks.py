@@ -160,6 +160,14 @@ def collect_tasks(
     return results
 
 
+def has_overdue(repository: Repository, params: PoolParams, *, now: float) -> bool:
+    """Return whether `expire_leases` has something to end."""
+    silent_since = presence.find_silent_since(repository, now)
+    return repository.has_outdated(oldest_version=get_oldest_version(repository, params)) or bool(
+        repository.list_overdue(now, silent_since=silent_since, limit=1)
+    )
+
+
 def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MAX_AT_ONCE) -> int:
     """End overdue leases and those of dead nodes, and outdated tasks. Plan others in their place, and let nodes that
     dropped a lease pause.

@@ -234,7 +234,7 @@ def record_reveals(
         turn.drawn_rows_false = reveal.is_in_drawn_rows and reveal.verdict.outcome == Decision.REJECT
         turn.sums = sum_limits.find_countable(params, row, turn, reveal.sums)
         exact_lane.note_verdict(repository, row, turn)
-        row.next_check_at = 0.0
+        row.next_check_at = now
     return [found if isinstance(found, CoveyError) else None for found in checked]
 
 

@@ -1,14 +1,15 @@
 """Celery: the jobs that move work along, in three queues by what they wait for (`coordinator.queue.routes`).
 
-A message is sent after the commit that it is about. A lost or doubled one changes nothing, because every job looks at
-the rows again, and beat asks for whatever may be overdue. A message is acknowledged after its run.
+A message is sent after the commit that it is about, and names the block, the receipts or the epoch. Every job reads the
+rows again, so a doubled message changes nothing. A message is acknowledged after its run, Celery retries it after a
+TransientError, and the sweeps of beat replace messages that were lost.
 """
 
 import importlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from kombu.transport import resolve_transport
 from coordinator.queue import folder_broker
 from coordinator.queue.job_runs import JobRuns
 from coordinator.queue.routes import ROUTES, JobQueue
-from covey.errors import OperatorError
+from covey.errors import OperatorError, TransientError
 from covey.runtime.log import get_logger
 
 PREFIX = "covey"
@@ -39,12 +40,16 @@ MAX_WAITING = 100
 """Messages in a queue from which beat sends it no more. Otherwise a queue that nobody serves would grow forever."""
 REPORT_SECONDS = 300.0
 """Seconds between two log lines with the metrics of the jobs."""
+MAX_RECEIPTS = 100
+"""Maximum number of receipts in one message."""
+MAX_RETRIES, RETRY_SECONDS, MAX_RETRY_SECONDS = 5, 1, 30
+"""How often Celery retries a message, and the seconds before its first and its latest retry. They double each time."""
 THREADS_PER_JOB = 2
 """Threads of a jobs process for each of its jobs: one runs it, and one holds the next message until the run ends."""
 
 
 def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery:
-    """Build the Celery application. An empty URL means a folder in `home`, which is polled every 20 ms.
+    """Build the Celery application. An empty URL means a folder in `home`, which is polled every 50 ms.
 
     `prefix` begins the names of the queues. Coordinators that share a broker need different ones.
     Raises OperatorError("bad_broker_url").
@@ -73,6 +78,7 @@ def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery
                 "options": {"expires": route.every_s + CLOCKS_DIFFER_SECONDS},
             }
             for name, route in ROUTES.items()
+            if route.every_s is not None
         },
         beat_max_loop_interval=0.5,
     )
@@ -90,7 +96,7 @@ def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery
             "data_folder_in": str(folders["messages"]),
             "data_folder_out": str(folders["messages"]),
             "control_folder": str(folders["control"]),
-            "polling_interval": 0.02,
+            "polling_interval": 0.05,
         }
     return app
 
@@ -111,17 +117,27 @@ def _require_transport(broker_url: str) -> None:
 
 
 class JobTrigger:
-    """Sends triggers. A broker that does not answer costs latency, never state: beat asks again."""
+    """Sends messages to the jobs. A broker that does not answer costs latency, never state: the sweeps ask again."""
 
     def __init__(self, app: Celery, *, get_commit: Callable[[], int | None] = lambda: None) -> None:
         """`get_commit` returns the number of the last commit of this process, or None if it has made none."""
         self._app, self._get_commit = app, get_commit
 
-    def trigger(self, job: str, **ids: int) -> None:
-        """Ask for a run of `job`, about the object with these ids. To be called after the commit only."""
+    def trigger(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
+        """Ask for a run of `job` about some receipts, or about the object with these ids. Call it after the commit.
+
+        Raises OperatorError("unknown_job").
+        """
         _require_job(job)
         commit = self._get_commit()
-        arguments = ids if commit is None else ids | {"commit": commit}
+        arguments: dict[str, Any] = dict(ids) if commit is None else ids | {"commit": commit}
+        hashes = sorted(receipts)
+        for start in range(0, len(hashes), MAX_RECEIPTS):
+            self._send(job, arguments | {"receipts": hashes[start : start + MAX_RECEIPTS]})
+        if not hashes:
+            self._send(job, arguments)
+
+    def _send(self, job: str, arguments: Mapping[str, Any]) -> None:
         try:
             self._app.send_task(job, kwargs=arguments, ignore_result=True, retry=False, expires=TRIGGER_EXPIRES_SECONDS)
         except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
@@ -129,24 +145,24 @@ class JobTrigger:
 
 
 class BackgroundJobTrigger:
-    """Sends triggers from a thread of its own, so that a broker that hangs keeps no request waiting.
+    """Sends messages from a thread of its own, so that a broker that hangs keeps no request waiting.
 
-    Triggers of one job that come close together are sent as one.
+    Triggers about the same object within PAUSE_SECONDS are one message, and so are receipts of the same job.
     """
 
     def __init__(self, jobs: JobTrigger) -> None:
         self._trigger = jobs
-        self._waiting: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
-        """Jobs with their ids."""
+        self._waiting: dict[tuple[str, tuple[tuple[str, int], ...]], set[str]] = {}
+        """Receipts by job and ids."""
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_over = False
 
-    def trigger(self, job: str, **ids: int) -> None:
-        """Ask for a run of `job` soon, about the object with these ids. To be called after the commit only."""
+    def trigger(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
+        """Ask for a run of `job` soon, as `JobTrigger.trigger` does."""
         _require_job(job)
         with self._change:
-            self._waiting.add((job, tuple(sorted(ids.items()))))
+            self._waiting.setdefault((job, tuple(sorted(ids.items()))), set()).update(receipts)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
                 self._thread.start()
@@ -165,11 +181,11 @@ class BackgroundJobTrigger:
             with self._change:
                 while not self._waiting and not self._is_over:
                     self._change.wait()
-                waiting, self._waiting = self._waiting, set()
+                waiting, self._waiting = self._waiting, {}
                 if not waiting:
                     return
-            for job, ids in sorted(waiting):
-                self._trigger.trigger(job, **dict(ids))
+            for (job, ids), receipts in sorted(waiting.items()):
+                self._trigger.trigger(job, receipts=receipts, **dict(ids))
             with self._change:
                 self._change.wait_for(lambda: self._is_over, PAUSE_SECONDS)
 
@@ -219,8 +235,8 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
 def _as_function(runs: JobRuns) -> Callable[..., None]:
     """Return what Celery takes for a task, which must not be a bound method."""
 
-    def run(**arguments: int) -> None:
-        runs.run(**arguments)
+    def run(*, receipts: Sequence[str] = (), commit: int | None = None, **ids: int) -> None:
+        runs.run(receipts=receipts, commit=commit, **ids)
 
     return run
 
@@ -265,7 +281,16 @@ def run_jobs(
     """
     own = [JobRuns(name, job, read_commit=read_commit) for name, job in jobs.items() if ROUTES[name].queue in queues]
     for runs in own:
-        app.task(_as_function(runs), name=runs.name, ignore_result=True)
+        app.task(
+            _as_function(runs),
+            name=runs.name,
+            ignore_result=True,
+            throws=(TransientError,),  # JobRuns logs it. Celery would log its traceback.
+            autoretry_for=(TransientError,) if ROUTES[runs.name].about else (),
+            max_retries=MAX_RETRIES,
+            retry_backoff=RETRY_SECONDS,
+            retry_backoff_max=MAX_RETRY_SECONDS,
+        )
     scheduler = partial(_LockedScheduler, is_leader=is_leader)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls=scheduler)
     warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only

@@ -1,21 +1,22 @@
-"""Runs the messages of one job: one run at a time, and none for what an earlier run has covered.
+"""Runs the messages of one job: one run at a time about the same object, and none for what an earlier run has covered.
 
 A message says up to which commit its sender has written. A run sees all commits before it begins, so it covers the
 messages about them, whenever they arrive. Numbers of commits are compared and not times, because the clocks of two
-machines differ.
+machines differ. Receipts of messages that arrive during a run are handled together by the next one.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 from covey.errors import TransientError
 from covey.runtime.log import get_logger
 
 WAIT_SECONDS = 60.0
-"""Maximum time in seconds that a message waits for the run under way. Afterwards beat asks for another run."""
+"""Maximum time in seconds that a message waits for the run under way. Afterwards a sweep asks for another run."""
 
 
 @dataclass(slots=True)
@@ -40,13 +41,15 @@ class _Turn:
         """Number of the newest commit that the messages since the last run are about. Infinity for any run."""
         self.covered = -1
         """Number of a commit that the last run has seen, with all earlier ones. -1 if it failed."""
+        self.receipts: set[str] = set()
+        """Receipts that the messages since the last run are about."""
 
 
 class JobRuns:
-    """Example: `JobRuns("assign_tasks", assign, read_commit=database.read_commit).run(commit=17)`."""
+    """Example: `JobRuns("close_epoch", close, read_commit=database.read_commit).run(commit=17, epoch=3)`."""
 
     def __init__(self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int]) -> None:
-        """`job` takes the ids of a message as keyword arguments. `read_commit` is that of the database."""
+        """`job` takes the ids and the receipts of a message as keyword arguments. `read_commit` is the database's."""
         self.name, self._job, self._read_commit = name, job, read_commit
         self._lock = Lock()
         self._turns: dict[tuple[tuple[str, int], ...], _Turn] = {}
@@ -54,16 +57,16 @@ class JobRuns:
         """Number of runs that have failed in succession."""
         self.metrics = JobMetrics()
 
-    def run(self, *, commit: int | None = None, **ids: int) -> None:
+    def run(self, *, receipts: Iterable[str] = (), commit: int | None = None, **ids: int) -> None:
         """Run the job after the run under way, unless that one, or the one that waits for its end, covers the message.
 
-        A TransientError is counted, and logged at the first and the fourth failure in succession: beat asks for another
-        run. All other errors are raised.
+        Raises the errors of the job. A TransientError is logged at the first and the fourth failure in succession.
         """
         key = tuple(sorted(ids.items()))
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
             turn.wanted = max(turn.wanted, math.inf if commit is None else commit)
+            turn.receipts.update(receipts)
             if turn.is_awaited:
                 return  # The message that waits for the run under way stands for this one too.
             turn.is_awaited = True
@@ -71,31 +74,35 @@ class JobRuns:
         with self._lock:
             turn.is_awaited = False
             wanted, turn.wanted = turn.wanted, -1.0
+            taken, turn.receipts = turn.receipts, set()
         if not is_free:
             get_logger().warning(
                 "a job waited too long for its run under way", job=self.name, seconds=WAIT_SECONDS, **ids
             )
             return
         try:
-            if wanted > turn.covered:
+            if taken:
+                self._run(turn, ids | {"receipts": sorted(taken)})
+            elif wanted > turn.covered:
                 self._run(turn, ids)
         except TransientError as error:
+            with self._lock:
+                turn.receipts |= taken  # For the retry of this message.
             if self._failures in (1, 4):
-                get_logger().warning(
-                    "job will be asked for again", job=self.name, code=error.code, message=error.message
-                )
+                get_logger().warning("job will be tried again", job=self.name, code=error.code, message=error.message)
+            raise
         finally:
             with self._lock:  # A message in between would run the object with a turn of its own.
                 turn.running.release()
                 if ids and not turn.is_awaited:
                     self._turns.pop(key, None)
 
-    def _run(self, turn: _Turn, ids: dict[str, int]) -> None:
+    def _run(self, turn: _Turn, arguments: dict[str, Any]) -> None:
         turn.covered = -1  # What a run that fails has left is not covered.
         begun, has_failed = time.monotonic(), True
         try:
             seen = self._read_commit()
-            self._job(**ids)
+            self._job(**arguments)
             turn.covered, has_failed = seen, False
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Which queue each job is in, and how often beat asks for it. A queue is named for what its jobs wait for."""
+"""Which queue each job is in, and what its messages are about. A queue is named for what its jobs wait for."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,33 +10,41 @@ class JobQueue(StrEnum):
     """The queues. A job that hangs delays no other queue."""
 
     NOW = "now"
-    """Assignment and expiry, which wait for nothing but the database."""
+    """Assignment, expiry and the sweeps. They wait for the database alone."""
     CHAIN = "chain"
-    """Draws, judging, epochs that are due, and old files. Some wait for the chain's node, which may hang."""
+    """Draws, decisions, the beginning and posting of epochs, and old files. Some wait for the chain's node."""
     BULK = "bulk"
     """Work in proportion to the size of an epoch."""
 
 
 class JobRoute(NamedTuple):
-    """Example: JobRoute(JobQueue.NOW, every_s=0.5)."""
+    """Example: JobRoute(JobQueue.BULK, about="epoch")."""
 
     queue: JobQueue
-    every_s: float
-    """Seconds between two messages of beat, which replace triggers that were lost and find work that becomes due."""
+    about: str = ""
+    """Name of the argument that says what a message is about. Empty for a job that finds its rows itself.
+
+    Celery retries the messages of jobs that have one. A sweep asks again for all others.
+    """
+    every_s: float | None = None
+    """Seconds between two messages of beat. None for jobs that only triggers start."""
 
 
 ROUTES = {
-    "assign_tasks": JobRoute(JobQueue.NOW, 0.5),
-    "expire_leases": JobRoute(JobQueue.NOW, 1.0),
-    "draw_submissions": JobRoute(JobQueue.CHAIN, 1.0),
-    "dispatch_validation": JobRoute(JobQueue.CHAIN, 0.5),
-    "seek_signatures": JobRoute(JobQueue.CHAIN, 2.0),
-    "settle_epoch": JobRoute(JobQueue.CHAIN, 1.0),
-    "prune_files": JobRoute(JobQueue.CHAIN, 5.0),
-    "close_epoch": JobRoute(JobQueue.BULK, 2.0),
-    "mark_settled": JobRoute(JobQueue.BULK, 2.0),
+    "sweep": JobRoute(JobQueue.NOW, every_s=1.0),
+    "sweep_settled": JobRoute(JobQueue.NOW, every_s=10.0),
+    "assign_tasks": JobRoute(JobQueue.NOW),
+    "expire_leases": JobRoute(JobQueue.NOW),
+    "draw_submissions": JobRoute(JobQueue.CHAIN, about="block"),
+    "dispatch_validation": JobRoute(JobQueue.CHAIN, about="receipts"),
+    "seek_signatures": JobRoute(JobQueue.CHAIN),
+    "begin_epoch": JobRoute(JobQueue.CHAIN),
+    "post_epoch": JobRoute(JobQueue.CHAIN, about="epoch"),
+    "prune_epoch": JobRoute(JobQueue.CHAIN, about="epoch"),
+    "close_epoch": JobRoute(JobQueue.BULK, about="epoch"),
+    "mark_settled": JobRoute(JobQueue.BULK, about="epoch"),
 }
-"""All jobs by name."""
+"""All jobs by name. Beat sends nothing but sweeps, which ask for what is late."""
 
 
 def parse_queues(text: str) -> list[JobQueue]:

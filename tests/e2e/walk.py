@@ -26,7 +26,7 @@ import validator.context
 import validator.loop
 import worker.app
 import worker.context
-from coordinator import chain_events, jobs
+from coordinator import chain_events
 from coordinator.api.application import build_api
 from coordinator.api.process import cached_page
 from coordinator.api.process.status_page import build_status
@@ -49,7 +49,7 @@ from covey.shardcast.piece_server import PieceServer
 from covey.shardcast.relay import Relay
 from covey.shardcast.upstream import Upstream
 from tests.fakes.commands import invoke
-from tests.fakes.network import mine_draw
+from tests.fakes.network import run_job
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 from worker.config import WorkerConfig
@@ -125,11 +125,17 @@ class Walk:
 
     def run_jobs(self) -> None:
         """Mine the blocks that draw, and run every Celery job once with the functions of the jobs process."""
-        mine_draw(self.coordinator)
         with self.coordinator.database.write() as rows:  # The time of the drawing blocks has come.
             rows.check_promised_next(latest_epoch=2**62)
-        for job in jobs.build_jobs(self.coordinator).values():
-            job()
+        for job in (
+            "assign_tasks",
+            "expire_leases",
+            "dispatch_validation",
+            "seek_signatures",
+            "settle",
+            "mark_settled",
+        ):
+            run_job(self.coordinator, job)
 
     async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 600) -> None:
         """Repeat `steps` until the condition holds, for at most `seconds`."""

@@ -23,8 +23,8 @@ from coordinator.api.process import cached_page
 from coordinator.api.state import ApiState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
-from coordinator.domain import audit_draws
-from coordinator.jobs import build_jobs, mark_settled
+from coordinator.domain import retention
+from coordinator.jobs import build_jobs
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, save_key
 from covey.devnet import deploy
@@ -73,6 +73,39 @@ def mine_draw(ctx: Context) -> None:
         client.request("anvil_mine", hex(SAFE_BLOCKS))
 
 
+def run_job(ctx: Context, name: str) -> None:
+    """Run a job about all rows that it may be about, whether late or not. "settle" runs those that settle in order."""
+    jobs = build_jobs(ctx)
+    with ctx.database.read() as rows:
+        unmarked, pruned = rows.list_unmarked(), rows.get_fact(retention.EPOCH)
+    if name == "dispatch_validation":
+        mine_draw(ctx)
+        head = ctx.client.get_block(ctx.config.finality)
+        with ctx.database.write() as rows:  # As the follower does when the block comes.
+            before = rows.list_blocks()
+            rows.replace_blocks([*(block for block in before if block[0] != head.number), (head.number, head.hash)])
+        jobs["draw_submissions"](block=head.number)
+        with ctx.database.write() as rows:  # It reads the events of these blocks later.
+            rows.replace_blocks(before)
+        with ctx.database.read() as rows:
+            due = rows.list_due(math.inf, limit=1000)
+        jobs["dispatch_validation"](receipts=due)
+    elif name == "settle":
+        jobs["begin_epoch"]()
+        with ctx.database.read() as rows:
+            numbers = [row.number for row in rows.list_unposted()]
+        for number in numbers:
+            jobs["close_epoch"](epoch=number)
+            jobs["post_epoch"](epoch=number)
+    elif name == "mark_settled":
+        for number in unmarked:
+            jobs[name](epoch=number)
+    elif name == "prune_epoch":
+        jobs[name](epoch=pruned)
+    else:
+        jobs[name]()
+
+
 class CoordinatorHarness:
     """A coordinator in this process. Example: `await harness.follow()`, `harness.run_job("assign_tasks")`."""
 
@@ -90,24 +123,14 @@ class CoordinatorHarness:
         )
 
     def run_job(self, name: str) -> None:
-        jobs = build_jobs(self.ctx)
-        if name == "dispatch_validation":
-            mine_draw(self.ctx)
-            newest = self.ctx.client.get_block("latest").timestamp
-            with self.ctx.database.write() as rows:  # As the follower does when the block comes.
-                audit_draws.look_at_drawn(rows, self.ctx.params, block_time=newest)
-            jobs["draw_submissions"]()
-        jobs[name]()
-        if name == "settle_epoch":  # Its trigger asks for the next one, whose trigger asks for it once more.
-            jobs["close_epoch"]()
-            jobs["settle_epoch"]()
+        run_job(self.ctx, name)
 
     async def follow(self) -> None:
         """Read the chain to its end and send the transactions of the outbox. Then mark what it settles, as jobs do."""
         for _ in range(20):
             if await chain_events.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
                 break
-        await asyncio.to_thread(mark_settled, self.ctx)
+        await asyncio.to_thread(self.run_job, "mark_settled")
 
     async def claim(
         self, client: CoordinatorClient, *, instance: str = INSTANCE, wait_seconds: float = MAX_WAIT_SECONDS

@@ -115,7 +115,7 @@ async def reveal(state: State, validator: Validator, body: RevealRequest) -> Non
         outcome=verdict.outcome,
         receipt=verdict.receipt_hash,
     )
-    ctx.jobs.trigger("dispatch_validation")
+    ctx.jobs.trigger("dispatch_validation", receipts=[verdict.receipt_hash])
 
 
 @router.post("/cases")

@@ -58,7 +58,7 @@ async def settle(harness: CoordinatorHarness) -> None:
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
 
@@ -125,7 +125,7 @@ async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain
     async with harness.client("node") as node:
         await hand_in(harness, node, b"fills the epoch")
     await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     shown = await show(receipt_hash)

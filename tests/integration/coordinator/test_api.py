@@ -15,7 +15,7 @@ from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.common import MAX_WAIT_SECONDS, ReceiptBody
 from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.ids import PoolId
-from covey.protocol.status import TaskState
+from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Reason
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address, make_hash
@@ -199,10 +199,10 @@ def has_waiting(harness: CoordinatorHarness, *, since: float) -> bool:
 async def test_jobs__doubled_triggers__change_nothing(harness: CoordinatorHarness):
     async with harness.client("node") as client:
         await hand_in(harness, client)
-    for job in ("assign_tasks", "expire_leases", "dispatch_validation", "settle_epoch"):
+    for job in ("assign_tasks", "expire_leases", "dispatch_validation", "settle"):
         harness.run_job(job)
     before = await snapshot(harness)
-    for job in ("dispatch_validation", "settle_epoch", "expire_leases", "assign_tasks") * 2:
+    for job in ("dispatch_validation", "settle", "expire_leases", "assign_tasks") * 2:
         harness.run_job(job)
     assert await snapshot(harness) == before
 
@@ -211,8 +211,8 @@ async def snapshot(harness: CoordinatorHarness) -> dict[str, Any]:
     async with harness.client("node") as client:
         view = (await client.get_status()).model_dump(exclude={"time"})
     with harness.ctx.database.read() as rows:
-        due = rows.list_due(harness.clock() + 3600, limit=99)
-        view["open"] = [(turn.id, turn.validator) for row in due for turn in row.turns]
+        undecided = rows.list_submissions(SubmissionState.SUBMITTED)
+        view["open"] = [(turn.id, turn.validator) for row in undecided for turn in row.turns]
     return view
 
 
@@ -303,7 +303,7 @@ async def test_follow__pool_ended__plans_no_more_and_settles_what_is_left(harnes
     await decide(harness)
     harness.chain.send("operator", harness.chain.contracts.pools.end_pool(PoolId(harness.ctx.config.pool)))
     await harness.follow()
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     async with harness.client("node") as client:

@@ -105,7 +105,7 @@ async def test_canaries__epoch__pays_the_ordinary_work_alone_and_holds_a_leaf_fo
         async with harness.client(node) as client:
             await hand_in(harness, client, FILE + bytes([i]), node=node)
         await judge(harness, is_bad=node == "node")
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     status, views = await see(harness)

@@ -47,7 +47,7 @@ async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(harness
     assert status.step == 0
     assert all(item.replayed and item.record_hash == make_hash("policy 0") for item in batch.items)
     assert {item.node for item in batch.items} == {harness.chain.address("node")} <= set(status.nodes)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     with harness.ctx.database.read() as rows:
@@ -75,7 +75,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
@@ -83,7 +83,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
     await harness.follow()
     async with harness.client("node") as client:
         assert await refuse(client.get_reward(owner, 0)) == ("epoch_disabled", 409)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     async with harness.client("node") as client:
@@ -103,7 +103,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     async with harness.client("stranger") as anybody:
         (unposted,) = (await anybody.get_status()).epochs
     assert (unposted.posted, unposted.header_hash, unposted.final_at) == (False, None, None)
@@ -112,7 +112,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
     harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
     harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     async with harness.client("stranger") as anybody:
@@ -153,7 +153,7 @@ async def test_challenge__receipt_of_a_posted_epoch__is_answered_at_once(harness
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     with harness.ctx.database.read() as rows:
@@ -185,7 +185,7 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
     ledger = harness.chain.contracts.ledger
     assert ledger.get_challenge(receipt_hash).state is ChallengeState.OPEN
     harness.clock.offset += 100
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     for _ in range(3):
         await harness.follow()
     assert ledger.get_challenge(receipt_hash).state is ChallengeState.ANSWERED
@@ -230,7 +230,7 @@ async def test_challenges__dozens_of_included_receipts__are_all_answered_in_two_
     """One contributor challenges all its work at once, and the window of a test pool is ten seconds."""
     count, ledger, client = SLICE + 10, harness.chain.contracts.ledger, harness.chain.client
     record_work(harness, count)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     with harness.ctx.database.read() as rows:

@@ -91,7 +91,8 @@ async def test_reveal__evidence_that_nobody_can_read__counts_for_nothing(
     assert answer.json()["code"] == code
     assert answer.status_code in (400, 422)
     with harness.ctx.database.read() as rows:
-        turns = [turn for row in rows.list_due(harness.clock() + 3600, limit=9) for turn in row.turns]
+        due = rows.list_undecided(rows.list_due(harness.clock() + 3600, limit=9))
+        turns = [turn for row in due for turn in row.turns]
         assert [turn.verdict for turn in turns] == [None, None]
 
 
@@ -129,7 +130,7 @@ async def test_public__file_and_leaves__are_private_until_the_epoch_closes(harne
         for receipt in receipts:
             assert await refuse(anybody.get_public(get_file_key(receipt), max_bytes=4096)) == ("not_public", 404)
             assert len(list_evidence(harness, receipt)) == 2
-        harness.run_job("settle_epoch")
+        harness.run_job("settle")
         for i, receipt in enumerate(receipts):
             assert await anybody.get_public(get_file_key(receipt), max_bytes=4096) == FILE + bytes([i])
         with harness.ctx.database.read() as rows:

@@ -37,7 +37,7 @@ async def test_leave__enrolled_worker__stake_and_rewards_come_back(
         async with harness.client("node") as node:
             await hand_in(harness, node, content)
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     for _ in range(2):
         await harness.follow()
     staked = contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor)

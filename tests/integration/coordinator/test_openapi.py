@@ -78,7 +78,7 @@ def document(harness: CoordinatorHarness) -> Any:
             for content in (b"first", b"second"):
                 receipt = await hand_in(harness, client, content)
                 await decide(harness)
-            harness.run_job("settle_epoch")
+            harness.run_job("settle")
             for _ in range(2):
                 await harness.follow()
             await harness.claim(client)

@@ -94,7 +94,7 @@ async def test_rewards_statement__some_work__is_listed_page_by_page(
         async with harness.client("node") as node:
             await hand_in(harness, node, content)
         await decide(harness)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
     harness.chain.deployment.save(tmp_path / "deployment.json")

@@ -33,9 +33,9 @@ def make(name):
     def job(**ids):
         with (home / "done").open("a") as file:
             file.write(" ".join([name, *map(str, ids.values())]) + chr(10))
-        if name == "expire_leases":
+        if name in ("expire_leases", "post_epoch") and not (home / "may_post").exists():
             raise TransientError("database_unavailable", "gone")
-        if name == "prune_files":
+        if name == "prune_epoch":
             raise KeyError("a defect")
         while name == "draw_submissions" and not (home / "may_draw").exists():
             time.sleep(0.01)
@@ -137,17 +137,30 @@ def test_triggers__doubled_failing_and_after__all_have_their_effect_and_the_proc
         broker.jobs.trigger("assign_tasks")
     with broker.serve() as process:
         broker.wait_until(lambda: broker.list_done() == ["assign_tasks"])
-        for job in ("expire_leases", "prune_files", "mark_settled"):
-            broker.jobs.trigger(job)
+        broker.jobs.trigger("expire_leases")
+        for job in ("prune_epoch", "mark_settled"):
+            broker.jobs.trigger(job, epoch=7)
         broker.wait_until(lambda: len(broker.list_done()) >= 4)
         broker.commit = 4
         broker.jobs.trigger("assign_tasks")
         broker.wait_until(lambda: len(broker.list_done()) >= 5)
         end(process)
     assert sorted(broker.list_done()) == sorted(
-        ["assign_tasks", "expire_leases", "prune_files", "mark_settled", "assign_tasks"]
+        ["assign_tasks", "expire_leases", "prune_epoch 7", "mark_settled 7", "assign_tasks"]
     )
     assert "a defect" in (broker.home / "jobs.log").read_text(), "a job that breaks is seen"
+
+
+def test_jobs__message_about_an_epoch_fails_for_now__celery_retries_it_until_it_succeeds(broker: Broker):
+    with broker.serve("chain") as process:
+        broker.jobs.trigger("post_epoch", epoch=4)
+        broker.wait_until(lambda: len(broker.list_done()) >= 3)
+        (broker.home / "may_post").touch()
+        before = len(broker.list_done())
+        broker.wait_until(lambda: len(broker.list_done()) > before)
+        end(process)
+    assert set(broker.list_done()) == {"post_epoch 4"}
+    assert "Traceback" not in (broker.home / "jobs.log").read_text()
 
 
 def test_jobs__draw_hangs__all_other_jobs_of_the_process_run(broker: Broker):
@@ -155,7 +168,7 @@ def test_jobs__draw_hangs__all_other_jobs_of_the_process_run(broker: Broker):
         for _ in range(20):
             broker.jobs.trigger("draw_submissions")
         broker.wait_until(lambda: broker.list_done() == ["draw_submissions"])
-        others = sorted(set(ROUTES) - {"draw_submissions"})
+        others = sorted(set(ROUTES) - {"draw_submissions", "post_epoch"})
         for job in others:
             broker.jobs.trigger(job)
         broker.wait_until(lambda: sorted(broker.list_done()[1:]) == others)
@@ -190,13 +203,13 @@ def test_jobs__process_is_killed_during_a_run__another_one_runs_it(broker: Broke
         end(other)
 
 
-def test_beat__two_processes_without_any_trigger__every_job_runs_and_another_process_takes_over(tmp_path: Path):
+def test_beat__two_processes_without_any_trigger__sweeps_run_and_another_process_takes_over(tmp_path: Path):
     broker = Broker("", tmp_path)
     (tmp_path / "may_draw").touch()
     with broker.serve(beats=True, name="one") as one, broker.serve("now,chain", beats=True, name="other") as other:
-        broker.wait_until(lambda: {line.split()[0] for line in broker.list_done()} == set(ROUTES))
+        broker.wait_until(lambda: set(broker.list_done()) == {"sweep", "sweep_settled"})
         end(one)
         (tmp_path / "done").unlink()
-        broker.wait_until(lambda: {"assign_tasks", "settle_epoch"} <= set(broker.list_done()))
+        broker.wait_until(lambda: "sweep" in broker.list_done())
         end(other)
     broker.close()

@@ -41,7 +41,7 @@ async def settle_until(harness: CoordinatorHarness, epochs: int) -> None:
     """
     pool, deadline = PoolId(harness.ctx.config.pool), time.monotonic() + HANG_S
     while time.monotonic() < deadline:
-        harness.run_job("settle_epoch")
+        harness.run_job("settle")
         await harness.follow()
         harness.chain.advance(1)
         with harness.ctx.database.read() as rows:
@@ -61,7 +61,7 @@ async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_onc
     client, operator = harness.chain.client, harness.ctx.operator.address
     await harness.follow()
     await work(harness, 0)
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     assert ledger.epochs_of(pool) == 1
     head, sent = ledger.head_of(pool), client.count_transactions(operator)

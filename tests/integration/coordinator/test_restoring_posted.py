@@ -17,7 +17,7 @@ async def work(harness: CoordinatorHarness, first: int) -> None:
 
 
 async def settle(harness: CoordinatorHarness) -> None:
-    harness.run_job("settle_epoch")
+    harness.run_job("settle")
     await harness.follow()
     await harness.follow()
 

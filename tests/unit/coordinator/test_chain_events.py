@@ -11,13 +11,9 @@ from covey.chain.follower import ChainProgress, SeenBlock
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
 from tests.fakes.pool import POOL, FakePool, code_of, make_address, make_hash, make_params
+from tests.fakes.triggers import Triggers
 
 pytestmark = pytest.mark.unit
-
-
-class Triggers(list[str]):
-    def trigger(self, job: str) -> None:
-        self.append(job)
 
 
 @pytest.fixture
@@ -72,7 +68,7 @@ def test_policy_published__of_the_pool__opens_the_step_and_triggers(ctx: SimpleN
         assert (step.record_hash, step.block_number, step.state) == (make_hash("policy 0"), 20, StepState.OPEN)
         assert rows.list_blocks() == [(20, make_hash("20"))]
     assert len(pool.tasks(TaskState.PENDING)) == 2
-    assert ctx.jobs == ["assign_tasks", "settle_epoch", "mark_settled"]
+    assert ctx.jobs == ["assign_tasks", "begin_epoch"]
 
 
 def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(ctx: SimpleNamespace, pool: FakePool):
@@ -81,11 +77,10 @@ def test_progress__with_the_drawing_block__has_the_submission_looked_at_at_once(
     receipt_hash = pool.work("a")
     row = pool.submission(receipt_hash)
     drawn_at = row.signed_at + pool.params.verification.draw_seconds
-    assert row.next_check_at > drawn_at
     tell(ctx, block=21, read_until=drawn_at - 1)
-    assert (ctx.jobs, pool.submission(receipt_hash).next_check_at) == ([], row.next_check_at)
+    assert ctx.jobs == []
     tell(ctx, block=22, read_until=drawn_at)
-    assert (ctx.jobs, pool.submission(receipt_hash).next_check_at) == (["draw_submissions"], 0.0)
+    assert ctx.jobs == ["draw_submissions 22"]
     pool.dispatch()
     ctx.jobs.clear()
     tell(ctx, block=23, read_until=drawn_at + 1)

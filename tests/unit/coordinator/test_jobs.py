@@ -18,7 +18,9 @@ from covey.chain.outbox import IntentState, Place
 from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.epochs import EpochHeader
+from covey.protocol.verdict import Decision
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
+from tests.fakes.triggers import Triggers
 
 pytestmark = pytest.mark.unit
 
@@ -28,13 +30,6 @@ class FakeLedger:
 
     def post(self, header: EpochHeader) -> Call:
         return Call(to=make_address("ledger"), data=json.dumps(asdict(header)).encode(), label="EpochLedger.post")
-
-
-class Triggers(list[str]):
-    """Notes which jobs were asked for."""
-
-    def trigger(self, job: str, **_: int) -> None:
-        self.append(job)
 
 
 @pytest.fixture
@@ -57,13 +52,9 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
 
 
 def settle(ctx: SimpleNamespace) -> None:
-    """Run the jobs that settle, and those that they ask for."""
-    jobs.settle_epoch(ctx)
-    if "close_epoch" in ctx.jobs:
-        jobs.close_epochs(ctx)
-    if "settle_epoch" in ctx.jobs:
-        jobs.settle_epoch(ctx)
-    ctx.jobs.clear()
+    """Run what a sweep asks for, and what follows."""
+    jobs.sweep(ctx)
+    ctx.jobs.run_all(ctx)
 
 
 def close_first_epoch(ctx: SimpleNamespace, pool: FakePool) -> None:
@@ -189,75 +180,98 @@ def fail(*_: object) -> Any:
     raise TransientError("chain_unreachable", "gone")
 
 
-def test_settle_epoch__nothing_is_due__does_not_ask_the_chain(ctx: SimpleNamespace, pool: FakePool):
+def test_begin_epoch__nothing_is_due__does_not_ask_the_chain(ctx: SimpleNamespace, pool: FakePool):
     ctx.client.get_block = fail
-    jobs.settle_epoch(ctx)
+    jobs.begin_epoch(ctx)
     do_first_work(pool)
     pool.now -= 1
-    jobs.settle_epoch(ctx)
+    jobs.begin_epoch(ctx)
     pool.now += 1
     with pytest.raises(TransientError):
-        jobs.settle_epoch(ctx)
+        jobs.begin_epoch(ctx)
 
 
-def test_settle_epoch__closed_epoch__is_posted_while_the_chains_node_is_gone(ctx: SimpleNamespace, pool: FakePool):
+def test_post_epoch__first_epoch__is_posted_while_the_chains_node_is_gone(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
+    jobs.begin_epoch(ctx)
     ctx.client.get_block = fail
-    jobs.close_epochs(ctx, epoch=0)
-    jobs.settle_epoch(ctx)
-    assert [entry.intent.key for entry in DatabaseOutbox(pool.database).list_pending()] == [f"epoch/{POOL}/0/0"]
+    ctx.jobs.run_all(ctx)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0"]
 
 
-def test_close_epochs__of_another_number_or_twice__changes_nothing(ctx: SimpleNamespace, pool: FakePool):
+def list_posted(pool: FakePool) -> list[str]:
+    return [entry.intent.key for entry in DatabaseOutbox(pool.database).list_pending()]
+
+
+def test_post_epoch__one_before_it_is_not_on_chain_or_too_new__waits(ctx: SimpleNamespace, pool: FakePool):
+    ctx.ledger = make_ledger(epoch_length=100, windows=50)
+    close_first_epoch(ctx, pool)
+    pool.accept(pool.work("a"))
+    pool.now += pool.params.epoch_seconds
+    settle(ctx)
+    jobs.post_epoch(ctx, epoch=1)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0"], "epoch 1 is closed"
+    with pool.database.write() as rows:
+        first = rows.get_epoch(0)
+        first.posted_block, first.final_at = 9, int(pool.now) + 50
+    pool.now += 99
+    jobs.post_epoch(ctx, epoch=1)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0"], "the ledger takes an epoch each 100 s"
+    pool.now += 1
+    settle(ctx)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0", f"epoch/{POOL}/1/0"]
+
+
+def test_close_epoch__of_another_number_or_twice__changes_nothing(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
-    jobs.close_epochs(ctx, epoch=1)
-    assert ctx.jobs == ["close_epoch"]
-    jobs.close_epochs(ctx, epoch=0)
-    jobs.close_epochs(ctx, epoch=0)
-    assert ctx.jobs == ["close_epoch", "settle_epoch"]
-    jobs.settle_epoch(ctx)
-    assert len(DatabaseOutbox(pool.database).list_pending()) == 1
+    jobs.begin_epoch(ctx)
+    jobs.close_epoch(ctx, epoch=1)
+    assert ctx.jobs == ["close_epoch 0"]
+    jobs.close_epoch(ctx, epoch=0)
+    jobs.close_epoch(ctx, epoch=0)
+    assert ctx.jobs == ["close_epoch 0", "post_epoch 0"]
+    jobs.post_epoch(ctx, epoch=0)
+    jobs.post_epoch(ctx, epoch=0)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0"]
 
 
-def test_settle_epoch__epoch_that_is_closing__is_asked_for_once(ctx: SimpleNamespace, pool: FakePool):
+def test_begin_epoch__epoch_that_is_closing__is_asked_for_once(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
     for _ in range(3):
-        jobs.settle_epoch(ctx)
-    assert ctx.jobs == ["close_epoch"], "beat asks for what has been lost"
+        jobs.begin_epoch(ctx)
+    assert ctx.jobs == ["close_epoch 0"], "the sweep asks for what has been lost"
 
 
-def test_close_epochs__another_process_closes__leaves_it_alone(ctx: SimpleNamespace, pool: FakePool):
+def test_close_epoch__another_process_closes_it__leaves_it_alone(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
-    other = pool.database.open_leadership("closing")
+    jobs.begin_epoch(ctx)
+    other = pool.database.open_leadership("closing-0")
     assert other.is_held()
-    jobs.close_epochs(ctx)
+    jobs.close_epoch(ctx, epoch=0)
     with pool.database.read() as rows:
         assert [row.leaf_count for row in rows.list_unposted()] == [0]
     other.close()
-    jobs.close_epochs(ctx)
+    jobs.close_epoch(ctx, epoch=0)
     with pool.database.read() as rows:
         assert [row.leaf_count for row in rows.list_unposted()] == [1]
 
 
-def test_close_epochs__pool_has_closed_meanwhile__nothing_is_posted(ctx: SimpleNamespace, pool: FakePool):
+def test_close_epoch__pool_has_closed_meanwhile__nothing_is_posted(ctx: SimpleNamespace, pool: FakePool):
     """Jobs were down at the end of the pool, and afterwards the job that closes runs first."""
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
+    jobs.begin_epoch(ctx)
     end_pool(pool, closes_at=pool.now)
-    jobs.close_epochs(ctx)
-    jobs.settle_epoch(ctx)
-    assert DatabaseOutbox(pool.database).list_pending() == []
+    jobs.close_epoch(ctx, epoch=0)
+    settle(ctx)
+    assert list_posted(pool) == []
 
 
-def test_close_epochs__it_is_known_that_the_pool_is_closed__closes_none(ctx: SimpleNamespace, pool: FakePool):
+def test_close_epoch__it_is_known_that_the_pool_is_closed__closes_none(ctx: SimpleNamespace, pool: FakePool):
     do_first_work(pool)
-    jobs.settle_epoch(ctx)
+    jobs.begin_epoch(ctx)
     end_pool(pool, closes_at=pool.now)
-    jobs.settle_epoch(ctx)
-    jobs.close_epochs(ctx)
+    jobs.begin_epoch(ctx)
+    jobs.close_epoch(ctx, epoch=0)
     with pool.database.read() as rows:
         assert [row.leaf_count for row in rows.list_unposted()] == [0]
 
@@ -273,24 +287,59 @@ def test_assign_and_expire__chain_of_the_context_is_missing__work(ctx: SimpleNam
     pool.now += 31
     jobs.expire_leases(ctx)
     assert ctx.jobs == ["assign_tasks"]
-    assert {name for name, route in ROUTES.items() if route.queue is JobQueue.NOW} == {"assign_tasks", "expire_leases"}
+    now = {name for name, route in ROUTES.items() if route.queue is JobQueue.NOW}
+    assert now == {"assign_tasks", "expire_leases", "sweep", "sweep_settled"}
 
 
-def test_dispatch_validation__chains_node_is_gone__judges_what_is_drawn(ctx: SimpleNamespace, pool: FakePool):
+def see_block(ctx: SimpleNamespace, pool: FakePool, number: int, *, digest: str = "") -> None:
+    """The node has a block each second, and the follower has stored this one, or another one of its number."""
+    with pool.database.write() as rows:
+        rows.replace_blocks([(number, digest or make_hash(f"{number}"))])
+    ctx.client.get_block = lambda tag: SimpleNamespace(number=tag, hash=make_hash(f"{tag}"), timestamp=tag)
+
+
+def work_undrawn(pool: FakePool) -> str:
+    """Hand in work that is countersigned at second 50, which block 51 draws."""
     pool.register("a")
     pool.publish(0)
-    receipt_hash = pool.work("a")
-    with pool.database.write() as rows:
-        rows.get_submission(receipt_hash).draw, rows.get_submission(receipt_hash).draw_block = make_hash("block"), 1
-        rows.get_submission(receipt_hash).next_check_at = 0.0
+    return pool.work("a")
+
+
+def test_draw_submissions__block_at_the_time_of_the_draw__draws_and_opens_a_turn(ctx: SimpleNamespace, pool: FakePool):
+    receipt_hash = work_undrawn(pool)
+    see_block(ctx, pool, 50)
+    jobs.draw_submissions(ctx, block=50)
+    assert pool.submission(receipt_hash).draw is None, "the block is a second too old"
+    see_block(ctx, pool, 53)
+    jobs.draw_submissions(ctx, block=53)
+    row = pool.submission(receipt_hash)
+    assert (row.draw, row.draw_block, len(row.turns)) == (make_hash("51"), 51, 2), "the first block at that time"
+
+
+def test_draw_submissions__node_has_another_block_than_the_follower__is_tried_again(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    """A draw by a block that the follower does not know would outlast the block's removal."""
+    receipt_hash = work_undrawn(pool)
+    see_block(ctx, pool, 55, digest=make_hash("fork"))
+    with pytest.raises(TransientError, match="chain_changes"):
+        jobs.draw_submissions(ctx, block=55)
+    jobs.draw_submissions(ctx, block=54)
+    assert pool.submission(receipt_hash).draw is None, "the follower has not stored block 54"
+
+
+def test_dispatch_validation__chains_node_is_gone__decides_what_is_drawn(ctx: SimpleNamespace, pool: FakePool):
+    receipt_hash = work_undrawn(pool)
+    see_block(ctx, pool, 51)
+    jobs.draw_submissions(ctx, block=51)
     ctx.client.get_block = fail
-    jobs.dispatch_validation(ctx)
-    assert len(pool.submission(receipt_hash).turns) == 1, "a turn is open"
-    pool.now += 1
-    other = pool.work("a")
-    with pool.database.write() as rows:
-        rows.get_submission(other).next_check_at = 0.0
-    jobs.dispatch_validation(ctx)
-    assert pool.submission(other).draw is None, "it is left to the job that draws"
+    for validator in (0, 1):
+        _, judgement = pool.claim(validator)
+        pool.commit(validator, judgement, pool.build_verdict(validator, receipt_hash, Decision.ACCEPT))
+    for judgement in list(pool.reveals):
+        pool.reveal(judgement)
+    jobs.dispatch_validation(ctx, receipts=[receipt_hash, make_hash("unknown")])
+    assert pool.submission(receipt_hash).decided_at == pool.now
+    assert ctx.jobs == ["assign_tasks"]
     with pytest.raises(TransientError):
-        jobs.draw_submissions(ctx)
+        jobs.draw_submissions(ctx, block=51)

@@ -8,9 +8,11 @@ import pytest
 from coordinator import jobs
 from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, settlement
+from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.status import SubmissionState
 from tests.fakes.pool import POOL, FakePool, make_address, make_ledger
+from tests.fakes.triggers import Triggers
 
 pytestmark = pytest.mark.unit
 LEDGER = make_ledger(epoch_units=60)
@@ -27,6 +29,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         ledger=LEDGER,
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         config=SimpleNamespace(pool=POOL),
+        jobs=Triggers(),
     )
 
 
@@ -47,7 +50,7 @@ def read_epoch(pool: FakePool) -> tuple[int, int, int]:
 
 
 def test_close_epoch__more_leaves_than_a_slice__all_are_in_it(ctx: SimpleNamespace, earning: FakePool):
-    jobs.close_epoch(ctx, begin(earning))
+    jobs.close_epoch(ctx, epoch=begin(earning))
     assert read_epoch(earning) == (0, 3, 60)
 
 
@@ -66,9 +69,9 @@ def test_close_epoch__crash_in_any_transaction__the_next_try_ends_it(
     with monkeypatch.context() as crashing:
         crashing.setattr(Repository, crash, fail)
         with pytest.raises(KeyboardInterrupt):
-            jobs.close_epoch(ctx, number)
+            jobs.close_epoch(ctx, epoch=number)
     earning.decide(earning.work("b", units=1))  # It comes too late for what is full.
-    jobs.close_epoch(ctx, number)
+    jobs.close_epoch(ctx, epoch=number)
     assert read_epoch(earning) == (0, 3, 60)
 
 
@@ -87,13 +90,12 @@ def test_is_due__an_epoch_is_closing__waits_for_it(ctx: SimpleNamespace, earning
 
 def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleNamespace, earning: FakePool):
     """What everybody has earned no longer includes the work of the disabled epoch."""
-    jobs.close_epoch(ctx, begin(earning))
+    jobs.close_epoch(ctx, epoch=begin(earning))
     with earning.database.write() as rows:
         rows.get_epoch(0).posted_block = 1
     earning.decide(earning.work("a", units=7))
     number = begin(earning)
-    with earning.database.write() as rows:
-        epoch_closing.put_leaves(rows, LEDGER, number, [each for each, _ in rows.list_unsettled()])
+    assert jobs.fill_epoch(ctx, number)
     with earning.database.read() as rows:
         closed = epoch_closing.build_epoch(rows, LEDGER, number)
     assert closed.rewards == {make_address("a's owner"): 3 * 67}
@@ -101,7 +103,7 @@ def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleN
         settlement.record_disabled(rows, number=0)
     with earning.database.write() as rows:
         assert not epoch_closing.record_closed(rows, closed)
-    jobs.close_epoch(ctx, number)
+    jobs.close_epoch(ctx, epoch=number)
     assert read_epoch(earning)[2] <= LEDGER.epoch_units
 
 
@@ -114,25 +116,55 @@ def test_close_epoch__two_processes__one_closes_it_and_the_other_changes_nothing
     with earning.database.write() as rows:
         epoch_closing.put_leaves(rows, LEDGER, number, chosen[:2])
     with earning.database.read() as rows:
-        outdated = epoch_closing.build_epoch(rows, LEDGER, number)
+        outdated = epoch_closing.list_leaves(rows, number)
     with earning.database.write() as rows:
         epoch_closing.put_leaves(rows, LEDGER, number, chosen[2:])
     with earning.database.write() as rows:
-        assert not epoch_closing.record_closed(rows, outdated), "the other process has added a submission"
-    jobs.close_epoch(ctx, number)
+        assert not epoch_closing.record_filled(rows, number, outdated), "the other process has added a submission"
+    jobs.close_epoch(ctx, epoch=number)
     before = read_epoch(earning)
     with earning.database.write() as rows:
         assert not epoch_closing.put_leaves(rows, LEDGER, number, chosen)
-        assert not epoch_closing.record_closed(rows, outdated)
-    jobs.close_epoch(ctx, number)
+        assert epoch_closing.record_filled(rows, number, outdated), "it is filled, with the leaves of the other process"
+    jobs.close_epoch(ctx, epoch=number)
     assert read_epoch(earning) == before
 
 
+def test_close_epoch__two_at_the_same_time__share_the_work_and_the_second_waits_for_the_first(
+    ctx: SimpleNamespace, earning: FakePool
+):
+    """Work is decided while the first epoch is computed, and another process closes the next one."""
+    first = begin(earning)
+    assert jobs.fill_epoch(ctx, first)
+    earning.decide(earning.work("b", units=7))
+    second = begin(earning)
+    with pytest.raises(TransientError, match="epoch_before"):
+        jobs.close_epoch(ctx, epoch=second)
+    with earning.database.read() as rows:
+        assert [row.leaf_count for row in rows.list_unposted()] == [3, 1], "it is filled meanwhile"
+        assert not settlement.may_begin(rows)
+    jobs.close_epoch(ctx, epoch=first)
+    jobs.close_epoch(ctx, epoch=second)
+    with earning.database.read() as rows:
+        assert rows.list_rewards(first) == {make_address("a's owner"): 3 * 60}
+        assert rows.list_rewards(second) == {make_address("a's owner"): 3 * 60, make_address("b's owner"): 3 * 7}
+        before, after = (settlement.build_header(row, LEDGER.pool) for row in rows.list_unposted())
+    assert after.previous_hash == before.compute_hash()
+
+
+def test_close_epoch__one_that_is_not_filled__lets_no_other_begin(ctx: SimpleNamespace, earning: FakePool):
+    """Two that fill at once would split what one can hold."""
+    begin(earning)
+    earning.decide(earning.work("b", units=1))
+    with earning.database.write() as rows:
+        assert epoch_closing.begin_epoch(rows, now=earning.now) is None
+
+
 def test_mark_settled__more_than_a_slice__marks_all(ctx: SimpleNamespace, earning: FakePool):
-    jobs.close_epoch(ctx, begin(earning))
+    jobs.close_epoch(ctx, epoch=begin(earning))
     with earning.database.write() as rows:
         rows.get_epoch(0).posted_block = 1
-    jobs.mark_settled(ctx)
+    jobs.mark_settled(ctx, epoch=0)
     assert set(earning.states().values()) == {"SETTLED"}
 
 

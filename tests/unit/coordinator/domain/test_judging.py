@@ -497,7 +497,7 @@ def test_dispatch__undecided_submission__says_when_to_look_again(pool: FakePool)
     assert dispatch() == pool.now + 5
     with pool.database.read() as rows:
         assert rows.list_due(pool.now + 4.9, limit=9) == []
-        assert [row.receipt_hash for row in rows.list_due(pool.now + 5, limit=9)] == [receipt_hash]
+        assert rows.list_due(pool.now + 5, limit=9) == [receipt_hash]
 
 
 # -- many turns

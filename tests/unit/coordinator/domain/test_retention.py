@@ -14,14 +14,10 @@ from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.object_keys import build_submission_key
 from covey.protocol.status import CaseState, StepState
 from tests.fakes.pool import POOL, FakePool, make_ledger, make_terms
+from tests.fakes.triggers import Triggers
 
 pytestmark = pytest.mark.unit
 DAY = 86_400
-
-
-class Triggers(list[str]):
-    def trigger(self, job: str) -> None:
-        self.append(job)
 
 
 @pytest.fixture
@@ -73,16 +69,17 @@ def count_files(ctx: SimpleNamespace, pool: FakePool) -> int:
 
 
 def prune(ctx: SimpleNamespace) -> None:
-    """Run the job as often as it asks for it."""
-    ctx.jobs.append("prune_files")
-    while ctx.jobs:
-        ctx.jobs.clear()
-        jobs.prune_files(ctx)
+    """Run what beat asks for, once for each epoch."""
+    for _ in range(2):
+        jobs.sweep_settled(ctx)
+        ctx.jobs.run_all(ctx)
 
 
-def test_prune_files__epochs_are_final_for_long_enough__removes_all_in_slices(ctx: SimpleNamespace, earning: FakePool):
-    jobs.prune_files(ctx)
-    assert (count_files(ctx, earning), ctx.jobs) == (1, ["prune_files"])
+def test_prune_epoch__epochs_are_final_for_long_enough__removes_all_in_slices(ctx: SimpleNamespace, earning: FakePool):
+    jobs.prune_epoch(ctx, epoch=1)
+    assert count_files(ctx, earning) == 3, "epochs are taken in their order"
+    jobs.prune_epoch(ctx, epoch=0)
+    assert count_files(ctx, earning) == 1
     prune(ctx)
     assert count_files(ctx, earning) == 0
     with earning.database.read() as rows:
@@ -90,13 +87,13 @@ def test_prune_files__epochs_are_final_for_long_enough__removes_all_in_slices(ct
 
 
 @pytest.mark.parametrize("days", [2.1, None])
-def test_prune_files__too_early_or_never__removes_nothing(ctx: SimpleNamespace, earning: FakePool, days: float | None):
+def test_prune_epoch__too_early_or_never__removes_nothing(ctx: SimpleNamespace, earning: FakePool, days: float | None):
     ctx.config.keep_files_days = days
     prune(ctx)
     assert count_files(ctx, earning) == 3
 
 
-def test_prune_files__no_day_is_asked_for__keeps_them_until_no_case_can_be_opened(
+def test_prune_epoch__no_day_is_asked_for__keeps_them_until_no_case_can_be_opened(
     ctx: SimpleNamespace, earning: FakePool
 ):
     """`SlashingCourt.propose` takes verdicts for `unbond_window` and a day, however final the epoch is."""
@@ -109,7 +106,7 @@ def test_prune_files__no_day_is_asked_for__keeps_them_until_no_case_can_be_opene
     assert count_files(ctx, earning) == 0
 
 
-def test_prune_files__batch_may_still_take_it__waits(
+def test_prune_epoch__batch_may_still_take_it__waits(
     ctx: SimpleNamespace, earning: FakePool, monkeypatch: pytest.MonkeyPatch
 ):
     """The trainer was down for days, and its next batch names work of epochs that are final long ago."""
@@ -118,14 +115,14 @@ def test_prune_files__batch_may_still_take_it__waits(
     assert count_files(ctx, earning) == 3
 
 
-def test_prune_files__epoch_is_not_final__waits(ctx: SimpleNamespace, earning: FakePool):
+def test_prune_epoch__epoch_is_not_final__waits(ctx: SimpleNamespace, earning: FakePool):
     with earning.database.write() as rows:
         rows.require_epoch(0, closed_at=0.0).final_at = None
     prune(ctx)
     assert count_files(ctx, earning) == 3, "epoch 1 comes after epoch 0"
 
 
-def test_prune_files__case_is_open__waits_until_it_is_closed(ctx: SimpleNamespace, earning: FakePool):
+def test_prune_epoch__case_is_open__waits_until_it_is_closed(ctx: SimpleNamespace, earning: FakePool):
     with earning.database.write() as rows:
         (first, _) = rows.list_settled(0)
         case = CaseRow(receipt_hash=first.receipt_hash, state=CaseState.LOCKED, node=first.node)
@@ -139,7 +136,7 @@ def test_prune_files__case_is_open__waits_until_it_is_closed(ctx: SimpleNamespac
     assert count_files(ctx, earning) == 0
 
 
-def test_prune_files__batch_was_not_taken__waits_for_the_trainer(ctx: SimpleNamespace, earning: FakePool):
+def test_prune_epoch__batch_was_not_taken__waits_for_the_trainer(ctx: SimpleNamespace, earning: FakePool):
     with earning.database.write() as rows:
         (first, _) = rows.list_settled(0)
         step = rows.list_steps()[0]
@@ -152,12 +149,12 @@ def test_prune_files__batch_was_not_taken__waits_for_the_trainer(ctx: SimpleName
     assert count_files(ctx, earning) == 0
 
 
-def test_prune_files__crash_before_it_is_noted__removes_the_same_again(
+def test_prune_epoch__crash_before_it_is_noted__removes_the_same_again(
     ctx: SimpleNamespace, earning: FakePool, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as crashing:
         crashing.setattr(retention, "record_pruned", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            jobs.prune_files(ctx)
+            jobs.prune_epoch(ctx, epoch=0)
     prune(ctx)
     assert count_files(ctx, earning) == 0

@@ -49,9 +49,12 @@ def test_is_due__more_units_than_one_epoch_may_have__at_once(earning: FakePool, 
         assert settlement.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
 
 
-def test_is_due__one_epoch_not_posted__waits(earning: FakePool):
-    earning.decide(earning.work("a"))
-    close(earning)
+def test_is_due__two_epochs_not_posted__waits(earning: FakePool):
+    for _ in range(2):
+        earning.decide(earning.work("a"))
+        earning.now += 1000
+        assert is_due(earning)
+        close(earning)
     earning.decide(earning.work("a"))
     earning.now += 1000
     assert not is_due(earning)

@@ -6,12 +6,20 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator.jobs import build_jobs
-from coordinator.queue.celery_app import MAX_WAITING, JobTrigger, _LockedScheduler, _report, build_celery
+from coordinator.queue.celery_app import (
+    MAX_WAITING,
+    BackgroundJobTrigger,
+    JobTrigger,
+    _LockedScheduler,
+    _report,
+    build_celery,
+)
 from coordinator.queue.job_runs import JobRuns
 from coordinator.queue.routes import ROUTES
 from covey.errors import OperatorError
@@ -19,7 +27,7 @@ from covey.errors import OperatorError
 pytestmark = pytest.mark.unit
 
 
-def test_build_jobs__names__are_those_that_beat_triggers():
+def test_build_jobs__names__are_those_of_the_routes():
     assert set(build_jobs(None)) == set(ROUTES)
 
 
@@ -36,9 +44,9 @@ def test_trigger__broker_that_is_gone__is_lost_at_once_and_said(
 
     monkeypatch.setattr(socket.socket, "connect", count_and_connect)
     with capture_logs() as logs:
-        JobTrigger(build_celery(url, tmp_path)).trigger("settle_epoch")
+        JobTrigger(build_celery(url, tmp_path)).trigger("begin_epoch")
     assert attempts == [("127.0.0.1", 1)]
-    assert [(line["event"], line["job"]) for line in logs] == [("trigger lost", "settle_epoch")]
+    assert [(line["event"], line["job"]) for line in logs] == [("trigger lost", "begin_epoch")]
 
 
 def test_trigger__job_that_is_none__is_the_operators_mistake(tmp_path: Path):
@@ -56,8 +64,8 @@ def test_folder__connection__is_not_warned_of(tmp_path: Path, caplog: pytest.Log
 
 def test_trigger__folder__holds_one_message_for_each(tmp_path: Path):
     jobs = JobTrigger(build_celery("", tmp_path))
-    jobs.trigger("settle_epoch")
-    jobs.trigger("settle_epoch")
+    jobs.trigger("begin_epoch")
+    jobs.trigger("begin_epoch")
     assert len(list((tmp_path / "broker" / "messages").iterdir())) == 2
 
 
@@ -77,10 +85,34 @@ def test_trigger__after_a_commit__names_it_and_the_object(tmp_path: Path):
     assert body[1] == {"epoch": 3, "commit": 17}
 
 
+def read_arguments(folder: Path) -> list[dict[str, Any]]:
+    """Arguments of the messages in a broker's folder, oldest first."""
+    bodies = (json.loads(path.read_text())["body"] for path in sorted(folder.iterdir()))
+    return [json.loads(base64.b64decode(body))[1] for body in bodies]
+
+
+def test_trigger__receipts__come_in_messages_of_a_hundred(tmp_path: Path):
+    jobs = JobTrigger(build_celery("", tmp_path))
+    jobs.trigger("dispatch_validation", receipts=[f"{n:03}" for n in range(201)])
+    sizes = [len(each["receipts"]) for each in read_arguments(tmp_path / "broker" / "messages")]
+    assert sorted(sizes) == [1, 100, 100]
+
+
+def test_background_trigger__receipts_that_come_close_together__are_one_message(tmp_path: Path):
+    jobs = BackgroundJobTrigger(JobTrigger(build_celery("", tmp_path)))
+    jobs.trigger("close_epoch", epoch=3)  # The thread begins with this one.
+    for receipt in ("a", "b", "a"):
+        jobs.trigger("dispatch_validation", receipts=[receipt])
+    jobs.close()
+    sent = [each["receipts"] for each in read_arguments(tmp_path / "broker" / "messages") if "receipts" in each]
+    assert sorted(receipt for receipts in sent for receipt in receipts) in (["a", "b"], ["a", "a", "b"])
+    assert len(sent) <= 2
+
+
 def test_build_celery__messages_of_beat__expire_soon_after_the_next_one(tmp_path: Path):
     schedule = build_celery("", tmp_path).conf.beat_schedule
-    assert set(schedule) == set(ROUTES)
-    assert schedule["expire_leases"]["options"] == {"expires": 61.0}
+    assert {name: entry["schedule"] for name, entry in schedule.items()} == {"sweep": 1.0, "sweep_settled": 10.0}
+    assert schedule["sweep"]["options"] == {"expires": 61.0}
 
 
 def test_beat__another_process_leads__sends_nothing_until_it_is_gone(tmp_path: Path):
@@ -113,12 +145,11 @@ def test_beat__queue_that_nobody_serves__gets_no_more_messages_and_is_logged_onc
 
     with capture_logs() as logs:
         for _ in range(MAX_WAITING + 5):
-            scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
-        scheduler.apply_entry(scheduler.schedule["close_epoch"], producer=scheduler.producer)
-    assert (count("now"), count("bulk")) == (MAX_WAITING, 1)
+            scheduler.apply_entry(scheduler.schedule["sweep"], producer=scheduler.producer)
+    assert count("now") == MAX_WAITING
     assert [(line["event"], line["queue"]) for line in logs] == [("nobody serves a queue", "covey-now")]
     next(folder.glob("*.covey-now.msg")).unlink()
-    scheduler.apply_entry(scheduler.schedule["assign_tasks"], producer=scheduler.producer)
+    scheduler.apply_entry(scheduler.schedule["sweep"], producer=scheduler.producer)
     assert count("now") == MAX_WAITING
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,13 +21,13 @@ class Work:
     """A job that notes its runs and can be held up, and the number of the newest commit."""
 
     def __init__(self) -> None:
-        self.commit, self.ids = 0, list[dict[str, int]]()
+        self.commit, self.ids = 0, list[dict[str, Any]]()
         self.begun, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
         self.is_held = False
         self.error: Exception | None = None
         self.runs = JobRuns("assign_tasks", self.run, read_commit=lambda: self.commit)
 
-    def run(self, **ids: int) -> None:
+    def run(self, **ids: Any) -> None:
         self.ids.append(ids)
         self.begun.release()
         if self.is_held:
@@ -100,11 +101,11 @@ def test_run__messages_about_different_objects__run_at_the_same_time(work: Work)
     assert work.runs._turns == {}, "nothing is kept about objects that are done"
 
 
-def test_run__failure__is_logged_or_raised_and_covers_nothing(work: Work):
+def test_run__failure__is_raised_and_covers_nothing(work: Work):
     work.commit, work.error = 7, TransientError("chain_unreachable", "gone")
-    with capture_logs() as logs:
+    with capture_logs() as logs, pytest.raises(TransientError):
         work.runs.run(commit=3)
-    assert [(line["event"], line["code"]) for line in logs] == [("job will be asked for again", "chain_unreachable")]
+    assert [(line["event"], line["code"]) for line in logs] == [("job will be tried again", "chain_unreachable")]
     work.error = ProtocolError("x", "y")
     with pytest.raises(ProtocolError):
         work.runs.run(commit=3)
@@ -112,6 +113,30 @@ def test_run__failure__is_logged_or_raised_and_covers_nothing(work: Work):
     work.runs.run(commit=3)
     work.runs.run(commit=3)
     assert len(work.ids) == 3
+
+
+def test_run__receipts_of_messages_during_a_run__are_handled_together_by_the_next_one(work: Work):
+    work.is_held = True
+    first = start(lambda: work.runs.run(receipts=["a"]))
+    assert work.begun.acquire(timeout=HANG_S)
+    second = start(lambda: work.runs.run(receipts=["b"]))
+    wait_for_waiter(work, second)
+    work.runs.run(receipts=["d", "c"])
+    work.may_end.release(2)
+    for thread in (first, second):
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert work.ids == [{"receipts": ["a"]}, {"receipts": ["b", "c", "d"]}]
+
+
+def test_run__receipts_of_a_run_that_failed__are_in_the_next_one(work: Work):
+    """One message stands for those that came during the run before it, and Celery retries that message alone."""
+    work.error = TransientError("database_unavailable", "gone")
+    with pytest.raises(TransientError):
+        work.runs.run(receipts=["a", "b"])
+    work.error = None
+    work.runs.run(receipts=["a"])
+    assert work.ids[-1] == {"receipts": ["a", "b"]}
 
 
 def wait_for_waiter(work: Work, second: threading.Thread) -> None:
@@ -163,11 +188,13 @@ def test_metrics__runs_and_failures__are_counted_and_few_failures_are_logged(wor
     work.error = TransientError("chain_unreachable", "gone")
     with capture_logs() as logs:
         for _ in range(6):
-            work.runs.run()
+            with pytest.raises(TransientError):
+                work.runs.run()
         work.error = None
         work.runs.run()
         work.error = TransientError("chain_unreachable", "gone")
-        work.runs.run()
+        with pytest.raises(TransientError):
+            work.runs.run()
     assert len(logs) == 3, "the first, the fourth, and the first after a success"
     assert (work.runs.metrics.runs, work.runs.metrics.failures) == (8, 7)
     assert work.runs.metrics.seconds > 0
