@@ -19,6 +19,7 @@ _USE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 local since = KEYS[1] .. '/' .. run
 redis.call('SET', since, ARGV[1], 'NX')
+if tonumber(redis.call('GET', since)) > tonumber(ARGV[1]) then redis.call('SET', since, ARGV[1]) end
 redis.call('EXPIRE', since, 86400)
 local found = {redis.call('GET', since)}
 for i = 2, #KEYS do
@@ -27,7 +28,8 @@ end
 return found
 """
 """Script of Redis: since when the nonces are complete, in Unix seconds, and for each nonce whether it is new. Each run
-of a Redis has its own beginning, because a run that starts from a snapshot lacks the newest nonces."""
+of a Redis has its own beginning, because a run that starts from a snapshot lacks the newest nonces. A beginning that is
+in the future was written by a clock that was wrong."""
 
 
 class Nonces(Protocol):
@@ -60,6 +62,7 @@ class MemoryNonces:
 
     def require_new(self, signature: RequestSignature, now: float) -> None:
         """Raise the errors of `use` without remembering the nonce."""
+        self._started_at = min(self._started_at, int(now))  # Its clock was wrong if it is in the future.
         if signature.created < self._started_at:
             raise _build_error(signature, is_early=True)
         self._forget(now)

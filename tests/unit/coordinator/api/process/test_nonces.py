@@ -57,6 +57,13 @@ async def refuse(nonces: Nonces, signature: RequestSignature, now: float) -> str
     return caught.value.code
 
 
+async def test_use__clock_was_minutes_ahead_when_the_keeping_began__serves_once_it_is_right(nonces: Nonces):
+    """Otherwise all requests are refused until the time that was wrong has come."""
+    assert await refuse(nonces, sign("a", created=799), 800.0) == "expired_request"
+    await nonces.use(sign("b", created=801), 801.0)
+    assert await refuse(nonces, sign("c", created=799), 802.0) == "expired_request"
+
+
 async def test_use__again__is_refused_for_the_same_signer_only(nonces: Nonces):
     await nonces.use(sign(), 1001)
     assert await refuse(nonces, sign(), 1002) == "replayed_nonce"
