@@ -1,9 +1,9 @@
 """Kills and deceives the processes of a coordinator at random, and then proves that every promise was kept.
 
-Nodes and validators work for some seconds while API and jobs are killed, the broker is emptied, the chain's node is
-stopped, and blocks with epochs and policies are taken back. Then the pool is ended and must settle. A seed repeats the
-same faults at the same times. Even seeds run on SQLite and a folder. Odd ones run two API processes on a PostgreSQL and
-a Redis of their own, which are stopped and killed as well.
+Nodes and validators work for some seconds while the faults of `tests.chaos.faults` happen: processes are killed, disks
+are full, clocks jump, blocks are taken back. Then the pool is ended and must settle. A seed repeats the same faults in
+the same order. Even seeds run on SQLite and a folder. Odd ones run two API processes on a PostgreSQL and a Redis of
+their own, which are stopped and killed as well.
 
 Example: python -m tests.chaos --seeds 8
 """
@@ -15,69 +15,79 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from covey.chain.structs import BondKind
 from covey.devnet import deploy
-from covey.errors import CoveyError, TransientError
-from covey.protocol.ids import PoolId, Step
+from covey.errors import TransientError
+from covey.protocol.ids import PoolId
 from tests.chaos.actors import Decider, Network, Record, run_node, run_validator
-from tests.chaos.promises import find_broken
+from tests.chaos.faults import ROLES, Faults, Servers
+from tests.chaos.promises import OPEN, find_broken, has_rows
 from tests.fakes.coordinator_processes import CoordinatorProcesses
+from tests.fakes.disk import SmallDisk, open_small_disk
 from tests.fakes.network import MIN_STAKE, create_pool, register
-from tests.fakes.pool import make_hash, make_params
-from tests.fakes.private_servers import PrivateServer, open_private_postgres, open_private_redis
+from tests.fakes.pool import make_params
+from tests.fakes.private_servers import open_private_postgres, open_private_redis
+from tests.fakes.troubled_node import open_troubled_node
 from tests.integration.chain.conftest import open_chain
 
-START_S, WORK_S, DRAIN_S = 300.0, 20.0, 900.0
+START_S, WORK_S, DRAIN_S = 300.0, 30.0, 900.0
 """Maximum number of seconds until the first promise, seconds with faults, and maximum number until all is settled."""
+LOCK_S = 60.0
+"""Seconds for which another process has SQLite's lock."""
 NODES = ("node", *(f"node-{number}" for number in range(2, 9)))
 BLOCKS_BEFORE = 80
 """Blocks before the first task, so that no reorganisation takes the pool itself back."""
 
 
-class Servers(NamedTuple):
-    """What a coordinator of several processes uses."""
-
-    postgres: PrivateServer
-    redis: PrivateServer
-
-
 @contextmanager
-def open_servers(folder: Path, *, is_wanted: bool) -> Iterator[Servers | None]:
-    """Run a PostgreSQL and a Redis. None if they are not wanted, or are not installed."""
+def open_servers(folder: Path, *, data: Path | None, is_wanted: bool) -> Iterator[Servers | None]:
+    """Run a PostgreSQL, with its files in `data`, and a Redis. None if they are not wanted, or are not installed."""
     if not is_wanted:
         yield None
         return
-    with open_private_postgres(folder) as postgres, open_private_redis(folder) as redis:
+    with open_private_postgres(folder, data=data) as postgres, open_private_redis(folder) as redis:
         yield Servers(postgres, redis) if postgres and redis else None
 
 
+@contextmanager
+def open_disk(folder: Path) -> Iterator[tuple[SmallDisk | None, Path | None]]:
+    """Put the home of the coordinator in `folder` on a disk of its own. Yields the disk, and a place for PostgreSQL.
+
+    Without the right to mount one, home is an ordinary folder, and nothing is yielded.
+    """
+    with tempfile.TemporaryDirectory(prefix="covey-disk-") as name, open_small_disk(Path(name)) as disk:
+        if disk is None:
+            print("this user may not mount a file system, so no disk is ever full", flush=True)
+            yield None, None
+            return
+        for each in ("home", "postgres"):
+            (Path(name) / each).mkdir(mode=0o700)
+        (folder / "home").symlink_to(Path(name) / "home")
+        yield disk, Path(name) / "postgres"
+
+
 class Chaos:
-    """One run. Example: `await Chaos(chain, pool, folder, seed=3).run()`."""
+    """One run. Example: `await chaos.run(lambda: chaos.faults.happen(20.0))`."""
 
-    def __init__(
-        self, chain: Any, pool: PoolId, folder: Path, *, seed: int, work_s: float, servers: Servers | None = None
-    ) -> None:
-        """Faults happen for `work_s` seconds. Without `servers`, the coordinator uses SQLite and a folder."""
-        self.chain, self.pool, self.folder, self._work_s, self._servers = chain, pool, folder, work_s, servers
-        self.database_url = servers.postgres.url if servers else f"sqlite:///{folder / 'home' / 'coordinator.sqlite3'}"
-        self.random = random.Random(seed)
-        self.faults: list[str] = []
-        self.record = Record()
-        settings: dict[str, object] = {}
-        if servers is not None:
-            redis = servers.redis.url
-            settings = {"database_url": servers.postgres.url, "broker_url": redis, "nonces_url": redis, "processes": 2}
-        self.processes = CoordinatorProcesses(chain, pool, folder, **settings)
+    def __init__(self, faults: Faults) -> None:
+        self.faults, self.chain, self.pool = faults, faults.chain, faults.pool
+        self.processes, self.record = faults.processes, faults.record
+        self._broken: list[str] = []
+        self._decide = Decider(every=7)
 
-    async def run(self) -> list[str]:
-        """Do everything. Returns a sentence for each promise that was broken."""
-        for name in ("serve", "jobs", "more jobs"):
+    async def run(self, happen: Callable[[], Awaitable[None]]) -> list[str]:
+        """Do everything. What `happen` does begins once a first promise was made.
+
+        Returns a sentence for each promise that was broken.
+        """
+        for name in ROLES:
             self.processes.start(name)
+        keeping = asyncio.create_task(self._keep_running())
         network = Network(
             url=self.processes.url,
             chain_id=self.chain.deployment.chain_id,
@@ -86,109 +96,62 @@ class Chaos:
             contributor=self.chain.address("contributor"),
             record=self.record,
         )
-        decide = Decider(every=7)
         wallets = [deploy.derive_wallet("test", name) for name in NODES]
         actors = [asyncio.create_task(run_node(network, wallet)) for wallet in wallets]
         actors += [
-            asyncio.create_task(run_validator(network, self.chain.wallets[f"validator-{i}"], decide)) for i in range(3)
+            asyncio.create_task(run_validator(network, self.chain.wallets[f"validator-{i}"], self._decide))
+            for i in range(3)
         ]
         try:
-            await self._break_things()
+            async with asyncio.timeout(START_S):
+                await self.record.has_begun.wait()
+            await happen()
             self.record.is_working = False
             async with asyncio.timeout(DRAIN_S):
                 await asyncio.gather(*actors[: len(NODES)])
             await self._settle(network)
         finally:
             self.record.is_over = True
-            await asyncio.gather(*actors, return_exceptions=True)
+            keeping.cancel()
+            await asyncio.gather(*actors, keeping, return_exceptions=True)
             self.processes.end()
-        return find_broken(self.chain, self.pool, self.processes.home, self.database_url, self.record)
+        home, url = self.processes.home, self.processes.database_url
+        return [*self._broken, *find_broken(self.chain, self.pool, home, url, self.record, self._decide)]
 
-    # -- faults
+    def report(self, broken: Sequence[str]) -> None:
+        """Print what was broken, with the faults and the logs that led to it."""
+        logs = [line for role in ROLES for line in self.processes.read_log(role, lines=60)]
+        refusals = [f"{code}: {count}" for code, count in self.record.refusals.items()]
+        for line in (*self.faults.happened, *broken, *logs, *refusals):
+            print(f"  {line}", flush=True)
 
-    async def _break_things(self) -> None:
-        faults: list[Callable[[], None]] = [
-            lambda: self._kill("serve"),
-            lambda: self._kill("jobs"),
-            lambda: self._kill("more jobs"),
-            self._stop_chain,
-            self._reorganise,
-            self._publish,
-        ]
-        if self._servers is None:
-            faults.append(self._empty_broker)
-        else:
-            postgres, redis = self._servers
-            faults += [
-                lambda: self._restart("PostgreSQL", postgres),
-                lambda: self._restart("Redis", redis),
-                lambda: self._stop("PostgreSQL", postgres),
-                lambda: self._stop("Redis", redis),
-            ]
-        async with asyncio.timeout(START_S):
-            await self.record.has_begun.wait()
-        end = time.monotonic() + self._work_s
-        while time.monotonic() < end:
-            fault = self.random.choice(faults)
-            await asyncio.to_thread(fault)
-            await asyncio.sleep(self.random.uniform(0.2, 2.0))
-
-    def _kill(self, role: str) -> None:
-        self.faults.append(f"kill {role}")
-        self.processes.kill(role)
-        self.processes.start(role)
-
-    def _empty_broker(self) -> None:
-        self.faults.append("empty the broker")
-        for message in (self.processes.home / "broker" / "messages").glob("*.msg"):
-            message.unlink(missing_ok=True)
-
-    def _restart(self, name: str, server: PrivateServer) -> None:
-        self.faults.append(f"kill {name} and start it again")
-        server.restart()
-
-    def _stop(self, name: str, server: PrivateServer) -> None:
-        seconds = self.random.uniform(0.5, 3)
-        self.faults.append(f"stop {name} for {seconds:.1f} s")
-        server.stop()
-        time.sleep(seconds)
-        server.resume()
-
-    def _stop_chain(self) -> None:
-        seconds = self.random.uniform(0.5, 3)
-        self.faults.append(f"stop the chain's node for {seconds:.1f} s")
-        self.chain.anvil.process.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
-        self.chain.anvil.process.send_signal(signal.SIGCONT)
-
-    def _reorganise(self) -> None:
-        depth = self.random.choice((1, 2, 4, 8, 16, 32, 64))
-        self.faults.append(f"take {depth} blocks back")
-        self.chain.client.request("anvil_reorg", depth, [])
-
-    def _publish(self) -> None:
-        """Publish the next policy, again if a reorganisation has dropped it."""
-        policies = self.chain.contracts.policies
-        step = policies.steps_of(self.pool)
-        self.faults.append(f"publish policy {step}")
-        try:
-            self.chain.send("trainer", policies.publish(self.pool, Step(step), make_hash(f"policy {step}")))
-        except CoveyError as error:
-            self.faults.append(f"policy {step} was not published: {error.code}")
+    async def _keep_running(self) -> None:
+        while True:
+            self._broken += self.faults.keep_running()
+            await asyncio.sleep(0.5)
 
     # -- the end
 
     async def _settle(self, network: Network) -> None:
+        """End the pool once all work is decided, because it closes soon after, and wait until all is settled."""
         deadline = time.monotonic() + DRAIN_S
+        await self._await_none("submissions WHERE decision IS NULL", deadline)
         await asyncio.to_thread(self.chain.send, "operator", self.chain.contracts.pools.end_pool(self.pool))
         async with network.open(self.chain.wallets["node"]) as client:
             while time.monotonic() < deadline:
                 try:
                     if (await client.get_status()).settled:
-                        return
+                        break
                 except TransientError:
                     pass
                 await asyncio.sleep(0.25)
+        await self._await_none(f"intents WHERE state IN {OPEN}", deadline)
+
+    async def _await_none(self, condition: str, deadline: float) -> None:
+        """Wait until no rows have a condition, or until `deadline` on the monotonic clock."""
+        url = self.processes.database_url
+        while time.monotonic() < deadline and await asyncio.to_thread(has_rows, url, condition):  # noqa: ASYNC110
+            await asyncio.sleep(0.25)
 
 
 def _register_others(chain: Any, pool: PoolId) -> None:
@@ -200,10 +163,11 @@ def _register_others(chain: Any, pool: PoolId) -> None:
         register(chain, pool, name)
 
 
-def run_seed(seed: int, *, work_s: float = WORK_S) -> list[str]:
-    """Run one seed on a chain of its own. Returns what was broken, after the faults that led to it.
+@contextmanager
+def open_chaos(seed: int, *, has_servers: bool, lock_s: float = LOCK_S) -> Iterator[Chaos]:
+    """Prepare a run on a chain of its own, with two API processes on PostgreSQL and Redis if `has_servers`.
 
-    `work_s` is the number of seconds in which faults happen.
+    Another process has SQLite's lock for `lock_s` seconds at a time.
     """
     params = make_params(
         max_submission_bytes=24_576,
@@ -214,38 +178,65 @@ def run_seed(seed: int, *, work_s: float = WORK_S) -> list[str]:
         epoch_leaves=40,
         strikes_to_suspend=10_000,
         lease_seconds=30,
+        judgement_seconds=5,
     )
-    started = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="covey-chaos-") as name,
-        open_servers(Path(name), is_wanted=seed % 2 == 1) as servers,
-        open_chain() as chain,
-    ):
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-chaos-")))
+        disk, data = stack.enter_context(open_disk(folder))
+        servers = stack.enter_context(open_servers(folder, data=data, is_wanted=has_servers))
+        chain = stack.enter_context(open_chain())
+        node = stack.enter_context(open_troubled_node(chain.anvil.url))
         pool = create_pool(chain, params)
         _register_others(chain, pool)
         chain.client.request("anvil_mine", hex(BLOCKS_BEFORE))
         chain.client.request("evm_setIntervalMining", 1)
-        chaos = Chaos(chain, pool, Path(name), seed=seed, work_s=work_s, servers=servers)
-        broken = asyncio.run(chaos.run())
-        count = len(chaos.record.promises)
+        settings: dict[str, object] = {"rpc_url": node.url}
+        if servers is not None:
+            redis = servers.redis.url
+            settings |= {"database_url": servers.postgres.url, "broker_url": redis, "nonces_url": redis, "processes": 2}
+        yield Chaos(
+            Faults(
+                chain=chain,
+                pool=pool,
+                node=node,
+                processes=CoordinatorProcesses(chain, pool, folder, **settings),
+                servers=servers,
+                disk=disk,
+                record=Record(),
+                random=random.Random(seed),
+                lock_s=lock_s,
+            )
+        )
+
+
+def run_seed(seed: int, *, work_s: float = WORK_S, lock_s: float = LOCK_S, names: tuple[str, ...] = ()) -> list[str]:
+    """Run one seed, with faults for `work_s` seconds, which have some names or are drawn from all.
+
+    Returns what was broken, after the faults that led to it.
+    """
+    started = time.monotonic()
+    with open_chaos(seed, has_servers=seed % 2 == 1, lock_s=lock_s) as chaos:
+        faults = chaos.faults
+        broken = asyncio.run(chaos.run(lambda: faults.happen(work_s, names)))
         print(
-            f"seed {seed} on {'PostgreSQL' if servers else 'SQLite'}: {count} promises, {len(chaos.faults)} faults, "
-            f"{time.monotonic() - started:.0f} s",
+            f"seed {seed} on {'PostgreSQL' if faults.servers else 'SQLite'}: {len(faults.record.promises)} promises, "
+            f"{len(faults.happened)} faults, {time.monotonic() - started:.0f} s",
             flush=True,
         )
         if broken:
-            logs = [line for role in ("serve", "jobs") for line in chaos.processes.read_log(role)]
-            for line in (*chaos.faults, *broken, *logs, *(f"{code}: {n}" for code, n in chaos.record.refusals.items())):
-                print(f"  {line}", flush=True)
+            chaos.report(broken)
         return broken
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds; default: 1")
+    parser.add_argument("--faults", default="", help='names of faults, separated by commas: "full disk"; default: all')
     parser.add_argument("--first", type=int, default=0, help="first seed; default: 0")
     options = parser.parse_args(arguments)
-    broken = [seed for seed in range(options.first, options.first + options.seeds) if run_seed(seed)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # Processes and disks of the run do not outlive it.
+    names = tuple(filter(None, options.faults.split(",")))
+    broken = [seed for seed in range(options.first, options.first + options.seeds) if run_seed(seed, names=names)]
     if broken:
         print(f"promises were broken with these seeds: {broken}")
     return 1 if broken else 0

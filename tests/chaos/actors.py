@@ -19,7 +19,7 @@ from covey.protocol.verdict import Decision, Reason
 UNITS = 8
 """Work units of each submission."""
 PAUSE_S = 0.2
-"""Pause after an error that may pass."""
+"""Pause in seconds after an error that may pass, and of a node between two tasks."""
 
 
 @dataclass(kw_only=True)
@@ -35,6 +35,8 @@ class Record:
     is_working: bool = True
     """Whether nodes claim further tasks."""
     is_over: bool = False
+    silent: set[Address] = field(default_factory=set)
+    """Validators that take orders and send nothing."""
 
     def refuse(self, error: CoveyError) -> None:
         """Count an error."""
@@ -97,6 +99,7 @@ async def run_node(network: Network, wallet: Wallet, *, instance: str = "") -> N
                 deadline=int(client.now()) + 86_400,
             )
             await _hand_in(client, record, receipt, eip712.sign(receipt, network.domain, wallet), file)
+            await asyncio.sleep(PAUSE_S)
 
 
 async def _hand_in(client: CoordinatorClient, record: Record, receipt: Receipt, signature: str, file: bytes) -> None:
@@ -122,8 +125,12 @@ async def run_validator(network: Network, wallet: Wallet, decide: "Decider") -> 
         while not record.is_over:
             try:
                 for order in await client.claim_validations(wait_seconds=2.0, free_turns=4):
-                    if isinstance(order, JudgeOrder):
-                        request = signed.get(order.judgement) or _sign(network, wallet, order, decide(order))
+                    if wallet.address in record.silent:
+                        await asyncio.sleep(PAUSE_S)  # Orders of turns that it has taken come again at once.
+                    elif isinstance(order, JudgeOrder):
+                        request = signed.get(order.judgement) or _sign(
+                            network, wallet, order, decide(order.receipt.task)
+                        )
                         signed[order.judgement] = request
                         digest = eip712.compute_digest(request.verdict.to_message(), network.domain)
                         await client.commit_verdict(order.judgement, messages.compute_commitment(digest, request.salt))
@@ -135,13 +142,13 @@ async def run_validator(network: Network, wallet: Wallet, decide: "Decider") -> 
 
 
 class Decider:
-    """Rejects the work of every so many tasks, as all validators do alike."""
+    """Rejects the work of one in `every` tasks, as all validators do alike."""
 
     def __init__(self, *, every: int) -> None:
         self._every = every
 
-    def __call__(self, order: JudgeOrder) -> Decision:
-        return Decision.REJECT if order.receipt.task % self._every == 0 else Decision.ACCEPT
+    def __call__(self, task: int) -> Decision:
+        return Decision.REJECT if task % self._every == 0 else Decision.ACCEPT
 
 
 def _sign(network: Network, wallet: Wallet, order: JudgeOrder, decision: Decision) -> RevealRequest:

@@ -7,24 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from covey.chain.history import History
 from covey.protocol import canonical
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.object_keys import build_epoch_key
-from tests.chaos.actors import Record
+from covey.protocol.verdict import Decision
+from tests.chaos.actors import Decider, Record
 from tests.fakes.network import PRICE
 
+OPEN = ("unsent", "signed")
+"""States of transactions that are not mined."""
 
-def find_broken(chain: Any, pool: PoolId, home: Path, database_url: str, record: Record) -> list[str]:
+
+def find_broken(chain: Any, pool: PoolId, home: Path, database_url: str, record: Record, decide: Decider) -> list[str]:
     """Return a sentence for everything that does not hold."""
     engine = create_engine(database_url)
     try:
         return [
             *_find_unsettled(engine),
-            *_find_wrong_epochs(chain, pool, home, record),
+            *_find_wrong_epochs(chain, pool, home, record, decide),
             *_find_wrong_transactions(chain, engine),
         ]
+    finally:
+        engine.dispose()
+
+
+def has_rows(database_url: str, condition: str) -> bool:
+    """Return whether a table has rows with a condition, and True while the database does not answer.
+
+    Example: `has_rows(url, "submissions WHERE decision IS NULL")`.
+    """
+    engine = create_engine(database_url)
+    try:
+        with engine.connect() as database:
+            return bool(database.scalar(text(f"SELECT COUNT(*) FROM {condition}")))
+    except OperationalError:
+        return True
     finally:
         engine.dispose()
 
@@ -38,7 +58,7 @@ def _find_unsettled(engine: Engine) -> Iterator[str]:
         yield f"The pool did not settle in time: submissions {states}, {unposted} epochs that are not posted."
 
 
-def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record) -> Iterator[str]:
+def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record, decide: Decider) -> Iterator[str]:
     posted = History(client=chain.client, contracts=chain.contracts).list_epochs(pool)
     if [event.epoch for event in posted] != list(range(len(posted))):
         yield f"The epochs on chain are {[event.epoch for event in posted]}."
@@ -55,6 +75,10 @@ def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record) -> 
             receipt_hash = leaf["receipt_hash"]
             held[receipt_hash] += 1
             units += leaf["units"]
+            if leaf["outcome"] not in (decide(leaf["task"]), Decision.UNKNOWN):
+                yield f"All validators decide otherwise about task {leaf['task']} than epoch {event.epoch} says."
+            if leaf["units"] and leaf["outcome"] != Decision.ACCEPT:
+                yield f"Task {leaf['task']} was not accepted, and is paid."
             promise = record.promises.get(receipt_hash)
             if promise is not None and event.epoch > promise.latest_epoch:
                 yield f"{receipt_hash} is in epoch {event.epoch}, after {promise.latest_epoch}."
@@ -84,6 +108,6 @@ def _find_wrong_transactions(chain: Any, engine: Engine) -> Iterator[str]:
     doubled = [nonce for nonce, count in nonces.items() if count > 1]
     if doubled:
         yield f"Several transactions have the nonces {doubled}."
-    open_ones = [key for key, state, _ in intents if state in ("unsent", "signed")]
+    open_ones = [key for key, state, _ in intents if state in OPEN]
     if open_ones:
         yield f"These transactions are not mined: {open_ones[:5]}."

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,6 +61,15 @@ class PrivateServer:
         if self._process is not None:
             self._process.wait(60)
 
+    def recover(self) -> None:
+        """Return once it answers. It is started again if it has ended, as PostgreSQL does without room for its log."""
+        deadline = time.monotonic() + START_S
+        while not self._is_up():
+            assert time.monotonic() < deadline, f"the server did not recover: see {self._log}"
+            if self._process is None or self._process.poll() is not None:
+                self.start()
+            time.sleep(0.05)
+
     def _signal(self, number: int) -> None:
         if self._process is None or self._process.poll() is not None:
             return
@@ -92,23 +101,26 @@ def open_private_redis(folder: Path) -> Iterator[PrivateServer | None]:
 
 
 @contextmanager
-def open_private_postgres(folder: Path) -> Iterator[PrivateServer | None]:
-    """Run a PostgreSQL with an empty database. None where it is not installed, or no user may run it."""
+def open_private_postgres(folder: Path, *, data: Path | None = None) -> Iterator[PrivateServer | None]:
+    """Run a PostgreSQL with an empty database. None where it is not installed, or no user may run it.
+
+    Its files are in a folder of its own, or in `data`, which is empty and which other users can reach.
+    """
     programs = _find_postgres()
     if programs is None:
         yield None
         return
     # Not below `folder`: another user has to pass the folders above, and every start of pytest closes its own.
-    with TemporaryDirectory(prefix="covey-postgres-") as data:
+    with nullcontext(str(data)) if data else TemporaryDirectory(prefix="covey-postgres-") as place:
         as_user: list[str] = []
         if os.geteuid() == 0:
             as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-            shutil.chown(data, USER, USER)
-        create = [*as_user, str(programs / "initdb"), "-D", data, "-A", "trust", "-U", "covey", "--no-sync"]
+            shutil.chown(place, USER, USER)
+        create = [*as_user, str(programs / "initdb"), "-D", place, "-A", "trust", "-U", "covey", "--no-sync"]
         subprocess.run(create, check=True, capture_output=True, timeout=300, cwd="/")
         (port,) = find_free_ports(1)
         url = f"postgresql+psycopg://covey@127.0.0.1:{port}/postgres"
-        command = [*as_user, str(programs / "postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", ""]
+        command = [*as_user, str(programs / "postgres"), "-D", place, "-p", str(port), "-h", "127.0.0.1", "-k", ""]
         is_up = partial(_is_postgres_up, url)
         with _run(PrivateServer(command, folder / "postgres.log", url=url, is_up=is_up)) as server:
             yield server

@@ -1,5 +1,7 @@
-"""A proxy before a chain's node, which a test makes slow, silent or unwilling."""
+"""A proxy before a chain's node, which a test makes slow, silent, unwilling, stale or mad."""
 
+import itertools
+import json
 import threading
 import time
 import urllib.request
@@ -19,6 +21,27 @@ class Trouble(Enum):
     """It answers nothing until the trouble is over."""
     UNWILLING = auto()
     """It answers 429, as a provider does whose limit is reached."""
+    STALE = auto()
+    """It repeats what it has answered to the same question before, as a provider does whose cache hangs."""
+    GARBAGE = auto()
+    """It answers what nobody can read."""
+
+
+GARBAGE = (
+    b"<html><h1>502 Bad Gateway</h1></html>",
+    b'{"jsonrpc": "2.0", "id": 1, "result": "0x',
+    b'{"jsonrpc": "2.0", "id": 1, "result": "0xnothing"}',
+    b'{"jsonrpc": "2.0", "id": 1, "result": null}',
+    b'{"jsonrpc": "2.0", "id": 1, "result": {"number": null, "hash": 7, "transactions": "0x"}}',
+    b'{"jsonrpc": "2.0", "id": 1, "result": [{}, null, "0x"]}',
+    b'{"jsonrpc": "2.0", "id": 1, "error": {"code": "x", "message": null, "data": 7}}',
+    b"[]",
+    b"\xff\xfe\x00",
+    b"",
+)
+SEND = "eth_sendRawTransaction"
+MAX_ANSWERS = 10_000
+"""Answers that are kept for STALE."""
 
 
 class TroubledNode(ThreadingHTTPServer):
@@ -31,9 +54,15 @@ class TroubledNode(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = url
         self.trouble = Trouble.NONE
+        self.answers: dict[bytes, bytes] = {}
+        """Newest answers, without their ids, by method and parameters."""
+        self.garbage = itertools.cycle(GARBAGE)
         self.troubled = 0
         """Number of requests that met a trouble."""
         self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that has left or a node that is stopped."""
 
 
 @contextmanager
@@ -62,9 +91,24 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.trouble is Trouble.UNWILLING:
             self._send(429, b'{"error": "too many requests"}')
             return
-        asked = urllib.request.Request(self.server.target, body, {"content-type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            self._send(200, answer.read())
+        if self.server.trouble is Trouble.GARBAGE:
+            self._send(200, next(self.server.garbage))
+            return
+        request = json.loads(body)
+        key = json.dumps([request["method"], request.get("params")]).encode()
+        known = self.server.answers.get(key) if self.server.trouble is Trouble.STALE else None
+        if known is None:
+            asked = urllib.request.Request(self.server.target, body, {"content-type": "application/json"})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                known = answer.read()
+            self._keep(key, request["method"], known)
+        self._send(200, json.dumps(json.loads(known) | {"id": request["id"]}).encode())
+
+    def _keep(self, key: bytes, method: str, answer: bytes) -> None:
+        if len(self.server.answers) >= MAX_ANSWERS:
+            self.server.answers.clear()
+        if method != SEND:
+            self.server.answers[key] = answer
 
     def _send(self, status: int, body: bytes) -> None:
         with suppress(ConnectionError):  # The client has given up.
