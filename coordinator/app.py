@@ -74,7 +74,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         raise OperatorError(
             "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
         )
-    params_text = _find_params(History(client=client, contracts=contracts), pool)
+    params_text = find_params(History(client=client, contracts=contracts), pool)
     params = PoolParams.from_text(params_text, terms.params_hash)
     if terms.epoch_units < params.max_task_units:
         raise OperatorError(
@@ -93,7 +93,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         params=params,
         params_text=params_text,
         terms=terms,
-        stake_rule=StakeRule(pool=pool, min_stake=terms.min_stake, unit=_read_unit(contracts, pool)),
+        stake_rule=StakeRule(pool=pool, min_stake=terms.min_stake, unit=read_pool_unit(contracts, pool)),
         ledger=Ledger(
             chain_id=deployment.chain_id,
             address=contracts.ledger.address,
@@ -143,7 +143,7 @@ def require_consents(config: CoordinatorConfig, contracts: Contracts, domain: Do
             ) from error
 
 
-def _read_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
+def read_pool_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
     """Return the unit of the pool's token, or its smallest unit if the token does not report a valid one."""
     try:
         return read_unit(contracts.get_token(pool))
@@ -153,7 +153,7 @@ def _read_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
         return SMALLEST
 
 
-def _find_params(history: History, pool: PoolId) -> str:
+def find_params(history: History, pool: PoolId) -> str:
     """The pool's parameters as its creation published them; the caller checks them against the hash in the terms.
 
     Newest blocks are read, whatever the setting `finality` is, as they are for the terms: a pool can be served before

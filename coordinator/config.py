@@ -1,4 +1,4 @@
-"""Settings of the coordinator, for `covey coordinator serve` and `covey coordinator jobs` alike."""
+"""Settings of the coordinator, for all its commands: `covey coordinator serve`, `jobs` and `pages`."""
 
 from pathlib import Path
 from typing import Self
@@ -37,6 +37,12 @@ class CoordinatorConfig(Settings):
     nonces_url: str = ""
     """URL of the Redis that remembers which requests were used, where several processes serve the API. Empty: the
     memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
+    pages_port: int = Field(default=8004, ge=0, le=65535)
+    """Port of the pages for people, which `covey coordinator pages` serves on `host`."""
+    pages_url: str = ""
+    """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with `host` and `pages_port`."""
+    pages_database_url: str = ""
+    """URL of a replica of the database that the pages read. Empty: the database itself, by read-only connections."""
     authority: str = ""
     """Host and port that clients use and sign their requests for. Empty: `host`:`port`."""
     public_url: str = ""
@@ -78,7 +84,7 @@ class CoordinatorConfig(Settings):
     contributor's consent, as `covey worker consent` prints them. That work is void and unpaid; it measures
     validators."""
 
-    @field_validator("database_url")
+    @field_validator("database_url", "pages_database_url")
     @classmethod
     def _require_database(cls, url: str) -> str:
         if url and urlsplit(url).scheme not in DATABASES:
@@ -108,6 +114,14 @@ class CoordinatorConfig(Settings):
     @property
     def base_url(self) -> str:
         return self.public_url or f"http://{self.signed_authority}"
+
+    @property
+    def pages_base_url(self) -> str:
+        return self.pages_url or f"http://{self.host}:{self.pages_port}"
+
+    @property
+    def pages_database(self) -> str:
+        return self.pages_database_url or self.database
 
     @property
     def database(self) -> str:

@@ -75,7 +75,9 @@ async def report_learning(ctx: Context) -> None:
         return
     is_due, signs = metrics.is_pause_due, metrics.signs
     try:
-        await ctx.network.coordinator.report_learning(steps=step, signs=signs, pause=is_due)
+        await ctx.network.coordinator.report_learning(
+            steps=step, signs=signs, pause=is_due, point=metrics.find_point(step - 1)
+        )
     except ProtocolError as error:  # training does not depend on it
         get_logger().warning("alarms are not reported", code=error.code, message=error.message)
         is_due = False

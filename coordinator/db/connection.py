@@ -35,21 +35,22 @@ _NETWORK = {
 """Options of libpq that end a connection to a server whose host is gone."""
 
 
-def build(url: str) -> Engine:
+def build(url: str, *, is_read_only: bool = False) -> Engine:
     """The engine of a database.  Its connections take SQLite's write lock at BEGIN if the engine's option `covey_begin`
-    is "IMMEDIATE".
+    is "IMMEDIATE". With `is_read_only` the database itself refuses every change.
 
     Raises OperatorError("no_psycopg") if the URL is of PostgreSQL, whose driver is not installed.
     """
     if not url.startswith("sqlite"):
         try:
-            return create_engine(_add_options(url), pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
+            options = _OPTIONS + (" -c default_transaction_read_only=on" if is_read_only else "")
+            return create_engine(_add_options(url, options), pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
         except ModuleNotFoundError as error:
             raise OperatorError(
                 "no_psycopg", "the Python package psycopg is not installed", fix="Run pip install 'covey[postgres]'"
             ) from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
-    _prepare_sqlite(engine)
+    _prepare_sqlite(engine, is_read_only=is_read_only)
     return engine
 
 
@@ -108,21 +109,23 @@ def translate_outage() -> Iterator[None]:
         raise TransientError("database_unavailable", "all connections to the database are in use") from error
 
 
-def _add_options(url: str) -> URL:
+def _add_options(url: str, options: str) -> URL:
     """Return the URL with timeouts of PostgreSQL, before the options that it has."""
     parsed = make_url(url).set(drivername="postgresql+psycopg")
     parsed = parsed.update_query_dict({name: text for name, text in _NETWORK.items() if name not in parsed.query})
     given = parsed.query.get("options", "")
-    return parsed.update_query_dict({"options": f"{_OPTIONS} {given if isinstance(given, str) else ' '.join(given)}"})
+    return parsed.update_query_dict({"options": f"{options} {given if isinstance(given, str) else ' '.join(given)}"})
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _prepare_sqlite(engine: Engine, *, is_read_only: bool) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
         connection.isolation_level = None  # BEGIN is ours
         switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=FULL")  # A countersignature must outlive a power cut.
         connection.execute("PRAGMA foreign_keys=ON")
+        if is_read_only:
+            connection.execute("PRAGMA query_only=ON")
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection) -> None:  # type: ignore[no-untyped-def]

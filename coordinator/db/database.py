@@ -33,9 +33,10 @@ Result = TypeVar("Result")
 class Database:
     """Example: `with Database(url).write() as repository: ...` commits at the end, or rolls back."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_read_only: bool = False) -> None:
+        """With `is_read_only` the database refuses every change, so that a process of strangers' requests makes none."""
         self.url = url
-        self._engine = connection.build(url)
+        self._engine = connection.build(url, is_read_only=is_read_only)
         self._reading = self._engine.execution_options(covey_begin="DEFERRED")
         self._writing = self._engine.execution_options(covey_begin="IMMEDIATE")
         file = self._engine.url.database if url.startswith("sqlite") else None
@@ -50,6 +51,10 @@ class Database:
     def prepare(self) -> None:
         """Make the tables of an empty database. Raises the errors of `prepare_tables`."""
         schema_version.prepare_tables(self._engine)
+
+    def require_tables(self) -> None:
+        """Return if the tables are those of this version, and change nothing. Raises the errors of `require_tables`."""
+        schema_version.require_tables(self._engine)
 
     def migrate(self) -> bool:
         """Bring the tables up to date, and return whether anything changed. Raises the errors of `migrate`."""

@@ -5,17 +5,7 @@ States and their lawful moves are those of `covey.protocol.status`.  Times are U
 
 from enum import StrEnum
 
-from sqlalchemy import (
-    JSON,
-    Enum,
-    ForeignKey,
-    Index,
-    MetaData,
-    String,
-    Text,
-    UniqueConstraint,
-    text,
-)
+from sqlalchemy import JSON, Enum, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from coordinator.db.column_types import DecisionColumn, Number, SumsColumn, VerdictColumn
@@ -190,7 +180,7 @@ class SubmissionRow(Base):
     decided_at: Mapped[float | None]
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
     """Whose batch it belongs to, once accepted and packed."""
-    epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
+    epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"))
     contract: Mapped[str] = mapped_column(String(66), default="")
     """Contract of its lease. Only validators with the same one judge it. Empty: all validators do."""
     canary: Mapped[int] = mapped_column(default=0)
@@ -209,6 +199,8 @@ class SubmissionRow(Base):
         Index("ix_submissions_contributor_task", "contributor", "task"),
         Index("ix_submissions_node_task", "node", "task"),
         Index("ix_submissions_state_task", "state", "task"),
+        Index("ix_submissions_epoch_task", "epoch", "task"),
+        Index("ix_submissions_policy_version_task", "policy_version", "task"),
         Index("ix_submissions_contributor_signed_at", "contributor", "signed_at"),
         _index_some("ix_submissions_refused", "reason", where="reason > 0"),
         _index_some("ix_submissions_canary", "canary", where="canary > 0"),
@@ -253,7 +245,7 @@ class TurnRow(Base):
     __tablename__ = "judgements"
     id: Mapped[int] = mapped_column(Number, primary_key=True)
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), index=True)
-    validator: Mapped[str | None] = mapped_column(String(42), index=True)
+    validator: Mapped[str | None] = mapped_column(String(42))
     full: Mapped[bool]
     """Whether it is a replay; otherwise the cheap checks alone."""
     opened_at: Mapped[float]
@@ -273,6 +265,7 @@ class TurnRow(Base):
     lapsed: Mapped[bool] = mapped_column(default=False)
     """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
     __table_args__ = (
+        Index("ix_judgements_validator_id", "validator", "id"),
         Index(
             "ix_judgements_open",
             "validator",

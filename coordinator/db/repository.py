@@ -19,6 +19,8 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from coordinator.db.node_queries import NodeQueries, cut
+from coordinator.db.page_queries import PageQueries
+from coordinator.db.rate_queries import RateQueries
 from coordinator.db.sum_queries import RunningSumsQueries
 from coordinator.db.task_queries import TaskQueries
 from covey.protocol.status import CaseState, StepState, SubmissionState
@@ -42,7 +44,9 @@ def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
     return _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
 
 
-class Repository(ChainQueries, EpochQueries, JudgingQueries, NodeQueries, RunningSumsQueries, TaskQueries):
+class Repository(
+    ChainQueries, EpochQueries, JudgingQueries, NodeQueries, PageQueries, RateQueries, RunningSumsQueries, TaskQueries
+):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:

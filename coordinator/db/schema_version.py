@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
 from coordinator.db.connection import require_admitted, translate_outage
-from covey.errors import OperatorError
+from covey.errors import OperatorError, TransientError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -26,7 +26,24 @@ def prepare_tables(engine: Engine) -> None:
     found = _find_revision(engine)
     if found is None:
         _upgrade(engine)
-    elif found != ScriptDirectory(str(MIGRATIONS)).get_current_head():
+    else:
+        _require_newest(found)
+
+
+def require_tables(engine: Engine) -> None:
+    """Return if the tables are those of this version.
+
+    Raises TransientError("no_tables") if there are none yet, and the errors of `prepare_tables`.
+    """
+    found = _find_revision(engine)
+    if found is None:
+        raise TransientError("no_tables", "the database has no tables yet, which covey coordinator serve makes")
+    _require_newest(found)
+
+
+def _require_newest(found: str) -> None:
+    """Raise OperatorError("old_tables") unless a revision is the newest."""
+    if found != ScriptDirectory(str(MIGRATIONS)).get_current_head():
         raise OperatorError(
             "old_tables",
             f"the database has tables of revision {found}, which an earlier version of Covey made",

@@ -4,10 +4,12 @@
 a ruling for node, tasks and step is applied here.
 """
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from itertools import chain
 
 from coordinator.db.models import SubmissionRow
+from coordinator.db.rate_queries import MinuteCounts
 from coordinator.db.repository import Repository
 from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, sum_limits, turn_order
 from coordinator.domain.panel import Findings, Ruling, is_rejected
@@ -95,6 +97,7 @@ def apply(
         standing.lapsed, standing.failed_at = standing.lapsed + 1, now
     silent = [exact_lane.list_silent(row) for row, _, _ in findings.decided]
     exact_lane.record_passes(repository, [*findings.passed, *chain.from_iterable(silent)], now=now)
+    decided: list[SubmissionRow] = []
     for row, agreed, replayed in findings.decided:
         if replayed != bool(row.audited):
             continue
@@ -107,7 +110,9 @@ def apply(
         _record(row, ruling, now)
         _count(repository, row, ruling)
         _judge_node(repository, params, row, ruling)
+        decided.append(row)
     if findings.decided:
+        repository.add_to_minute(now, _count_decided(decided))
         sum_limits.add_accepted(repository, params, [row for row, _, _ in findings.decided], validators=validators)
         repository.flush()
         close_step(repository, params)
@@ -137,6 +142,17 @@ def _count(repository: Repository, row: SubmissionRow, ruling: Ruling) -> None:
     step = repository.get_step(row.policy_version)
     if step is not None and ruling.decision is Decision.ACCEPT:
         step.accepted_groups += row.groups
+
+
+def _count_decided(rows: Sequence[SubmissionRow]) -> MinuteCounts:
+    """Count submissions by what was decided."""
+    states = Counter(row.state for row in rows)
+    return MinuteCounts(
+        accepted=states[SubmissionState.ACCEPTED],
+        rejected=states[SubmissionState.REJECTED],
+        void=states[SubmissionState.VOID],
+        units=sum(row.units for row in rows),
+    )
 
 
 def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, ruling: Ruling) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
+from coordinator.db.rate_queries import MinuteCounts
 from coordinator.db.repository import Repository
 from coordinator.domain import audit_draws, nodes
 from coordinator.domain.tasks import require_lease
@@ -107,6 +108,7 @@ def record_receipts(
         found.state = require_move(TASK_MOVES, found.state, TaskState.SUBMITTED)
         results.append(each.promise)
     repository.add_all(rows)
+    repository.add_to_minute(now, MinuteCounts(submitted=len(rows)))
     return results
 
 

@@ -19,7 +19,7 @@ from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
 from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
-from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
+from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport, StepPoint
 from covey.protocol.api.validator import (
     CommitRequest,
     HardCase,
@@ -259,9 +259,15 @@ class CoordinatorClient:
         body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
         return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
 
-    async def report_learning(self, *, steps: int, signs: Sequence[LearningSign], pause: bool) -> None:
-        """Report the signs that the run cannot learn after `steps` steps, and whether new tasks are to be paused."""
-        await self._post("/v1/learning", _dump(LearningReport(steps=steps, signs=tuple(signs), pause=pause)))
+    async def report_learning(
+        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
+    ) -> None:
+        """Report the signs that the run cannot learn after `steps` steps, and whether new tasks are to be paused.
+
+        `point` contains the metrics of the newest of these steps.
+        """
+        report = LearningReport(steps=steps, signs=tuple(signs), pause=pause, point=point)
+        await self._post("/v1/learning", _dump(report))
 
     # -- the operator
 

@@ -18,7 +18,7 @@ from covey.environments.base import EnvironmentSpec
 from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import RAW
 from covey.model.tiny import tiny_folder
-from covey.protocol.api.trainer import BatchItem, BatchOrder
+from covey.protocol.api.trainer import BatchItem, BatchOrder, StepPoint
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
@@ -82,7 +82,9 @@ class Recording:
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return (self.folder / url).read_bytes()
 
-    async def report_learning(self, *, steps: int, signs: Sequence[LearningSign], pause: bool) -> None:
+    async def report_learning(
+        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
+    ) -> None:
         """Accept every report. Reports do not change what is trained."""
 
 

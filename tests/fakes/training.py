@@ -23,7 +23,7 @@ from covey.environments.registry import DEMO
 from covey.model.prompts import RAW
 from covey.model.text import decode_completion
 from covey.network.entry import Network, get_spec, load_environment
-from covey.protocol.api.trainer import BatchItem, BatchOrder
+from covey.protocol.api.trainer import BatchItem, BatchOrder, StepPoint
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
@@ -125,6 +125,8 @@ class Coordinator:
     claims: list[int] = field(default_factory=list)
     reports: list[tuple[int, tuple[LearningSign, ...], bool]] = field(default_factory=list)
     """Arguments of each `report_learning`: steps, signs, pause."""
+    points: list[StepPoint | None] = field(default_factory=list)
+    """Metrics in each `report_learning`."""
     made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
     """Rollouts that exist already, also from other harnesses, because they depend only on policy and task."""
 
@@ -149,8 +151,11 @@ class Coordinator:
             )  # fmt: skip
         return BatchOrder(step=step, items=tuple(items))
 
-    async def report_learning(self, *, steps: int, signs: Sequence[LearningSign], pause: bool) -> None:
+    async def report_learning(
+        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
+    ) -> None:
         self.reports.append((steps, tuple(signs), pause))
+        self.points.append(point)
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return self.files[url]

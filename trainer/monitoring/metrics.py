@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from covey.protocol.api.trainer import StepPoint
 from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append, read_lines
 from covey.runtime.full_disk import ExplainFullDisk
@@ -33,6 +34,17 @@ LOGGED = (
     "trainer/idle_ratio",
 )
 """Metrics of an update that `log_line` logs."""
+POINT = {
+    "reward_mean": "reward/mean",
+    "reward_std": "reward/task_std",
+    "live_share": "batch/live_share",
+    "truncated_share": "batch/truncated_share",
+    "staleness_mean": "staleness_mean",
+    "tokens_per_second": "perf/tokens_per_second",
+    "wait_seconds": "time/wait_for_batch",
+    "step_seconds": "time/step",
+}
+"""Metrics of an update that the coordinator shows, by the name of the field in `StepPoint`."""
 
 
 class TrainingMetrics:
@@ -57,9 +69,11 @@ class TrainingMetrics:
         self._updates: deque[Update] = deque(maxlen=self._alarms.steps + 1)
         self._dead: deque[Update] = deque(maxlen=stop_when_dead)
         """Newest updates since the last pause."""
+        self._newest: tuple[int, Update] | None = None
+        """Step and metrics of the newest update. None before the first one."""
         for line in lines:
             self._extend_series(line["event"], line)
-            self._extend_updates(line["event"], line)
+            self._extend_updates(line["event"], line["step"], line)
 
     @property
     def signs(self) -> tuple[LearningSign, ...]:
@@ -70,6 +84,13 @@ class TrainingMetrics:
     def is_pause_due(self) -> bool:
         """Whether the newest `stop_when_dead` steps are dead, and tasks were not paused since the first of them."""
         return 0 < self._stop_when_dead == count_dead(self._dead)
+
+    def find_point(self, step: int) -> StepPoint | None:
+        """Return what the coordinator shows of the newest update. None if that is not the one of `step`."""
+        newest = self._newest
+        if newest is None or newest[0] != step or not all(name in newest[1] for name in POINT.values()):
+            return None
+        return StepPoint(**{field: float(newest[1][name]) for field, name in POINT.items()})
 
     def has(self, event: str, step: int) -> bool:
         """Return whether the file has a line for this event and step. It may come from an earlier process."""
@@ -91,7 +112,7 @@ class TrainingMetrics:
         if self._extend_series(event, values):
             found = find_new_alarms(self._series, self._alarms)
             alarms += [("early sign of collapse", asdict(alarm)) for alarm in found]
-        if self._extend_updates(event, values):
+        if self._extend_updates(event, step, values):
             for alarm in find_new_signs(list(self._updates), self._alarms):
                 sign = LearningSign(alarm.sign)
                 alarms.append((sign.sentence, {**asdict(alarm), "sign": sign.value, "advice": sign.advice}))
@@ -107,12 +128,13 @@ class TrainingMetrics:
             for sink in self._sinks:
                 sink(name, step, each)
 
-    def _extend_updates(self, event: str, values: Values) -> bool:
+    def _extend_updates(self, event: str, step: int, values: Values) -> bool:
         """Add an update to the newest ones, or forget those before a pause. Return whether it is an update."""
         if event == "pause":
             self._dead.clear()
         elif event == "update":
             self._updates.append(values)
+            self._newest = step, values
             self._dead.append(values)
         return event == "update"
 

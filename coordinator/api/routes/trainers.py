@@ -32,11 +32,16 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
 
 @router.post("/learning", status_code=204)
 async def report_learning(state: State, _: Trainer, body: LearningReport) -> None:
-    """Note the signs that the run cannot learn, and pause new tasks if the trainer asks for it."""
+    """Note the newest step's metrics and the signs that the run cannot learn, and pause new tasks if asked for."""
     ctx = state.ctx
-    is_new = await ctx.database.run(
-        lambda rows: pausing.record_report(rows, steps=body.steps, signs=body.signs, pause=body.pause, now=ctx.clock())
-    )
+
+    def record(rows: Repository) -> bool:
+        now = ctx.clock()
+        if body.point is not None and body.steps:
+            rows.record_point(body.steps - 1, body.point, now=now)
+        return pausing.record_report(rows, steps=body.steps, signs=body.signs, pause=body.pause, now=now)
+
+    is_new = await ctx.database.run(record)
     if is_new:
         get_logger().error("new tasks are paused, because the run cannot learn", steps=body.steps, signs=body.signs)
 

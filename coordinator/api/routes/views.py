@@ -11,9 +11,7 @@ from coordinator.api.documented_answers import name_refusals
 from coordinator.api.process.status_page import stamp_status
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow, TurnRow
-from coordinator.db.repository import Repository
-from coordinator.db.sum_queries import RunningSumsRow
-from coordinator.domain import canary_scores, idleness, nodes, submissions, sum_limits
+from coordinator.domain import canary_scores, node_details, submissions
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
@@ -24,10 +22,8 @@ from covey.protocol.api.public import (
     StatusView,
     SubmissionDetail,
     SubmissionView,
-    SumView,
 )
 from covey.protocol.ids import Address, Hash, Step, TaskId
-from covey.protocol.running_sums import REPLAY_ALLOWANCE, SUSPENSION_ALLOWANCE, StatisticName
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
@@ -73,7 +69,11 @@ async def get_status(state: State) -> Response:
 @router.get("/nodes/{node}", responses=name_refusals(404))
 async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
     """One node, and in one sentence why it gets no task. Raises ProtocolError "no_node"."""
-    return await ctx.database.query(lambda rows: _describe_node(ctx, rows, Address(node)))
+    return await ctx.database.query(
+        lambda rows: node_details.describe(
+            rows, ctx.params, Address(node), rule=ctx.stake_rule, validators=ctx.chain.validators, now=ctx.clock()
+        )
+    )
 
 
 @router.get("/submissions", response_model=list[SubmissionView])
@@ -126,43 +126,6 @@ async def get_reward(
     """What a contributor had earned by the end of an epoch, with the proof."""
     cumulative, proof = await state.reward_proofs.find(epoch, contributor)
     return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
-
-
-def _describe_node(ctx: Context, repository: Repository, node: Address) -> NodeDetail:
-    row, now = repository.get_node(node), ctx.clock()
-    if row is None:
-        raise ProtocolError("no_node", f"{node} is not registered at this coordinator", status=404)
-    sums = repository.get_running_sums(node)
-    why = idleness.explain(repository, ctx.params, row, rule=ctx.stake_rule, now=now)
-    return NodeDetail(
-        node=node,
-        contributor=Address(row.contributor),
-        suspended=row.barred,
-        accepted=row.accepted,
-        health=idleness.compute_health(row, now),
-        why=why.code,
-        sentence=why.sentence,
-        silent_seconds=max(0.0, now - row.seen_at) if row.seen_at else None,
-        leases=len(repository.list_leased([node])),
-        max_leases=nodes.get_most_leases(row),
-        cooldown_seconds=max(0.0, row.cooldown_until - now),
-        dropped=row.dropped,
-        strikes=nodes.count_strikes(repository, row.contributor),
-        pardons=nodes.count_pardons(repository, row.contributor),
-        sum_above_limit=sums.above if sums else "",
-        summed_submissions=sums.submissions if sums else 0,
-        sums=_describe_sums(ctx, sums) if sums else {},
-    )
-
-
-def _describe_sums(ctx: Context, sums: RunningSumsRow) -> dict[StatisticName, SumView]:
-    stated, validators = sums.by_validator, ctx.chain.validators
-    replayed = sum_limits.list_standings(ctx.params, stated, validators, allowance=REPLAY_ALLOWANCE)
-    suspended = sum_limits.list_standings(ctx.params, stated, validators, allowance=SUSPENSION_ALLOWANCE)
-    return {
-        each.statistic: SumView(total=each.total, items=each.items, limit=each.limit, suspension_limit=far.limit)
-        for each, far in zip(replayed, suspended, strict=True)
-    }
 
 
 def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:

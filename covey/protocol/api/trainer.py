@@ -1,10 +1,15 @@
 """Bodies of the routes that the trainer calls: the batch of a step, and whether the run can learn."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from covey.protocol.api.common import AddressText, Body, HashText, UInt64, WaitRequest
 from covey.protocol.ids import Step, TaskId
 from covey.protocol.learning_signs import LearningSign
+
+Metric = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+"""Value of a metric of the trainer."""
 
 
 class BatchRequest(WaitRequest):
@@ -38,6 +43,27 @@ class BatchOrder(Body):
     items: tuple[BatchItem, ...]
 
 
+class StepPoint(Body):
+    """Metrics of one step, which pages show. Example: StepPoint(reward_mean=0.4, reward_std=0.5, ...)."""
+
+    reward_mean: Metric
+    """Mean reward of the batch's rollouts."""
+    reward_std: Metric
+    """Standard deviation of the task component of the reward over the batch's rollouts."""
+    live_share: Metric
+    """Share of rollouts with a nonzero advantage."""
+    truncated_share: Metric
+    """Share of completions that were cut at the token limit."""
+    staleness_mean: Metric
+    """Mean number of steps between the policy that sampled and the policy in training."""
+    tokens_per_second: Metric
+    """Trained completion tokens per second of the step."""
+    wait_seconds: Metric
+    """Seconds for which the trainer waited for the batch."""
+    step_seconds: Metric
+    """Seconds of the whole step, including the wait."""
+
+
 class LearningReport(Body):
     """Whether the run can learn, after each step. Example: steps=24, signs=("no_live_group",), pause=False."""
 
@@ -47,3 +73,5 @@ class LearningReport(Body):
     """Signs that the run cannot learn, at the newest step."""
     pause: bool
     """Whether new tasks are to be paused. A report that is repeated after the operator has resumed pauses nothing."""
+    point: StepPoint | None = None
+    """Metrics of the newest step, whose number is `steps` - 1. None: the trainer has none."""

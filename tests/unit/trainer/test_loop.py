@@ -120,6 +120,12 @@ def test_cycle__dead_steps__are_reported_with_their_signs_and_ask_once_for_a_pau
         harness.run()
     signs = (LearningSign.CONSTANT_REWARD, LearningSign.NO_LIVE_GROUP, LearningSign.ZERO_GRADIENT)
     assert harness.coordinator.reports == [(0, (), False), (1, (), False), (2, signs, True)]
+    none, *points = harness.coordinator.points
+    updates = [line for line in harness.read_metrics() if line["event"] == "update"]
+    assert none is None, "no step is trained"
+    assert [(p.reward_mean, p.step_seconds) for p in points if p] == [
+        (line["reward/mean"], line["time/step"]) for line in updates[:2]
+    ]
     pauses = [line for line in harness.read_metrics() if line["event"] == "pause"]
     assert pauses == [{"event": "pause", "step": 1, "dead_steps": 2}]
     (paused,) = [log for log in logs if log["event"].startswith("new tasks are paused")]
