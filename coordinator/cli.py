@@ -37,6 +37,18 @@ def coordinator_serve(config: ConfigFile = None, sets: Sets = None, processes: P
     app.serve(load_settings(CoordinatorConfig, config, sets))
 
 
+@coordinator.command("pages")
+def coordinator_pages(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Serve pages for people, and lists as JSON. It reads the database only, and can run on another machine.
+
+    Example: `covey coordinator pages --config coordinator.toml --set pages_port=8080`
+    """
+    from coordinator.config import CoordinatorConfig
+    from coordinator.pages import app
+
+    app.serve(load_settings(CoordinatorConfig, config, sets))
+
+
 @coordinator.command("migrate")
 def coordinator_migrate(config: ConfigFile = None, sets: Sets = None, as_json: Json = False) -> None:
     """Bring the database up to date after an upgrade of Covey. Stop all processes of the coordinator first.

@@ -3,7 +3,7 @@
 import asyncio
 
 from covey.errors import ProtocolError
-from covey.protocol.api.trainer import BatchOrder
+from covey.protocol.api.trainer import BatchOrder, LearningReport
 from covey.protocol.ids import Step
 from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
 from covey.runtime.full_disk import ExplainFullDisk
@@ -76,7 +76,7 @@ async def report_learning(ctx: Context) -> None:
     is_due, signs = metrics.is_pause_due, metrics.signs
     try:
         await ctx.network.coordinator.report_learning(
-            steps=step, signs=signs, pause=is_due, point=metrics.find_point(step - 1)
+            LearningReport(steps=step, signs=signs, pause=is_due, point=metrics.find_point(step - 1))
         )
     except ProtocolError as error:  # training does not depend on it
         get_logger().warning("alarms are not reported", code=error.code, message=error.message)

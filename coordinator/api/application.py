@@ -8,14 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
 
 from coordinator.api.admission import Admission
 from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
-from coordinator.api.error_answers import describe_bad_body, describe_error
+from coordinator.api.error_answers import add_error_handlers
 from coordinator.api.routes import (
     objects,
     operations,
@@ -30,11 +27,16 @@ from coordinator.api.routes import (
 from coordinator.api.signed_routes import SignedRoutes
 from coordinator.api.state import build_state
 from coordinator.context import Context
-from covey.errors import CoveyError
-from covey.protocol.api.common import ErrorBody
-from covey.runtime.log import get_logger
 
 MAX_BODY_BYTES = 256 << 10
+DESCRIPTION = """HTTP API of a pool's coordinator, which trains a language model on computers of strangers.
+
+- Routes with the tag *public* need no signature. They show hashes, states and sums, which the chain confirms.
+- Workers, validators, the trainer and the operator sign their requests with their wallets (RFC 9421 in the profile of
+  ERC-8128). Three headers form a signature, and every nonce is used once.
+- An answer other than 2xx is an `ErrorBody` with a stable code and the time of the coordinator's clock.
+- The path `/` leads to pages for people, which `covey coordinator pages` serves together with lists as JSON.
+"""
 _MODULES = (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects)
 ROUTERS = tuple(module.router for module in _MODULES)
 """All routes, those that are asked for most often first."""
@@ -54,7 +56,7 @@ def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]
     api = _DocumentedApi(
         title="Covey coordinator",
         version="1",
-        description="HTTP API of a pool's coordinator. Every error has a stable code.",
+        description=DESCRIPTION,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -75,7 +77,7 @@ def build_api(ctx: Context) -> FastAPI:
 
     api = build_routes(run)
     api.state.api = state
-    _add_errors(api, ctx)
+    add_error_handlers(api, ctx.clock)
     api.add_middleware(SignedRoutes, state=state, routers=ROUTERS)
     api.add_middleware(
         Admission,
@@ -90,29 +92,3 @@ def build_api(ctx: Context) -> FastAPI:
         clock=ctx.clock,
     )
     return api
-
-
-def _add_errors(api: FastAPI, ctx: Context) -> None:
-    def answer(status: int, code: str, message: str) -> JSONResponse:
-        body = ErrorBody(code=code, message=message, time=int(ctx.clock()))
-        return JSONResponse(body.model_dump(), status_code=status)
-
-    @api.exception_handler(CoveyError)
-    async def on_error(_: Request, error: CoveyError) -> Response:
-        status, body = describe_error(error, ctx.clock())
-        return JSONResponse(body.model_dump(), status_code=status)
-
-    @api.exception_handler(RequestValidationError)
-    async def on_bad_body(_: Request, error: RequestValidationError) -> Response:
-        return JSONResponse(describe_bad_body(error.errors(), ctx.clock()).model_dump(), status_code=422)
-
-    @api.exception_handler(Exception)
-    async def on_defect(_: Request, error: Exception) -> Response:
-        get_logger().error("defect", error=type(error).__name__, exc_info=error)
-        return answer(500, "internal", "a defect of the coordinator; its log says more")
-
-    @api.exception_handler(HTTPException)
-    async def on_http_error(_: Request, error: HTTPException) -> Response:
-        codes = {400: "bad_body", 404: "not_found", 405: "method_not_allowed", 413: "oversized"}
-        status = 422 if error.status_code == 400 else error.status_code
-        return answer(status, codes.get(error.status_code, "bad_request"), str(error.detail))

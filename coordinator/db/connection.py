@@ -49,7 +49,9 @@ def build(url: str, *, is_read_only: bool = False) -> Engine:
             raise OperatorError(
                 "no_psycopg", "the Python package psycopg is not installed", fix="Run pip install 'covey[postgres]'"
             ) from error
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+    options = {"covey_begin": "DEFERRED"} if is_read_only else {}
+    arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    engine = create_engine(url, connect_args=arguments, execution_options=options)
     _prepare_sqlite(engine, is_read_only=is_read_only)
     return engine
 

@@ -34,7 +34,7 @@ class Database:
     """Example: `with Database(url).write() as repository: ...` commits at the end, or rolls back."""
 
     def __init__(self, url: str, *, is_read_only: bool = False) -> None:
-        """With `is_read_only` the database refuses every change, so that a process of strangers' requests makes none."""
+        """With `is_read_only` the database itself refuses every change."""
         self.url = url
         self._engine = connection.build(url, is_read_only=is_read_only)
         self._reading = self._engine.execution_options(covey_begin="DEFERRED")

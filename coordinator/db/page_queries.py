@@ -22,6 +22,7 @@ from coordinator.db.models import (
     TurnRow,
     ValidatorRow,
 )
+from covey.chain.outbox import IntentState
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import Decision
 
@@ -255,11 +256,16 @@ class PageQueries:
             query = query.where(EpochRow.number < before)
         return [EpochItem(*row) for row in self._list(query.order_by(EpochRow.number.desc()), limit)]
 
+    def find_epoch_items(self, epochs: Collection[int]) -> dict[int, EpochItem]:
+        """Some epochs by number, as far as they exist."""
+        query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.number.in_(sorted(epochs)[:MAX_ROWS]))
+        return {row[0]: EpochItem(*row) for row in self.session.execute(query)}
+
     def find_transactions(self, pool: int, epochs: Collection[int]) -> dict[int, str]:
         """Hashes of the transactions that posted some epochs, as far as this database has sent them."""
         keys = {f"epoch/{pool}/{epoch}/{tries}": epoch for epoch in sorted(epochs)[:MAX_ROWS] for tries in _TRIES}
         query = select(IntentRow.key, IntentRow.transaction_hash).where(
-            IntentRow.key.in_(keys), IntentRow.transaction_hash.is_not(None), IntentRow.reason == ""
+            IntentRow.key.in_(keys), IntentRow.transaction_hash.is_not(None), IntentRow.state == IntentState.MINED
         )
         return {keys[key]: digest for key, digest in self.session.execute(query) if digest}
 

@@ -7,7 +7,7 @@ removed, because a page shows days.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from coordinator.db.column_types import Number
@@ -86,6 +86,11 @@ class RateQueries:
         query = select(MinuteRow).where(MinuteRow.start >= since).order_by(MinuteRow.start)
         return self.session.scalars(query).all()
 
+    def sum_minute_units(self, *, since: int) -> int:
+        """Units of the submissions that were accepted since a time in Unix seconds."""
+        query = select(func.coalesce(func.sum(MinuteRow.units), 0)).where(MinuteRow.start >= since)
+        return int(self.session.scalar(query) or 0)
+
     def record_point(self, step: int, point: StepPoint, *, now: float) -> None:
         """Record the metrics of a step. A later report of the same step replaces them."""
         self.session.merge(StepPointRow(step=step, reported_at=now, **point.model_dump()))
@@ -95,3 +100,12 @@ class RateQueries:
         """The newest points, at most `limit`, oldest first."""
         newest = self.session.scalars(select(StepPointRow).order_by(StepPointRow.step.desc()).limit(limit))
         return list(newest)[::-1]
+
+    def list_points_evenly(self, most: int) -> Sequence[StepPointRow]:
+        """Points over the whole course, at most `most` and the newest one, oldest first."""
+        first, last = self.session.execute(select(func.min(StepPointRow.step), func.max(StepPointRow.step))).one()
+        if last is None:
+            return []
+        every = -(-(last - first + 1) // most)
+        query = select(StepPointRow).where(StepPointRow.step % every == last % every)
+        return self.session.scalars(query.order_by(StepPointRow.step)).all()

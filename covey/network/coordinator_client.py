@@ -19,7 +19,7 @@ from covey.protocol import http_signatures
 from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
 from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
-from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport, StepPoint
+from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (
     CommitRequest,
     HardCase,
@@ -45,7 +45,6 @@ from covey.protocol.api.worker import (
 )
 from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
-from covey.protocol.learning_signs import LearningSign
 from covey.protocol.messages import Receipt
 from covey.protocol.status import SubmissionState
 from covey.runtime.urls import hide_secrets
@@ -259,14 +258,8 @@ class CoordinatorClient:
         body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
         return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
 
-    async def report_learning(
-        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
-    ) -> None:
-        """Report the signs that the run cannot learn after `steps` steps, and whether new tasks are to be paused.
-
-        `point` contains the metrics of the newest of these steps.
-        """
-        report = LearningReport(steps=steps, signs=tuple(signs), pause=pause, point=point)
+    async def report_learning(self, report: LearningReport) -> None:
+        """Report whether the run can learn, the metrics of its newest step, and whether to pause new tasks."""
         await self._post("/v1/learning", _dump(report))
 
     # -- the operator

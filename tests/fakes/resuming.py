@@ -5,7 +5,6 @@ Everything is real except the coordinator, whose orders and files are on disk, a
 
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from covey.environments.base import EnvironmentSpec
 from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import RAW
 from covey.model.tiny import tiny_folder
-from covey.protocol.api.trainer import BatchItem, BatchOrder, StepPoint
+from covey.protocol.api.trainer import BatchItem, BatchOrder, LearningReport
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, Step, TaskId
-from covey.protocol.learning_signs import LearningSign
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.submission_file.codec import encode
@@ -82,9 +80,7 @@ class Recording:
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return (self.folder / url).read_bytes()
 
-    async def report_learning(
-        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
-    ) -> None:
+    async def report_learning(self, report: LearningReport) -> None:
         """Accept every report. Reports do not change what is trained."""
 
 

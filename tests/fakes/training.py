@@ -6,7 +6,7 @@ builds a trainer on its disk and runs it to the end; a second `run` continues fr
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from covey.environments.registry import DEMO
 from covey.model.prompts import RAW
 from covey.model.text import decode_completion
 from covey.network.entry import Network, get_spec, load_environment
-from covey.protocol.api.trainer import BatchItem, BatchOrder, StepPoint
+from covey.protocol.api.trainer import BatchItem, BatchOrder, LearningReport, StepPoint
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
@@ -124,9 +124,9 @@ class Coordinator:
     files: dict[str, bytes] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     reports: list[tuple[int, tuple[LearningSign, ...], bool]] = field(default_factory=list)
-    """Arguments of each `report_learning`: steps, signs, pause."""
+    """Steps, signs and pause of each report."""
     points: list[StepPoint | None] = field(default_factory=list)
-    """Metrics in each `report_learning`."""
+    """Metrics in each report."""
     made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
     """Rollouts that exist already, also from other harnesses, because they depend only on policy and task."""
 
@@ -151,11 +151,9 @@ class Coordinator:
             )  # fmt: skip
         return BatchOrder(step=step, items=tuple(items))
 
-    async def report_learning(
-        self, *, steps: int, signs: Sequence[LearningSign], pause: bool, point: StepPoint | None = None
-    ) -> None:
-        self.reports.append((steps, tuple(signs), pause))
-        self.points.append(point)
+    async def report_learning(self, report: LearningReport) -> None:
+        self.reports.append((report.steps, report.signs, report.pause))
+        self.points.append(report.point)
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return self.files[url]

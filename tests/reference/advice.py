@@ -16,6 +16,7 @@ ADVICE = {
     "already_known": _NODE,
     "another_policy": "See [Resume training](../guides/resume-training.md).",
     "bad_body": _API,
+    "bad_filter": _API,
     "bad_evidence": "A bundle is canonical JSON of at most 64 KiB and agrees with the chain.",
     "bad_link": _LINK,
     "bad_receipt": "The receipt does not fit the task.",

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from coordinator.api.application import build_routes
+from coordinator.pages import pages_application
 from covey import cli
 from covey.chain.structs import PoolTerms
 from covey.cli.config import Role, get_settings_class
@@ -345,14 +346,18 @@ def _read_prose(subject: Any) -> str:
 
 
 def build_api() -> str:
-    document = build_routes().openapi()
+    document, public = build_routes().openapi(), pages_application.build_routes().openapi()
+    for path, methods in public["paths"].items():
+        document["paths"].setdefault(path, {}).update(methods)
+    document["components"]["schemas"] |= public["components"]["schemas"]
     schemes = document["components"]["securitySchemes"]
     parts = [
         NOTE,
         "# HTTP API",
         "Routes of a coordinator. Its OpenAPI document is at `/openapi.json`, and no page of it loads anything from\n"
         "another server. Every error is an `ErrorBody`; [error codes](errors.md) lists the codes. A column says whose\n"
-        "wallet signs a request; the other routes need no signature.",
+        "wallet signs a request; the other routes need no signature. Routes under *Pages* are served by\n"
+        "`covey coordinator pages`, on its own port.",
         "## Signed requests",
         _table(("header", "content"), ((f"`{name}`", scheme["description"]) for name, scheme in schemes.items())),
     ]

@@ -6,6 +6,7 @@ They tell no secrets. A proxy in front of the coordinator may still keep them fr
 import asyncio
 
 from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
 
 from coordinator.api.auth import Ctx, State
 from coordinator.api.documented_answers import name_content
@@ -17,6 +18,12 @@ from covey.runtime import prometheus
 PATIENCE_SECONDS = 2.0
 """Maximum time in seconds that a look at the database may take for the coordinator to be ready."""
 router = APIRouter(tags=["operations"])
+
+
+@router.get("/", include_in_schema=False)
+async def open_pages(ctx: Ctx) -> RedirectResponse:
+    """Lead to the pages for people, which another process serves."""
+    return RedirectResponse(f"{ctx.config.pages_base_url}/")
 
 
 @router.get("/health")

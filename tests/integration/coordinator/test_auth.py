@@ -11,6 +11,7 @@ from covey.chain import abi_codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
+from covey.protocol.api.trainer import LearningReport
 from covey.protocol.learning_signs import LearningSign
 from covey.protocol.secp256k1 import hash_personal
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
@@ -235,7 +236,7 @@ async def test_batches__who_is_not_the_trainer__is_refused(harness: CoordinatorH
 async def test_learning__who_is_not_the_trainer__is_refused(harness: CoordinatorHarness, who: str):
     async with harness.client(who) as client:
         with pytest.raises(ProtocolError) as caught:
-            await client.report_learning(steps=20, signs=[LearningSign.NO_LIVE_GROUP], pause=True)
+            await client.report_learning(LearningReport(steps=20, signs=(LearningSign.NO_LIVE_GROUP,), pause=True))
         assert (await client.get_status()).pause is None
     assert (caught.value.code, caught.value.status) == ("not_the_trainer", 403)
 

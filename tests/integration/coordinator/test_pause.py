@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from covey import cli
 from covey.errors import OperatorError, ProtocolError
+from covey.protocol.api.trainer import LearningReport
 from covey.protocol.learning_signs import LearningSign
 from tests.fakes.network import CoordinatorHarness
 from tests.integration.coordinator.handing import FILE, build_receipt, claim_order, hand_in, sign
@@ -54,7 +55,7 @@ async def test_claim__dead_run__waits_and_is_told_why_until_the_operator_resumes
     harness: CoordinatorHarness, folder: Path
 ):
     async with harness.client("trainer") as trainer:
-        await trainer.report_learning(steps=20, signs=DEAD, pause=True)
+        await trainer.report_learning(LearningReport(steps=20, signs=DEAD, pause=True))
     async with harness.client("node") as node:
         await node.register()
         begun = asyncio.get_running_loop().time()
@@ -87,7 +88,7 @@ async def test_status_and_metrics__pause_and_signs__show_both(harness: Coordinat
     async with harness.client("trainer") as trainer:
         gauges = await read_gauges(harness)
         assert (gauges["covey_paused",], gauges["covey_alarm", "no_live_group"]) == (0, 0)
-        await trainer.report_learning(steps=20, signs=DEAD, pause=True)
+        await trainer.report_learning(LearningReport(steps=20, signs=DEAD, pause=True))
         gauges, status = await read_gauges(harness), await trainer.get_status()
         assert gauges["covey_paused",] == 1
         assert {name: value for name, value in gauges.items() if name[0] == "covey_alarm"} == {
@@ -96,7 +97,7 @@ async def test_status_and_metrics__pause_and_signs__show_both(harness: Coordinat
         assert status.signs == DEAD
         assert status.pause is not None
         assert f"the pool is paused: {status.pause.reason}" == WHY
-        await trainer.report_learning(steps=21, signs=(), pause=False)
+        await trainer.report_learning(LearningReport(steps=21, signs=(), pause=False))
         await run("pool", "resume", str(folder))
         gauges, status = await read_gauges(harness), await trainer.get_status()
         assert (gauges["covey_paused",], gauges["covey_alarm", "no_live_group"]) == (0, 0)

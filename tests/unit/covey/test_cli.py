@@ -111,6 +111,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "case execute",
         "case show",
         "case veto",
+        "coordinator pages",
         "coordinator serve",
         "coordinator jobs",
         "coordinator migrate",

@@ -139,7 +139,7 @@ def test_cycle__coordinator_refuses_the_report__learning_continues_and_no_pause_
     harness = build_harness(steps=2, stop_when_dead=1)
     harness.coordinator.forge = earn_nothing
 
-    async def refuse(**_: Any) -> None:
+    async def refuse(_: Any) -> None:
         raise ProtocolError("not_found", "no such route", status=404)
 
     harness.coordinator.report_learning = refuse

@@ -1,0 +1,82 @@
+"""Tells viewers that the pool has changed, by server-sent events. One computation serves all of them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+
+from fastapi.sse import ServerSentEvent
+
+from coordinator.api.process.cached_page import CachedPage
+from coordinator.api.process.changes import Changes, Signal
+from covey.errors import ProtocolError, TransientError
+from covey.runtime.rate_limit import group_address
+
+LEAST_SECONDS = 1.0
+"""Minimum time in seconds between two events."""
+MOST_VIEWERS, MOST_OF_ONE = 2000, 16
+"""Maximum number of streams, and of those of one address."""
+LONGEST_SECONDS = 3600.0
+"""Seconds after which a stream ends. A browser opens another one by itself."""
+
+
+class Events:
+    """Example: `async for event in events.stream("127.0.0.1"): ...`, while `run` runs."""
+
+    def __init__(self, changes: Changes, overview: CachedPage, stop: asyncio.Event) -> None:
+        """`overview` is sent with each event. The streams end once `stop` is set."""
+        self._changes, self._overview, self._stop = changes, overview, stop
+        self._signal = Signal()
+        self._event: ServerSentEvent | None = None
+        self._viewers = Counter[str]()
+
+    @property
+    def count(self) -> int:
+        """Number of open streams."""
+        return self._viewers.total()
+
+    async def run(self) -> None:
+        """Prepare an event after each change, at most one per LEAST_SECONDS and none without viewers."""
+        seen, newest = -1, b""
+        while True:
+            await self._changes.signal.wait(10.0, since=seen)
+            seen = self._changes.signal.count
+            if self._viewers:
+                with suppress(TransientError):  # The next change is another occasion.
+                    body = await self._overview.read()
+                    if body != newest:
+                        newest = body
+                        self._event = ServerSentEvent(raw_data=body.decode(), event="overview")
+                        self._signal.send()
+            await asyncio.sleep(LEAST_SECONDS)
+
+    async def stream(self, address: str) -> AsyncIterator[ServerSentEvent]:
+        """Yield the newest event at once if there is one, and each later one.
+
+        Raises ProtocolError("too_many_streams") if the address, or all together, have too many.
+        """
+        loop = asyncio.get_running_loop()
+        with self._enter(group_address(address)):
+            ends_at, seen = loop.time() + LONGEST_SECONDS, self._signal.count
+            if self._event is not None:
+                yield self._event
+            while not self._stop.is_set() and loop.time() < ends_at:
+                if await self._signal.wait(1.0, since=seen):
+                    seen = self._signal.count
+                    assert self._event is not None
+                    yield self._event
+
+    def require_room(self, address: str) -> None:
+        """Raise ProtocolError("too_many_streams") if an address, or all together, have too many streams."""
+        if self.count >= MOST_VIEWERS or self._viewers[group_address(address)] >= MOST_OF_ONE:
+            raise ProtocolError("too_many_streams", "too many streams of events are open", status=429)
+
+    @contextmanager
+    def _enter(self, group: str) -> Iterator[None]:
+        self._viewers[group] += 1
+        try:
+            yield
+        finally:
+            self._viewers[group] -= 1
+            if not self._viewers[group]:
+                del self._viewers[group]

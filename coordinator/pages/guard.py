@@ -1,0 +1,75 @@
+"""Admits viewers: a rate limit by what a request costs, and the headers that keep browsers from anything foreign."""
+
+import time
+
+from starlette.datastructures import QueryParams
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.api.error_answers import describe_error
+from covey.errors import ProtocolError
+from covey.runtime.rate_limit import TokenBuckets, group_address
+
+ROWS_PER_REQUEST = 50
+"""Number of rows that cost as much as one request."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_METHODS = ("GET", "HEAD")
+
+
+class Guard:
+    """ASGI middleware of the pages."""
+
+    def __init__(self, app: ASGIApp, *, requests_per_s: float) -> None:
+        """`requests_per_s` is the rate that one address may keep up. Four seconds' worth can come at once."""
+        self._app = app
+        self._addresses = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._admit(scope)
+        except ProtocolError as error:
+            await _refuse(send, error)
+            return
+
+        async def protect(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, protect)
+
+    def _admit(self, scope: Scope) -> None:
+        if scope["method"] not in _METHODS:
+            raise ProtocolError("method_not_allowed", "pages can only be read", status=405)
+        address = group_address(str((scope.get("client") or ("", 0))[0]))
+        wait_s = self._addresses.take(address, compute_cost(scope), now=time.monotonic())
+        if wait_s:
+            message = f"{address} sends too many requests. Wait {wait_s:.1f} seconds"
+            raise ProtocolError("rate_limited", message, status=429)
+
+
+def compute_cost(scope: Scope) -> float:
+    """Return the number of requests that a request counts as, by the number of rows that it asks for."""
+    if scope["path"].startswith("/assets/"):
+        return 0.1
+    limit = QueryParams(scope["query_string"]).get("limit", "")
+    rows = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) < 6 else 100
+    return max(1.0, min(rows, 200) / ROWS_PER_REQUEST)
+
+
+async def _refuse(send: Send, error: ProtocolError) -> None:
+    status, answer = describe_error(error, time.time())
+    body = answer.model_dump_json().encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,47 @@
+"""The application of the pages: routes, errors, and limits for viewers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from coordinator.api.documented_answers import name_refusals
+from coordinator.api.error_answers import add_error_handlers
+from coordinator.pages import data_routes
+from coordinator.pages.context import PagesContext
+from coordinator.pages.guard import Guard
+from coordinator.pages.pages_state import build_state
+
+ASSETS = Path(__file__).parent / "assets"
+DESCRIPTION = """Public data of a pool, from which its pages are made. Every route is read-only and needs no signature.
+
+Lists have at most 200 items and name the key with which the next part is asked for. Amounts are in the token's
+smallest unit, and times are Unix seconds. `/v1/events` sends a server-sent event after each change.
+"""
+
+
+def build_routes() -> FastAPI:
+    """Return an application with all routes, which is enough for its OpenAPI document."""
+    app = FastAPI(title="Covey pages", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None)
+    app.include_router(data_routes.router, responses=name_refusals(404, 422, 429, 503))
+    return app
+
+
+def build_pages(ctx: PagesContext) -> FastAPI:
+    """Return the application of one pool's pages."""
+    state = build_state(ctx)
+
+    @asynccontextmanager
+    async def run(_: FastAPI) -> AsyncIterator[None]:
+        async with state.run():
+            yield
+
+    app = build_routes()
+    app.router.lifespan_context = run
+    app.state.pages = state
+    app.mount("/assets", StaticFiles(directory=ASSETS))
+    add_error_handlers(app, ctx.clock)
+    app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s)
+    return app

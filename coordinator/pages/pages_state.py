@@ -1,0 +1,71 @@
+"""What the routes of the pages share: their context, answers that are kept, and the streams of events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+
+from coordinator.api.process.cached_page import CachedPage
+from coordinator.api.process.changes import Changes
+from coordinator.pages import pool_views
+from coordinator.pages.answers import Answers
+from coordinator.pages.chain_facts import LOOK_SECONDS
+from coordinator.pages.context import PagesContext
+from coordinator.pages.event_streams import Events
+from covey.errors import TransientError
+from covey.runtime.cycle import wait_or_stop
+from covey.runtime.log import get_logger
+
+
+@dataclass(frozen=True, slots=True)
+class PagesState:
+    """Example: `async with state.run(): ...` keeps it up to date within the block."""
+
+    ctx: PagesContext
+    answers: Answers
+    changes: Changes
+    events: Events
+
+    def name(self, request: Request) -> str:
+        """Return the key of the answer to a request: its path and its query."""
+        return f"{request.url.path}?{request.url.query}"
+
+    def get_address(self, request: Request) -> str:
+        """Return the address of a viewer."""
+        return request.client.host if request.client else ""
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Run the tasks of this process within the block."""
+        tasks = [asyncio.create_task(each) for each in (self.changes.run(), self.events.run(), self._look_at_chain())]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_at_chain(self) -> None:
+        while not self.ctx.stop.is_set():
+            try:
+                await self.ctx.executor.run(self.ctx.chain.refresh)
+            except TransientError as error:
+                get_logger().warning("the chain's node does not answer", code=error.code, message=error.message)
+            await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
+
+
+def build_state(ctx: PagesContext) -> PagesState:
+    """Return the state of a new process."""
+    changes = Changes(ctx.database, poll_s=max(0.1, ctx.config.poll_seconds))
+    overview = CachedPage(ctx.database, lambda rows: pool_views.build_overview(ctx, rows)[0].model_dump_json().encode())
+    return PagesState(ctx, Answers(ctx.database), changes, Events(changes, overview, ctx.stop))
+
+
+async def get_pages(request: Request) -> PagesState:
+    """Return the state of this process, as a parameter of routes."""
+    return cast(PagesState, request.app.state.pages)

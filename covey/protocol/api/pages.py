@@ -1,0 +1,298 @@
+"""Bodies of the public routes that pages for people are made of (`covey coordinator pages`).
+
+A list has at most 200 items and names the key from which the next part follows. Amounts are in the token's smallest
+unit. All values can be read by anyone, so no completion of an open epoch is among them.
+"""
+
+from pydantic import Field
+
+from covey.protocol.api.common import AddressText, Body, HashText, UInt64, Word
+from covey.protocol.api.trainer import StepPoint
+
+Amount = int
+"""Amount in the token's smallest unit."""
+
+
+class NodeCountsView(Body):
+    """Numbers of nodes by state. Each node counts once, for the first state that is true of it."""
+
+    removed: UInt64
+    suspended: UInt64
+    dead: UInt64
+    """Nodes that were silent for two minutes."""
+    unhealthy: UInt64
+    """Nodes that were silent for one minute."""
+    waiting: UInt64
+    """Nodes that ask for a task and have none."""
+    busy: UInt64
+
+
+class HourView(Body):
+    """What was submitted and decided in the last hour."""
+
+    submitted: UInt64
+    accepted: UInt64
+    rejected: UInt64
+    void: UInt64
+    units: UInt64
+    """Units of the accepted submissions."""
+
+
+class MoneyView(Body):
+    """What the pool can still pay. Fields are None while the chain's node has not answered."""
+
+    price: Amount
+    """Reward of one unit."""
+    escrow: Amount | None
+    """What the contract holds for the pool."""
+    promised: Amount | None
+    """The part of the escrow that posted epochs have promised and nobody has claimed."""
+    spent_per_day: Amount
+    """Pay of the work that was accepted in the last 24 hours."""
+    days_left: float | None
+    """Days until the escrow is promised, at that rate. None: nothing was accepted, or the escrow is not known."""
+
+
+class OverviewView(Body):
+    """A pool at a glance, in less than 2 kB."""
+
+    pool: UInt64
+    name: str
+    time: UInt64
+    """Time of the coordinator's clock in Unix seconds."""
+    block: UInt64
+    step: int = Field(ge=-1)
+    """Newest policy on chain. -1: none."""
+    ended: bool
+    paused_since: UInt64 | None
+    """Unix seconds since when no task is assigned. None: tasks are assigned."""
+    nodes: NodeCountsView
+    tasks: dict[str, UInt64]
+    submissions: dict[str, UInt64]
+    reasons: dict[str, UInt64]
+    cases: dict[str, UInt64]
+    oldest_undecided_seconds: float | None
+    """Age of the oldest submission without a verdict, in seconds. None: all are decided."""
+    hour: HourView
+    money: MoneyView
+    newest: StepPoint | None
+    """Metrics of the newest step that the trainer reported."""
+    alarms: tuple[Word, ...]
+    """Stable names of what needs an operator, most urgent first."""
+
+
+class NodeItemView(Body):
+    """A node in a list."""
+
+    node: AddressText
+    contributor: AddressText
+    state: Word
+    """"removed", "suspended", "dead", "unhealthy", "waiting" or "busy"."""
+    suspended: str
+    accepted: UInt64
+    dropped: UInt64
+    cached_version: UInt64 | None
+    silent_seconds: float | None
+    """Seconds since it was heard. None: it was never heard."""
+
+
+class NodeListView(Body):
+    """Nodes by address."""
+
+    items: tuple[NodeItemView, ...]
+    after: str | None
+    """Value of `after` for the next part. None: this is the last one."""
+
+
+class SubmissionItemView(Body):
+    """A submission in a list."""
+
+    receipt_hash: HashText
+    task: UInt64
+    node: AddressText
+    contributor: AddressText
+    policy_version: UInt64
+    state: Word
+    reason: Word
+    replayed: bool | None
+    """Whether validators replay all its rows. None: that is not drawn yet."""
+    groups: UInt64
+    live_groups: UInt64
+    units: UInt64
+    """Units that are paid. Claimed ones while it is undecided."""
+    signed_at: UInt64
+    """Unix seconds of the countersignature."""
+    decided_at: float | None
+    step: UInt64 | None
+    """Step that was trained on it. None: none yet."""
+    epoch: UInt64 | None
+    epoch_state: Word
+    """"none", "closing", "closed", "posted", "final" or "disabled"."""
+    pay: Amount
+    """Units times the price, of an accepted submission. 0 for all others."""
+    transaction: HashText | None
+    """Transaction that posted its epoch. None: it is not posted, or by another database."""
+    case: Word | None
+    """State of the slashing case about it. None: there is none."""
+    case_transaction: HashText | None
+
+
+class SubmissionListView(Body):
+    """Submissions, newest first."""
+
+    items: tuple[SubmissionItemView, ...]
+    before: UInt64 | None
+    """Value of `before` for the next part. None: this is the last one."""
+
+
+class EpochItemView(Body):
+    """An epoch."""
+
+    epoch: UInt64
+    state: Word
+    """"closed", "posted", "final" or "disabled"."""
+    work_root: HashText
+    reward_root: HashText
+    data_hash: HashText
+    previous_hash: HashText
+    header_hash: HashText | None
+    leaf_count: UInt64
+    units: UInt64
+    closed_at: float
+    posted_block: UInt64 | None
+    final_at: UInt64 | None
+    """Unix seconds from which its rewards can be claimed. None: it is not posted."""
+    reward: Amount | None
+    cumulative: Amount | None
+    transaction: HashText | None
+
+
+class EpochListView(Body):
+    """Epochs, newest first."""
+
+    items: tuple[EpochItemView, ...]
+    before: UInt64 | None
+    """Value of `before` for the next part. None: this is the last one."""
+
+
+class PolicyItemView(Body):
+    """A policy, with the batch that the next one is trained on."""
+
+    step: UInt64
+    state: Word
+    record_hash: HashText | None
+    """None: it is not on chain yet."""
+    block: UInt64
+    """Number of the block that published it. 0: it is not on chain yet."""
+    accepted_groups: UInt64
+    """Accepted groups that were generated with it."""
+    batch_groups: UInt64
+    batch_live_groups: UInt64
+
+
+class PolicyListView(Body):
+    """Policies, newest first."""
+
+    items: tuple[PolicyItemView, ...]
+    before: UInt64 | None
+    """Value of `before` for the next part. None: this is the last one."""
+
+
+class CaseItemView(Body):
+    """A slashing case."""
+
+    receipt_hash: HashText
+    node: AddressText
+    contributor: AddressText
+    state: Word
+    block: UInt64
+    """Number of the block in which it was opened or, later, closed."""
+    transaction: HashText
+
+
+class CaseListView(Body):
+    """Cases, newest first."""
+
+    items: tuple[CaseItemView, ...]
+    before: str | None
+    """Value of `before` for the next part. None: this is the last one."""
+
+
+class JudgeView(Body):
+    """A validator."""
+
+    validator: AddressText
+    bond: Amount | None
+    """Its bond. None: it is no validator of the pool any more, or the chain's node has not answered."""
+    is_active: bool
+    """Whether the court counts its verdicts."""
+    silent_seconds: float | None
+    judged: UInt64
+    lapsed: UInt64
+    slow: UInt64
+    contradicted: UInt64
+
+
+class JudgeListView(Body):
+    """All validators by address."""
+
+    items: tuple[JudgeView, ...]
+
+
+class AddressView(Body):
+    """A contributor: its standing, what it has earned, and its nodes."""
+
+    address: AddressText
+    suspended: str
+    strikes: UInt64
+    pardons: UInt64
+    dropped: UInt64
+    staked: Amount | None
+    """Stake on chain. None: it is not looked up yet."""
+    locked: Amount | None
+    """Stake that cases lock."""
+    required: Amount
+    """Stake that its nodes require."""
+    submissions: UInt64
+    undecided: UInt64
+    accepted: UInt64
+    settled: Amount
+    """Pay of its submissions in epochs."""
+    waiting: Amount
+    """Pay of its accepted submissions that no epoch holds yet."""
+    day: Amount
+    """Pay of its submissions of the last 24 hours that are accepted."""
+    nodes: tuple[NodeItemView, ...]
+    cases: tuple[CaseItemView, ...]
+
+
+class MinuteView(Body):
+    """What was submitted and decided in a minute."""
+
+    start: UInt64
+    """Unix seconds at which the minute began."""
+    submitted: UInt64
+    accepted: UInt64
+    rejected: UInt64
+    void: UInt64
+    units: UInt64
+
+
+class RatesView(Body):
+    """The last minutes, oldest first. A minute in which nothing happened is left out."""
+
+    items: tuple[MinuteView, ...]
+
+
+class CurvePointView(StepPoint):
+    """Metrics of a step."""
+
+    step: UInt64
+    reported_at: float
+    """Unix seconds at which the trainer reported them."""
+
+
+class CurveView(Body):
+    """The course of the training, oldest step first."""
+
+    items: tuple[CurvePointView, ...]

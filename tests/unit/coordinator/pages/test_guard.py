@@ -1,0 +1,47 @@
+"""What a viewer may cost, and the headers of every answer."""
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from coordinator.pages.guard import Guard, compute_cost
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "cost"),
+    [
+        ("/v1/nodes", "limit=200", 4.0),
+        ("/v1/nodes", "limit=99999", 4.0),
+        ("/v1/nodes", "limit=1", 1.0),
+        ("/v1/nodes", "limit=-5", 2.0),
+        ("/", "", 2.0),
+        ("/assets/style.css", "limit=200", 0.1),
+    ],
+)
+def test_compute_cost__rows_that_are_asked_for__count(path: str, query: str, cost: float):
+    assert compute_cost({"path": path, "query_string": query.encode()}) == cost
+
+
+async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_its_burst():
+    app = Guard(Starlette(routes=[Route("/", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
+    app._addresses._burst = 10.0
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
+        answers = [await client.get("/?limit=200") for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        assert answers[-1].json()["code"] == "rate_limited"
+        for answer in answers:
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert "unsafe" not in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_guard__a_request_that_writes__is_refused():
+    transport = httpx.ASGITransport(app=Guard(Starlette(), requests_per_s=100))
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
+        answer = await client.post("/")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
