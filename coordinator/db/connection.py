@@ -43,8 +43,8 @@ def build(url: str, *, is_read_only: bool = False) -> Engine:
     """
     if not url.startswith("sqlite"):
         try:
-            options = _OPTIONS + (" -c default_transaction_read_only=on" if is_read_only else "")
-            return create_engine(_add_options(url, options), pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
+            sent = _OPTIONS + (" -c default_transaction_read_only=on" if is_read_only else "")
+            return create_engine(_add_options(url, sent), pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
         except ModuleNotFoundError as error:
             raise OperatorError(
                 "no_psycopg", "the Python package psycopg is not installed", fix="Run pip install 'covey[postgres]'"
