@@ -11,8 +11,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from eth_abi.abi import decode, encode
+from eth_abi.abi import encode
+from eth_abi.codec import ABIDecoder
+from eth_abi.decoding import StringDecoder
 from eth_abi.exceptions import DecodingError
+from eth_abi.registry import registry
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
@@ -29,6 +32,11 @@ CONTRACT_NAMES = (
 )
 _LAST_TIME = 253_402_300_799
 """Last second of the year 9999. A contract that does not know a time yet has a larger number."""
+_REGISTRY = registry.copy()  # type: ignore[no-untyped-call]
+_REGISTRY.unregister_decoder("string")
+_REGISTRY.register_decoder("string", StringDecoder("replace"), label="string")  # type: ignore[no-untyped-call]
+decode = ABIDecoder(_REGISTRY).decode
+"""Decodes bytes of a string that are not UTF-8 as U+FFFD. Otherwise anybody's event could stop all who read events."""
 _PANIC = "4e487b71"
 _ERROR = "08c379a0"
 

@@ -46,6 +46,14 @@ def make_log(signature: str, indexed: list[str], data: bytes) -> Log:
     )
 
 
+def test_decode__string_that_is_not_utf8__replaces_its_bytes():
+    """Anyone can create a pool with such a text. An error would stop every reader of the deployment's events."""
+    data = encode(["bytes32", "bytes"], [bytes(32), b"a\xff\xc3("])
+    created = events.decode(make_log("PoolCreated(uint256,address,bytes32,string)", [word(1), word(2)], data))
+    assert isinstance(created, events.PoolCreated)
+    assert created.params == "a\ufffd\ufffd("
+
+
 def test_decode__policy_published__gives_its_fields_and_position():
     log = make_log("PolicyPublished(uint256,uint64,bytes32)", [word(1), word(5)], bytes([9]) * 32)
     assert events.decode(log) == events.PolicyPublished(
