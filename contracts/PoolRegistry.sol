@@ -33,6 +33,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     uint256 public constant MAX_UNBOND_WINDOW = 180 days;
     /// @notice Maximum number of validators of a pool. It bounds the gas of opening a case.
     uint256 public constant MAX_VALIDATORS = 32;
+    /// @notice Maximum length of an announced URL in bytes.
+    uint256 public constant MAX_URL = 256;
     /// @notice Number of epochs that EpochLedger keeps of each pool; the same as EpochLedger.KEPT_EPOCHS.
     uint256 public constant KEPT_EPOCHS = 256;
 
@@ -93,6 +95,12 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         ended.endedAt = uint64(block.timestamp);
 
         emit PoolEnded(pool, closesAt(pool));
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function announce(uint256 pool, string calldata url, bytes32 metadataHash) external onlyOperator(pool) {
+        if (bytes(url).length > MAX_URL) revert UrlTooLong(bytes(url).length);
+        emit PoolAnnounced(pool, url, metadataHash);
     }
 
     /// @inheritdoc IPoolRegistry

@@ -124,6 +124,13 @@ interface IPoolRegistry {
     /// @param closesAt Unix time in seconds at which it closes.
     event PoolEnded(uint256 indexed pool, uint256 closesAt);
 
+    /// @notice The operator said where a pool is served. The newest announcement counts.
+    /// @dev Nothing on chain depends on it. A reader must compare what the URL says with the chain.
+    /// @param pool Id of the pool.
+    /// @param url Base URL of the coordinator; empty if the pool is served nowhere.
+    /// @param metadataHash SHA-256 of the description that the coordinator serves; zero if there is none.
+    event PoolAnnounced(uint256 indexed pool, string url, bytes32 metadataHash);
+
     /// @notice A validator was replaced.
     /// @param pool Id of the pool.
     /// @param previous Account that is no longer a validator.
@@ -167,6 +174,10 @@ interface IPoolRegistry {
     /// zero; `slashAmount` times `maxSlashes` fits 96 bits; `signerPenalty` is at most `validatorBond`.
     error InvalidSlash();
 
+    /// @notice The URL is longer than MAX_URL bytes.
+    /// @param length Length of the URL in bytes.
+    error UrlTooLong(uint256 length);
+
     /// @notice The account is already a validator of the pool.
     /// @param validator Account that was named.
     error DuplicateValidator(address validator);
@@ -209,6 +220,13 @@ interface IPoolRegistry {
     /// @dev Operator or arbiter. Settlement, claims and withdrawals go on.
     /// @param pool Id of the pool.
     function endPool(uint256 pool) external;
+
+    /// @notice Says where a pool is served, so that contributors find it with nothing but the chain.
+    /// @dev Operator only. It can be repeated, also after the pool has ended, when claims may still need the URL.
+    /// @param pool Id of the pool.
+    /// @param url Base URL of the coordinator, at most MAX_URL bytes.
+    /// @param metadataHash SHA-256 of the description that the coordinator serves; zero if there is none.
+    function announce(uint256 pool, string calldata url, bytes32 metadataHash) external;
 
     /// @notice Replaces a validator by another account.
     /// @dev Operator only. The verdicts of `previous` stop counting at once, those of `current` count after twice

@@ -30,6 +30,7 @@ ADVICE = {
     "NeverBound": "Use a receipt of a node that the contributor has registered",
     "NodeTaken": "Create another node key, or ask the node's contributor to run covey worker remove",
     "NotArbiter": "Set --key-file to the key of the pool's arbiter",
+    "UrlTooLong": "Use a URL of at most 256 bytes",
     "NotContributor": "Set --key-file to the key of the contributor that registered the node",
     "NotEquivocation": "Use two receipts in which one node claims different files for the same task and lease",
     "NotFinal": _UNTIL,

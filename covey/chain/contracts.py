@@ -27,7 +27,7 @@ from covey.chain.structs import (
 )
 from covey.errors import OperatorError, TransientError
 from covey.protocol.epochs import EpochHeader
-from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 OMISSION_BOND = 10**15
 """Ether, in wei, that must be sent with `EpochLedger.challenge_omission`."""
+MAX_URL = 256
+"""Maximum length in bytes of a URL in `PoolRegistry.announce`."""
 CASE_GRACE = 86_400
 """Seconds after the veto window during which a case can be executed."""
 
@@ -76,6 +78,10 @@ class PoolRegistry(Contract):
 
     def end_pool(self, pool: PoolId) -> Call:
         return self._write("endPool", pool)
+
+    def announce(self, pool: PoolId, url: str, metadata_hash: Hash = ZERO_HASH) -> Call:
+        """Say where a pool is served. `url` has at most MAX_URL bytes."""
+        return self._write("announce", pool, url, metadata_hash)
 
     def replace_validator(self, pool: PoolId, previous: Address, current: Address) -> Call:
         return self._write("replaceValidator", pool, previous, current)

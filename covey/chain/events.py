@@ -53,6 +53,15 @@ class PoolEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PoolAnnounced(Event):
+    pool: PoolId
+    url: str
+    """Base URL of the coordinator, as the operator wrote it. Empty if the pool is served nowhere."""
+    metadata_hash: Hash
+    """SHA-256 of the description that the coordinator serves. ZERO_HASH if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRefunded(Event):
     pool: PoolId
     operator: Address
@@ -248,7 +257,7 @@ class EquivocationSlashed(Event):
     amount: int
 
 
-PoolEvent = PoolCreated | PoolStarted | PoolEnded | ValidatorReplaced
+PoolEvent = PoolCreated | PoolStarted | PoolEnded | PoolAnnounced | ValidatorReplaced
 NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
 EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed

@@ -48,6 +48,22 @@ class History:
         created = self._walk_back(events.PoolCreated, registry, None, _account(operator))
         return next((event.pool for event in created if event.params_hash == params_hash), None)
 
+    def list_pools(self) -> list[events.PoolCreated]:
+        """Return the creation of every pool of the deployment, oldest first."""
+        return self._list(events.PoolCreated, self.contracts.deployment.pool_registry)
+
+    def find_announcement(self, pool: PoolId) -> str:
+        """Return the newest announced URL of a pool, unchecked. Empty if there is none."""
+        registry = self.contracts.deployment.pool_registry
+        newest = next(self._walk_back(events.PoolAnnounced, registry, _word(pool)), None)
+        return "" if newest is None else newest.url
+
+    def list_announcements(self) -> dict[PoolId, str]:
+        """Return the newest announced URL of each pool. The URLs are unchecked, and an empty one is left out."""
+        announced = self._list(events.PoolAnnounced, self.contracts.deployment.pool_registry)
+        newest = {event.pool: event.url for event in announced}
+        return {pool: url for pool, url in newest.items() if url}
+
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """Return a posted epoch, even if it is disabled. None if it was not posted."""
         return self._find(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool), _word(epoch))
@@ -106,6 +122,14 @@ class History:
             elif isinstance(event, events.NodeRemoved):
                 working.pop(event.node, None)
         return list(working)
+
+    def list_cases(self) -> list[events.CaseOpened]:
+        """Return the cases of all pools, oldest first."""
+        return self._list(events.CaseOpened, self.contracts.deployment.slashing_court)
+
+    def list_disabled(self) -> list[events.EpochDisabled]:
+        """Return the disabled epochs of all pools, oldest first."""
+        return self._list(events.EpochDisabled, self.contracts.deployment.epoch_ledger)
 
     def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
         """Return the published policies of a pool, oldest first."""

@@ -24,6 +24,7 @@ from covey.cli import (
     init_commands,
     join,
     leave,
+    market_command,
     model_commands,
     policy_commands,
     pool,
@@ -77,7 +78,10 @@ app.add_typer(devnet.devnet, name="devnet")
 app.add_typer(wallet_commands.wallet, name="wallet")
 app.add_typer(model_commands.model, name="model")
 app.add_typer(pool.pool, name="pool")
+app.add_typer(market_command.market, name="market")
 pool.pool.command("open")(pool_open.pool_open)
+pool.pool.command("announce")(pool_open.pool_announce)
+pool.pool.command("list")(market_command.list_pools_of_chain)
 pool.pool.command("pause")(pool_pause.pool_pause)
 pool.pool.command("resume")(pool_pause.pool_resume)
 pool.pool.command("end")(pool_end.pool_end)

@@ -67,6 +67,28 @@ def pool_open(
         show({"pool": number}, as_json)
 
 
+def pool_announce(
+    folder: Folder,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Base URL of the coordinator. By default that of the folder's settings. An empty one takes the "
+            "announcement back."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Announce on chain where a pool is served, so that contributors find it with `covey market`. Operator only.
+
+    `covey pool open` does it, too. Repeat it when the URL has changed.
+
+    Example: `covey pool announce mypool --url https://pool.example`
+    """
+    from covey.local.pool_opening import announce_pool
+
+    show({"url": announce_pool(folder, url, say=lambda line: typer.echo(line, err=as_json))}, as_json)
+
+
 def _require_public_windows(file: Path, opening: "Opening") -> None:
     """Raise OperatorError("short_windows") if a new pool has windows that are meant for a test network."""
     from covey.local.plan import find_short_windows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.amounts import format_amount, parse_amount, read_unit
-from covey.chain.contracts import Token
+from covey.chain.contracts import MAX_URL, Token
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState, PoolTerms
 from covey.chain.wallet import load_key
@@ -22,6 +22,7 @@ from covey.local.plan import DEPLOYMENT_FILE
 from covey.local.terms import read_terms, require_trainable_pool
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
+from covey.runtime.urls import is_public_url
 
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
@@ -151,8 +152,29 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
             )
     if operator.contracts.pools.state_of(pool) is PoolState.CREATED:
         operator.send(operator.contracts.pools.start_pool(pool))
+    announce_pool(folder, say=say)
     say(f"pool {pool} is open")
     return pool
+
+
+def announce_pool(folder: Path, url: str | None = None, *, say: Callable[[str], None]) -> str:
+    """Announce on chain where the folder's pool is served, unless the newest announcement says so. Return the URL.
+
+    `url` is None for the coordinator's base URL in the folder's settings. Raises OperatorError("bad_url").
+    """
+    settings = CoordinatorConfig.load(folder / "coordinator.toml", environment=get_environment())
+    chosen = (settings.base_url if url is None else url).rstrip("/")
+    if chosen and not (is_public_url(chosen) and len(chosen) <= MAX_URL):
+        raise OperatorError(
+            "bad_url",
+            f"{chosen} cannot be announced, because it is not a plain URL of at most {MAX_URL} characters",
+            fix="Use a URL such as https://pool.example",
+        )
+    operator = _open_account(folder, folder / OPERATOR_KEY)
+    if operator.history.find_announcement(operator.pool) != chosen:
+        say(f"pool {operator.pool}: announcing {chosen or 'that it is served nowhere'}")
+        operator.send(operator.contracts.pools.announce(operator.pool, chosen))
+    return chosen
 
 
 def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:

@@ -1,0 +1,215 @@
+"""`covey market`: find the pools of a deployment, what they pay, and what is known about their operators."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from covey.console import options
+from covey.console.options import DeploymentFile, Json
+from covey.console.terminal import describe_duration, quote
+
+if TYPE_CHECKING:
+    from covey.chain.amounts import TokenUnit
+    from covey.chain.history import History
+    from covey.network.market import ListedPool
+    from covey.protocol.ids import PoolId
+
+market = typer.Typer(help="Find pools on chain, and what they pay.", invoke_without_command=True)
+HOUR_SECONDS = 3600
+MILLION = 1_000_000
+
+
+MarketOrder = Literal["price", "money", "age"]
+Node = Annotated[
+    str | None,
+    typer.Option("--rpc", envvar="COVEY_RPC_URL", help="RPC URL of a node of the chain. By default the deployment's."),
+]
+
+
+@market.callback()
+def list_pools(
+    context: typer.Context,
+    deployment: Annotated[
+        Path | None,
+        typer.Option(
+            "--deployment",
+            envvar="COVEY_DEPLOYMENT",
+            help="File deployment.json with the addresses of Covey's contracts on the chain.",
+        ),
+    ] = None,
+    rpc: Node = None,
+    sort: Annotated[MarketOrder, typer.Option(help="Order of the list, the best first.")] = "price",
+    as_json: Json = False,
+) -> None:
+    """List the pools of a deployment: what they train, what they pay, and whether their coordinators answer.
+
+    Everything about money is read from the chain. Pools whose coordinator does not answer, or describes another pool
+    than the chain, are shown as such.
+
+    Example: `covey market --deployment deployment.json --sort money`
+    """
+    from covey.errors import OperatorError
+
+    if context.invoked_subcommand is not None:
+        return
+    if deployment is None:
+        raise OperatorError("no_deployment", "no file names the contracts", fix="Set --deployment or COVEY_DEPLOYMENT")
+    _list(deployment, rpc, sort, as_json=as_json)
+
+
+def _list(deployment: Path, rpc: str | None, sort: MarketOrder, *, as_json: bool) -> None:
+    history = _open(deployment, rpc)
+    found = _read(history)
+    now = history.client.get_block("latest").timestamp
+    keys: dict[MarketOrder, Any] = {
+        "price": lambda each: -each.terms.reward_per_unit,
+        "money": lambda each: -each.free_escrow,
+        "age": lambda each: each.created_at,
+    }
+    found.sort(key=keys[sort])
+    units = {each.pool: _read_unit(history, each.pool) for each in found}
+    if as_json:
+        options.show({"pools": [_describe(each, units[each.pool], now, as_json=True) for each in found]}, as_json)
+        return
+    _print_table(found, units, now)
+
+
+def list_pools_of_chain(
+    deployment: DeploymentFile,
+    rpc: Node = None,
+    sort: Annotated[MarketOrder, typer.Option(help="Order of the list, the best first.")] = "price",
+    as_json: Json = False,
+) -> None:
+    """List the pools of a deployment, as `covey market` does.
+
+    Example: `covey pool list --deployment deployment.json`
+    """
+    _list(deployment, rpc, sort, as_json=as_json)
+
+
+@market.command("show")
+def show_pool(
+    number: Annotated[int, typer.Argument(metavar="POOL", min=1, help="Number of the pool on chain.")],
+    deployment: DeploymentFile,
+    rpc: Node = None,
+    tokens_per_second: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Completion tokens per second that your machine generates with the pool's model."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one pool, what it pays for the work of a machine, when that can be claimed, and what is at stake.
+
+    Example: `covey market show 1 --deployment deployment.json --tokens-per-second 2500`
+    """
+    from covey.protocol.ids import PoolId
+
+    history = _open(deployment, rpc)
+    (found,) = _read(history, only=PoolId(number))
+    unit, now = _read_unit(history, found.pool), history.client.get_block("latest").timestamp
+    values = _describe(found, unit, now, as_json=as_json)
+    if tokens_per_second is not None:
+        values |= _expect(found, unit, tokens_per_second)
+    options.show(values, as_json)
+
+
+def _open(deployment: Path, rpc: str | None) -> "History":
+    from covey.chain.contracts import Contracts
+    from covey.chain.deployment import Deployment
+    from covey.chain.history import History
+    from covey.chain.json_rpc import open_node
+
+    known = Deployment.load(deployment)
+    client = open_node(known, rpc)
+    return History(client=client, contracts=Contracts(client, known))
+
+
+def _read(history: "History", *, only: "PoolId | None" = None) -> "list[ListedPool]":
+    from covey.local.joining import is_devnet
+    from covey.network.market import list_market
+
+    return list_market(history, is_devnet=is_devnet(history.contracts.deployment), only=only)
+
+
+def _read_unit(history: "History", pool: "PoolId") -> "TokenUnit":
+    """Return the unit of a pool's token, or its smallest unit if the token does not report a valid one."""
+    from covey.chain.amounts import SMALLEST, read_unit
+    from covey.errors import OperatorError
+
+    try:
+        return read_unit(history.contracts.get_token(pool))
+    except OperatorError:
+        return SMALLEST
+
+
+def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool) -> dict[str, Any]:
+    from covey.chain.amounts import Amount
+
+    terms, params, days = found.terms, found.params, found.days_left
+    return {
+        "pool": found.pool,
+        "name": "unreadable parameters" if params is None else quote(params.name),
+        "state": found.state.name.lower(),
+        "service": found.service.value,
+        "trouble": quote(found.trouble),
+        "url": quote(found.url),
+        "tasks": None if params is None else quote(params.environment.kind),
+        "max_tokens": None if params is None else params.model.longest,
+        "pay_per_million_tokens": Amount(terms.reward_per_unit * MILLION, unit),
+        "stake": Amount(terms.min_stake, unit),
+        "free_escrow": Amount(found.free_escrow, unit),
+        "days_left": days if as_json or days is None else f"{days:.1f}",
+        "steps": found.steps,
+        "nodes": found.nodes,
+        "age": now - found.created_at if as_json else describe_duration(max(0, now - found.created_at)),
+        "operator": found.operator,
+        "operator_pools": found.record.pools,
+        "operator_disabled_epochs": found.record.disabled_epochs,
+        "operator_cases": found.record.cases,
+        "invite_only": terms.is_invite_only,
+    }
+
+
+def _expect(found: "ListedPool", unit: "TokenUnit", tokens_per_second: float) -> dict[str, Any]:
+    """Return the expected pay of a machine, if all its work is accepted and it never waits."""
+    from covey.chain.amounts import Amount
+
+    terms = found.terms
+    hourly = int(tokens_per_second * HOUR_SECONDS) * terms.reward_per_unit
+    epoch = terms.epoch_length if found.params is None else found.params.epoch_seconds
+    return {
+        "pay_per_hour": Amount(hourly, unit),
+        "pay_per_day": Amount(24 * hourly, unit),
+        "claimable_after": describe_duration(epoch + terms.challenge_window + terms.veto_window),
+        "stake_locked_for": f"{describe_duration(terms.unbond_window)} after you leave",
+        "assumed": "the machine always has work, and all of it is accepted",
+    }
+
+
+def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", now: int) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    heads = {
+        "pool": "pool",
+        "name": "name",
+        "pay_per_million_tokens": "per 1M tokens",
+        "stake": "stake",
+        "free_escrow": "left",
+        "days_left": "days",
+        "nodes": "nodes",
+        "service": "service",
+    }
+    table = Table(*heads.values(), box=SIMPLE)
+    for each in found:
+        row = _describe(each, units[each.pool], now, as_json=False)
+        table.add_row(*(escape("" if row[name] is None else str(row[name])) for name in heads))
+    Console().print(table)
+    for each in found:
+        if each.trouble:
+            typer.echo(quote(f"pool {each.pool} is {each.service.value}: {each.trouble}"))
+    if not found:
+        typer.echo("no pool is open on this chain")
