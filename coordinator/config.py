@@ -40,7 +40,11 @@ class CoordinatorConfig(Settings):
     pages_port: int = Field(default=8004, ge=0, le=65535)
     """Port of the pages for people, which `covey coordinator pages` serves on `host`."""
     pages_url: str = ""
-    """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with `host` and `pages_port`."""
+    """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with the host of
+    `authority` and `pages_port`."""
+    pages_tokenizer: str = ""
+    """Folder or hub name of a model whose tokenizer is the pool's. Pages show completions as text with it, and as
+    numbers of tokens without it."""
     pages_database_url: str = ""
     """URL of a replica of the database that the pages read. Empty: the database itself, by read-only connections."""
     authority: str = ""
@@ -117,7 +121,8 @@ class CoordinatorConfig(Settings):
 
     @property
     def pages_base_url(self) -> str:
-        return self.pages_url or f"http://{self.host}:{self.pages_port}"
+        host = urlsplit(f"//{self.signed_authority}").hostname or self.host
+        return self.pages_url or f"http://{f'[{host}]' if ':' in host else host}:{self.pages_port}"
 
     @property
     def pages_database(self) -> str:
