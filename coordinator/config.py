@@ -9,13 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from covey.chain.finality import Finality
 from covey.protocol.canaries import Canary
 from covey.protocol.ids import is_address
-from covey.runtime.settings import Settings
+from covey.runtime.settings import MetricsSettings
 
 DATABASES = ("sqlite", "postgresql", "postgresql+psycopg")
 """Schemes of `database_url`."""
 
 
-class CoordinatorConfig(Settings):
+class CoordinatorConfig(MetricsSettings):
     """Example: `CoordinatorConfig.load(Path("coordinator.toml"))`.  Defaults suit one machine."""
 
     home: Path
@@ -37,6 +37,9 @@ class CoordinatorConfig(Settings):
     nonces_url: str = ""
     """URL of the Redis that remembers which requests were used, where several processes serve the API. Empty: the
     memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
+    jobs_metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port on which `covey coordinator jobs` answers `GET /metrics` on `metrics_host`. `metrics_port` is that of
+    `covey coordinator serve`. 0: none."""
     pages_port: int = Field(default=8004, ge=0, le=65535)
     """Port of the pages for people, which `covey coordinator pages` serves on `host`."""
     pages_url: str = ""
@@ -114,6 +117,15 @@ class CoordinatorConfig(Settings):
     @property
     def signed_authority(self) -> str:
         return self.authority or f"{self.host}:{self.port}"
+
+    @property
+    def jobs_metrics(self) -> MetricsSettings:
+        return MetricsSettings(metrics_host=self.metrics_host, metrics_port=self.jobs_metrics_port)
+
+    @property
+    def metrics_folder(self) -> Path:
+        """Folder for the values of metrics that the API processes share."""
+        return self.home / "metrics"
 
     @property
     def base_url(self) -> str:
