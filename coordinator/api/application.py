@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from coordinator.api.admission import Admission
 from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
 from coordinator.api.error_answers import add_error_handlers
-from coordinator.api.process.meters import Meters
 from coordinator.api.routes import (
     objects,
     operations,
@@ -67,9 +66,9 @@ def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]
     return api
 
 
-def build_api(ctx: Context, meters: Meters) -> FastAPI:
-    """Return the FastAPI application of one pool, whose requests `meters` count."""
-    state = build_state(ctx, meters)
+def build_api(ctx: Context) -> FastAPI:
+    """The FastAPI application of one pool."""
+    state = build_state(ctx)
 
     @asynccontextmanager
     async def run(_: FastAPI) -> AsyncIterator[None]:
@@ -84,7 +83,7 @@ def build_api(ctx: Context, meters: Meters) -> FastAPI:
         Admission,
         members=state.members,
         nonces=state.nonces,
-        meters=meters,
+        meters=state.meters,
         authority=ctx.config.signed_authority,
         chain_id=ctx.ledger.chain_id,
         max_body=MAX_BODY_BYTES,

@@ -73,12 +73,12 @@ class Database:
         with connection.translate_outage(), Session(self._reading, expire_on_commit=False) as session, session.begin():
             yield Repository(session)
 
-    async def run(self, work: Callable[[Repository], Result], *, name: str = "other") -> Result:
-        """Apply a command, and return its result after the commit. `name` is its label in metrics.
+    async def run(self, work: Callable[[Repository], Result]) -> Result:
+        """Apply a command, and return its result after the commit.
 
         Raises what the command raises, or TransientError if nothing could be committed in time.
         """
-        waiting = asyncio.wrap_future(self._writer.submit(work, name=name, patience_s=PATIENCE_SECONDS))
+        waiting = asyncio.wrap_future(self._writer.submit(work, patience_s=PATIENCE_SECONDS))
         try:
             async with asyncio.timeout(2 * PATIENCE_SECONDS):  # A command that is being applied may still be committed.
                 return await waiting

@@ -8,19 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, NamedTuple, Self, TypeVar
 
-from prometheus_client import Histogram
-from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
 from coordinator.db.repository import Repository
 from covey.errors import TransientError
-from covey.runtime.prometheus import LATENCY_SECONDS
 
 MAX_COMMANDS = 256
 """Maximum number of commands in one transaction."""
@@ -31,7 +29,6 @@ Result = TypeVar("Result")
 
 class _Command(NamedTuple):
     work: Callable[[Repository], Any]
-    name: str
     future: "Future[Any]"
     expires_at: float
     """Time of the monotonic clock after which nobody waits for the result any more."""
@@ -52,27 +49,15 @@ class _Outcome:
         return True
 
 
+@dataclass(slots=True)
 class WriterMeter:
-    """Durations of what a writer does, for Prometheus."""
+    """What a writer has done since it was made."""
 
-    def __init__(self) -> None:
-        self.commit_seconds = Histogram(
-            "covey_commit_seconds",
-            "Duration of a write transaction of this process, with the wait for its turn.",
-            buckets=LATENCY_SECONDS,
-            registry=None,
-        )
-        self.command_seconds = Histogram(
-            "covey_command_seconds",
-            "Duration of a command in a write transaction, without the wait and the commit.",
-            ["command"],
-            buckets=LATENCY_SECONDS,
-            registry=None,
-        )
-
-    def __iter__(self) -> Iterator[Collector]:
-        """Iterate over all metrics."""
-        yield from (self.commit_seconds, self.command_seconds)
+    commits: int = 0
+    commands: int = 0
+    """Number of commands that were committed."""
+    seconds: float = 0.0
+    """Time that the transactions took, with the wait for other processes."""
 
 
 class Writer:
@@ -87,19 +72,16 @@ class Writer:
         self._is_closing = False
         self.meter = WriterMeter()
 
-    def submit(
-        self, work: Callable[[Repository], Result], *, patience_s: float, name: str = "other"
-    ) -> "Future[Result]":
-        """Add a command. `name` is its label in metrics.
+    def submit(self, work: Callable[[Repository], Result], *, patience_s: float) -> "Future[Result]":
+        """Add a command. It is not applied if its turn does not come within `patience_s`, or if it was cancelled.
 
-        It is not applied if its turn does not come within `patience_s`, or if it was cancelled. The future raises what
-        the command raises, or TransientError if nothing could be committed.
+        The future raises what the command raises, or TransientError if nothing could be committed.
         """
         with self._starting:
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="writer", daemon=True)
                 self._thread.start()
-        command = _Command(work, name, Future(), time.monotonic() + patience_s)
+        command = _Command(work, Future(), time.monotonic() + patience_s)
         self._queue.put(command)
         return command.future
 
@@ -129,16 +111,16 @@ class Writer:
             for command in self._take(first):
                 commands.append(command)
                 is_alone = command is first and self._queue.empty()
-                begun = time.monotonic()
                 outcomes.append(_apply(connection, command, is_alone=is_alone))
-                self.meter.command_seconds.labels(command.name).observe(time.monotonic() - begun)
                 if is_alone and outcomes[0].error is not None:
                     raise outcomes[0].error  # There is nothing else to keep.
         if commit.error is not None:  # Nothing was committed.
             for command in commands or [first]:
                 command.future.set_exception(commit.error)
             return
-        self.meter.commit_seconds.observe(time.monotonic() - started)
+        self.meter.commits += 1
+        self.meter.commands += len(commands)
+        self.meter.seconds += time.monotonic() - started
         for command, outcome in zip(commands, outcomes, strict=True):
             if outcome.error is None:
                 command.future.set_result(outcome.result)

@@ -36,6 +36,7 @@ from covey.cli import (
     rewards,
     rollouts_command,
     stake,
+    status_command,
     submission_commands,
     train_command,
     up_down,
@@ -122,6 +123,7 @@ app.command("down")(up_down.down)
 app.command("join")(join.join)
 app.command("deploy")(init_commands.deploy)
 app.command("train")(train_command.train)
+app.command("status")(status_command.status)
 app.command("report")(report_command.report)
 app.command("demo")(demo_command.demo)
 app.command("doctor")(doctor.doctor)

@@ -45,8 +45,8 @@ def up(
         int | None,
         typer.Option(
             min=1024,
-            max=65531,
-            help="First of five consecutive ports to move a pool on a devnet to, in all files of its folder.",
+            max=65532,
+            help="First of four consecutive ports to move a pool on a devnet to, in all files of its folder.",
         ),
     ] = None,
 ) -> None:
@@ -111,6 +111,7 @@ def keep_up(folder: Path, console: "Console") -> None:
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Run the processes until an interrupt."""
+    from covey.local.folder_status import StatesFile
     from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
     from covey.local.readiness import Readiness
     from covey.local.terms import require_trainable_pool
@@ -129,26 +130,20 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     readiness = Readiness(folder, keeper.kept)  # only now, because opening the pool corrects its number in settings
     is_ready, waiting = False, threading.Event()
     said, said_at = "", time.monotonic()
+    states = StatesFile(folder)
     while True:
         keeper.look()
         if not is_ready and readiness.is_reached():
             is_ready = True
             working = ", ".join(process.name for process in keeper.kept if not process.is_given_up)
-            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}{_name_pages(folder, working)}")
+            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}")
         awaited = f"{WAITING}{', '.join(readiness.awaited)}"
         if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
             said, said_at = awaited, time.monotonic()
             screen.say(awaited)
         screen.show(keeper.kept)
+        states.write(keeper.kept)
         waiting.wait(LOOK_SECONDS)
-
-
-def _name_pages(folder: Path, working: str) -> str:
-    """Return where the pages are, as the end of a sentence. Empty if the folder does not serve them."""
-    from covey.local.readiness import find_settings
-
-    settings = find_settings(folder) if "pages" in working.split(", ") else None
-    return "" if settings is None else f"; open {settings.pages_base_url}"
 
 
 def _require_database(folder: Path) -> None:

@@ -237,6 +237,19 @@ def stop_keeper(
     return is_asked
 
 
+def find_keeper(folder: Path) -> int | None:
+    """Return the process id of the folder's `covey up`. None if it does not run. 0 if its id is not written yet."""
+    try:
+        file = (folder / LOCK_FILE).open("r")
+    except OSError:
+        return None
+    with file:
+        if not _is_locked(file):
+            return None
+        text = file.read().strip()
+        return int(text) if text.isdecimal() else 0
+
+
 def _is_locked(file: TextIO) -> bool:
     """Return whether another process holds the lock.
 

@@ -8,16 +8,27 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Self, TypeVar
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.network.coordinator_answers import (
+    MIN_BANDWIDTH,
+    ClockError,
+    DripError,
+    dump_body,
+    parse_body,
+    parse_optional,
+    read_bounded,
+    to_error,
+)
 from covey.protocol import http_signatures
-from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
+from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
+from covey.protocol.api.pages import OverviewView
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (
@@ -47,15 +58,10 @@ from covey.protocol.eip712 import Signer
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
 from covey.protocol.messages import Receipt
 from covey.protocol.status import SubmissionState
-from covey.runtime.urls import hide_secrets
+from covey.runtime.urls import hide_secrets, is_public_url
 
-BodyType = TypeVar("BodyType", bound=Body)
 MAX_RESPONSE_BYTES = 32 << 20
 """Maximum size of the coordinator's responses in bytes."""
-_MIN_BANDWIDTH = 100_000
-"""Minimum bandwidth in bytes per second. A slower transfer is aborted."""
-_TRANSIENT = (408, 425, 429)
-"""Status codes after which the client retries later, for example those of a proxy."""
 _HEADERS = {"accept-encoding": "identity"}
 """Headers that refuse compression, because a compressed response could be far larger than the counted bytes."""
 
@@ -104,15 +110,39 @@ class CoordinatorClient:
 
     async def get_pool(self) -> PoolView:
         """Return everything that a new participant needs to know about the pool."""
-        return _parse(PoolView, await self._get("/v1/pool"))
+        return parse_body(PoolView, await self._get("/v1/pool"))
 
     async def get_status(self) -> StatusView:
         """Return an overview of the pool."""
-        return _parse(StatusView, await self._get("/v1/status"))
+        return parse_body(StatusView, await self._get("/v1/status"))
+
+    async def get_overview(self) -> OverviewView:
+        """Return the pool at a glance. The base URL must be that of the pages; see `find_pages`."""
+        return parse_body(OverviewView, await self._get("/v1/overview"))
+
+    async def find_pages(self) -> str:
+        """Return the base URL of the pool's pages, to which the coordinator's `/` leads.
+
+        It is this client's own base URL if the service there does not lead elsewhere.
+        Raises ProtocolError("bad_answer") if the coordinator's link is not a valid URL.
+        """
+        request = self._http.build_request("GET", f"{self._base_url}/")
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._http.send(request, stream=True)
+                await response.aclose()
+        except (TimeoutError, httpx.HTTPError, OSError) as error:
+            raise self._to_unreachable(request, type(error).__name__) from error
+        if not response.is_redirect:
+            return self._base_url
+        url = str(response.headers.get("location", "")).rstrip("/")
+        if not is_public_url(url):
+            raise ProtocolError("bad_answer", "the coordinator's link to its pages is not a valid URL")
+        return url
 
     async def get_node(self, node: Address) -> NodeDetail:
         """Return a node, and why it gets no task. Raises ProtocolError("no_node")."""
-        return _parse(NodeDetail, await self._get(f"/v1/nodes/{node}"))
+        return parse_body(NodeDetail, await self._get(f"/v1/nodes/{node}"))
 
     async def list_submissions(
         self,
@@ -139,11 +169,11 @@ class CoordinatorClient:
 
     async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
         """Return one submission by its receipt's hash, or by a prefix of the hash: "0x" and at least 8 digits."""
-        return _parse(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
+        return parse_body(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
 
     async def get_reward(self, contributor: Address, epoch: int) -> RewardView:
         """Return the amount that a contributor had earned by the end of an epoch, with its proof."""
-        return _parse(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
+        return parse_body(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
 
     async def get_public(self, key: str, *, max_bytes: int) -> bytes:
         """Return a public object. Raises ProtocolError("not_public") or ProtocolError("oversized")."""
@@ -156,8 +186,8 @@ class CoordinatorClient:
 
         Raises TransientError("no_validators") while too few validators have the contract.
         """
-        return _parse(
-            RegistrationResponse, await self._post("/v1/nodes", _dump(RegistrationRequest(contract=contract)))
+        return parse_body(
+            RegistrationResponse, await self._post("/v1/nodes", dump_body(RegistrationRequest(contract=contract)))
         )
 
     async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
@@ -166,7 +196,7 @@ class CoordinatorClient:
         Raises ProtocolError("another_instance") if a different worker with this key has recently sent a request.
         """
         body = Heartbeat(instance=instance, free_slots=free_slots, cached_version=cached_version)
-        await self._post("/v1/heartbeat", _dump(body))
+        await self._post("/v1/heartbeat", dump_body(body))
 
     async def claim_task(
         self,
@@ -189,11 +219,11 @@ class CoordinatorClient:
             wait_seconds=wait_seconds,
             holding=tuple(holding),
         )
-        return _parse_optional(TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
+        return parse_optional(TaskOrder, await self._post("/v1/tasks/claim", dump_body(body), wait=wait_seconds))
 
     async def return_task(self, task: TaskId, lease: LeaseId) -> None:
         """Return a lease before it expires. It counts as dropped, and the task goes to another node at once."""
-        await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
+        await self._post("/v1/tasks/return", dump_body(ReturnRequest(task=task, lease=lease)))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionResponse:
         """Submit the receipt with its file. The call can be repeated unchanged.
@@ -204,13 +234,13 @@ class CoordinatorClient:
         if len(file) <= MAX_INLINE_BYTES:
             return await self._submit(SubmissionRequest(receipt=signed, signature=signature, file=file))
         request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
-        grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
+        grant = parse_body(UploadGrant, await self._post("/v1/uploads", dump_body(request)))
         if grant.url is not None:
             await self.put_object(grant.url, file)
         return await self._submit(SubmissionRequest(receipt=signed, signature=signature))
 
     async def _submit(self, request: SubmissionRequest) -> SubmissionResponse:
-        return _parse(SubmissionResponse, await self._post("/v1/submissions", _dump(request)))
+        return parse_body(SubmissionResponse, await self._post("/v1/submissions", dump_body(request)))
 
     # -- validators
 
@@ -235,42 +265,42 @@ class CoordinatorClient:
             free_replays=free_replays,
             contract=contract,
         )
-        answer = await self._post("/v1/validations/claim", _dump(request), wait=wait_seconds)
-        return _parse(ValidationOrders, answer).orders
+        answer = await self._post("/v1/validations/claim", dump_body(request), wait=wait_seconds)
+        return parse_body(ValidationOrders, answer).orders
 
     async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
         """Send the commitment to a verdict."""
         body = CommitRequest(judgement=judgement, commitment=commitment)
-        await self._post("/v1/validations/commit", _dump(body))
+        await self._post("/v1/validations/commit", dump_body(body))
 
     async def reveal_verdict(self, request: RevealRequest) -> None:
         """Send a verdict with its salt and evidence, after all commitments are in."""
-        await self._post("/v1/validations/reveal", _dump(request))
+        await self._post("/v1/validations/reveal", dump_body(request))
 
     async def list_hard_cases(self) -> tuple[HardCase, ...]:
         """Return the cases that can be brought before SlashingCourt."""
-        return _parse(HardCases, await self._post("/v1/cases", b"")).cases
+        return parse_body(HardCases, await self._post("/v1/cases", b"")).cases
 
     # -- the trainer
 
     async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
         """Wait at most `wait_seconds` for the batch of a step. Returns None if it is not ready."""
-        body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
-        return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
+        body = dump_body(BatchRequest(step=step, wait_seconds=wait_seconds))
+        return parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
 
     async def report_learning(self, report: LearningReport) -> None:
         """Report whether the run can learn, the metrics of its newest step, and whether to pause new tasks."""
-        await self._post("/v1/learning", _dump(report))
+        await self._post("/v1/learning", dump_body(report))
 
     # -- the operator
 
     async def set_paused(self, is_paused: bool) -> None:
         """Pause new tasks, or assign them again. Raises ProtocolError("not_the_operator")."""
-        await self._post("/v1/pause", _dump(PauseRequest(is_paused=is_paused)))
+        await self._post("/v1/pause", dump_body(PauseRequest(is_paused=is_paused)))
 
     async def pardon(self, address: Address) -> PardonResponse:
         """Take back what suspends a contributor, or one of its nodes, named by its address."""
-        return _parse(PardonResponse, await self._post("/v1/pardons", _dump(PardonRequest(address=address))))
+        return parse_body(PardonResponse, await self._post("/v1/pardons", dump_body(PardonRequest(address=address))))
 
     # -- objects by link
 
@@ -290,7 +320,7 @@ class CoordinatorClient:
     async def _post(self, path: str, body: bytes, *, wait: float = 0.0) -> bytes:
         try:
             return await self._send(self._build(path, body, wait), MAX_RESPONSE_BYTES)
-        except _ClockError as error:
+        except ClockError as error:
             self._offset = error.time - self._clock()
             return await self._send(self._build(path, body, wait), MAX_RESPONSE_BYTES)
 
@@ -321,19 +351,19 @@ class CoordinatorClient:
         # The timeout of httpx itself restarts with every byte.
         patience = float(request.extensions["timeout"]["read"])
         try:
-            async with asyncio.timeout(patience + len(request.content) / _MIN_BANDWIDTH):
+            async with asyncio.timeout(patience + len(request.content) / MIN_BANDWIDTH):
                 response = await self._http.send(request, stream=True)
             try:
-                body = await _read(response, max_bytes, patience)
+                body = await read_bounded(response, max_bytes, patience)
             finally:
                 await response.aclose()
-        except _DripError as error:
+        except DripError as error:
             raise self._to_unreachable(request, str(error)) from error
         except (httpx.HTTPError, OSError) as error:
             raise self._to_unreachable(request, type(error).__name__) from error
         if response.is_success:
             return body
-        raise _to_error(response.status_code, body)
+        raise to_error(response.status_code, body)
 
     def _to_unreachable(self, request: httpx.Request, why: str) -> TransientError:
         is_own = str(request.url).startswith(f"{self._base_url}/")
@@ -342,56 +372,3 @@ class CoordinatorClient:
         )
         message = f"{hide_secrets(str(request.url))} did not respond: {why}. {fix}"
         return TransientError("coordinator_unreachable", message)
-
-
-class _DripError(Exception):
-    """A response arrived more slowly than the minimum bandwidth allows."""
-
-
-class _ClockError(ProtocolError):
-    """The coordinator refused the timestamp of a request. `time` is the coordinator's time."""
-
-    def __init__(self, message: str, its_time: int) -> None:
-        super().__init__("expired_request", message, status=401)
-        self.time = its_time
-
-
-async def _read(response: httpx.Response, max_bytes: int, patience: float) -> bytes:
-    pieces, size, started = [], 0, time.monotonic()
-    async for piece in response.aiter_raw():
-        size += len(piece)
-        if time.monotonic() - started > patience + size / _MIN_BANDWIDTH:
-            raise _DripError(f"the response is too slow, with {size} bytes in {patience:.0f} s")
-        if size > max_bytes:
-            raise ProtocolError("oversized", f"the response exceeds {max_bytes} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _to_error(status: int, body: bytes) -> ProtocolError | TransientError:
-    try:
-        error = ErrorBody.model_validate_json(body)
-    except ValidationError:
-        error = ErrorBody(
-            code="bad_answer", message=f"the response has status {status} and no valid error body", time=0
-        )
-    if status >= 500 or status in _TRANSIENT:
-        return TransientError(error.code, error.message)
-    if error.code == "expired_request":
-        return _ClockError(error.message, error.time)
-    return ProtocolError(error.code, error.message, status=status)
-
-
-def _dump(body: Body) -> bytes:
-    return body.model_dump_json().encode()
-
-
-def _parse(kind: type[BodyType], data: bytes) -> BodyType:
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise ProtocolError("bad_answer", f"the coordinator's response is not a valid {kind.__name__}") from error
-
-
-def _parse_optional(kind: type[BodyType], data: bytes) -> BodyType | None:
-    return None if data == b"null" else _parse(kind, data)

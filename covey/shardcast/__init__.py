@@ -1,1 +1,1 @@
-"""Distribution of policies and data sets, in pieces, from the origin through relays to clients."""
+"""Policies on their way: manifests and shards from the origin through relays to clients."""

@@ -1,8 +1,7 @@
-"""A download: its jobs, the threads that process them, and a supervisor that aborts slow requests.
+"""One download: some jobs, a few threads that do them, and a supervisor that ends requests which are too slow.
 
-Each thread requests one resource from one source at a time. When no job waits, a thread requests a late piece from a
-second source. A piece is late after twice the median time, and the first correct answer counts. Deadlines follow from
-measured rates.
+Each thread asks one source for one resource at a time. When no job waits, a thread asks a second source for a piece
+that takes twice the median time, and the first right answer counts. Deadlines follow from measured rates.
 """
 
 import itertools
@@ -24,37 +23,35 @@ from covey.shardcast.source import Source, choose
 from covey.shardcast.source_connection import BusyError, Connection, DeliveryError, LackingError, SilentError
 
 ATTEMPTS = 3
-"""Number of failed requests for a resource after which a source is not asked for it again."""
+"""Number of times that a source is asked for the same thing before it is given up for it."""
 MAX_DELAYS = 50
-"""Number of busy answers that only delay a job. Each further one counts as a failed request."""
+"""Number of times that a request is put off because a source is too busy, before that counts as a failure."""
 LIES = 2
-"""Number of wrong bodies after which a source is not asked for a resource again. After the first, it must verify its
-copy.
-"""
+"""Number of wrong answers after which a source is given up for a piece. After the first it must verify its copy."""
 HEDGE_AFTER = 2.0
-"""Age of a request for a piece at which a second source is asked, as a multiple of the median time."""
+"""Multiple of the median time of a piece after which a second source is asked for it."""
 SLOWER = 8
-"""Factor by which the fastest source must be faster than a request before the request is aborted."""
+"""A request is ended if the fastest source is faster by this factor."""
 _GRACE_SECONDS = 0.5
-"""Minimum age in seconds at which a slow request is aborted or a second source is asked."""
+"""Minimum age in seconds of a request that is ended or doubled because it is slow."""
 _SILENCE_SECONDS, _LONE_SILENCE_SECONDS = 1.0, 5.0
-"""Seconds without a byte after which the first request to a source is aborted, with and without other sources. The
-limit doubles with each attempt, because a relay may have to fetch the piece itself.
+"""Seconds without a byte after which a first request is ended, if there are other sources and if there are none. Each
+further attempt may be silent for twice as long, because a relay may have to fetch the piece itself.
 """
 _DOCUMENT_SECONDS, _LONGEST_DOCUMENT_SECONDS = 3.0, 20.0
-"""Time limits in seconds of the first request for a small document and for the largest one, if there are several
-sources. A false head names documents that only its own relay has, and that relay could send them forever.
+"""Seconds that the first request for a small document may take if there are several sources, and for the largest one.
+A false head names documents that only its own relay has, and that relay could send them for ever.
 """
 _DOCUMENT_RATE = 1e6
-"""Minimum rate of a larger document in bytes/s while the rate of every source is unknown."""
+"""Minimum rate of a larger document in bytes/s, as long as the rate of no source is known."""
 _PATIENCE = 4.0
-"""Factor by which the time limit of a document grows after each late request, because the link may be slow."""
+"""Factor by which a document may take longer after each attempt that was too late. The link may be slow."""
 _LEAST_BYTES = 8192
-"""Number of bytes that count as progress if there are other sources. Without other sources, one byte counts."""
+"""Bytes that count as a sign of life if there are other sources. If there are none, a single byte counts."""
 _CONSIDERED = 8
-"""Number of waiting jobs for which a thread looks for a source. The source of the first one may be resting."""
+"""Number of waiting jobs for which a source is looked for. That of the first one may rest."""
 _LOOK_SECONDS = 0.05
-"""Seconds between two checks of the requests."""
+"""Seconds between two looks at the requests."""
 _MEASURED = 64
 _LOG_EVERY_SECONDS = 60.0
 
@@ -63,43 +60,42 @@ Keep = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Resource to download."""
+    """One resource that is to be downloaded."""
 
     path: str
     size: int | None
-    """Size in bytes. None if only the maximum, `limit`, is known."""
+    """Size in bytes. None if only `limit` is known."""
     limit: int
     check: Callable[[memoryview], Keep]
-    """Function that checks a body, in any thread, and returns the function that keeps it. The latter is called
-    immediately, and at most once per job. Raises ProtocolError if the body is wrong, or LackingError if it shows
-    that the source lacks the resource.
+    """Check a body, in any thread, and return the function that keeps it. That is called at once, at most once per job.
+    Raises ProtocolError if the body is not what was asked for, and LackingError if it shows that the source lacks it.
     """
     is_done: bool = False
     winner: Source | None = None
-    """Source that sent the correct body. None while the job is not done."""
+    """Source whose answer was right. None while the job is not done."""
     requests: list["Request"] = field(default_factory=list)
-    """Requests in flight."""
+    """Requests under way."""
     attempts: dict[Source, int] = field(default_factory=dict)
     """Number of failed requests by source."""
     failures: dict[Source, DeliveryError] = field(default_factory=dict)
     """Last failure by source."""
     delays: int = 0
-    """Number of busy answers from all sources."""
+    """Number of times that a source has asked to be left alone for a while."""
     lies: dict[Source, int] = field(default_factory=dict)
-    """Number of wrong bodies by source. A source that has sent one must verify its copy."""
+    """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
     late: dict[Source, int] = field(default_factory=dict)
-    """Number of requests by source that exceeded the time limit of a document."""
+    """Number of requests by source that exceeded the time of a document."""
     siblings: Sequence["Job"] = ()
-    """Jobs for the same resource that must be done by other sources. See `build_siblings`."""
+    """Jobs for the same resource, each of which another source has to do. See `build_siblings`."""
 
     @property
     def taken(self) -> set[Source]:
-        """Sources that are being asked for the resource or have delivered it."""
+        """Sources that are asked for it, or that have delivered it."""
         return {each.source for each in self.requests} | ({self.winner} if self.winner else set())
 
     @property
     def given_up(self) -> set[Source]:
-        """Sources that must not be asked for the resource, or not again."""
+        """Sources that are not asked for it, or not again."""
         lacking = {source for source, failure in self.failures.items() if isinstance(failure, LackingError)}
         liars = {source for source, count in self.lies.items() if count >= LIES}
         tired = {source for source, count in self.attempts.items() if count >= ATTEMPTS}
@@ -108,7 +104,7 @@ class Job:
 
 
 def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryview], Keep]]) -> list[Job]:
-    """Return jobs that request one document from different sources. A job for which no source is left is dropped."""
+    """Return jobs that ask different sources for one document. Those for which no source is left are dropped."""
     first = Job(path, None, limit, checks[0])
     jobs = [first, *(replace(first, check=check, requests=[]) for check in checks[1:])]
     for job in jobs:  # They share what is known about the sources.
@@ -118,22 +114,22 @@ def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryvi
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Request in flight. Times are those of the clock of `Sources`."""
+    """A request under way. Times are those of the clock of `Sources`."""
 
     job: Job
     source: Source
     connection: Connection
     started: float
     moved_at: float
-    """Time of the last progress."""
+    """Time of the last sign of life."""
     seen: int = 0
-    """Number of bytes received at the last progress."""
+    """Bytes received until then."""
     is_late: bool = False
-    """Whether the request has exceeded the time limit of a document."""
+    """Whether it has exceeded the time of a document."""
 
 
 class Sources:
-    """Sources of a client, with their idle connections and the time that recent pieces took."""
+    """The sources of a client, with their idle connections and the time that pieces take."""
 
     def __init__(
         self, urls: Sequence[str], *, clock: Callable[[], float] = time.monotonic, seed: int | None = None
@@ -142,17 +138,17 @@ class Sources:
         self._rng = random.Random(seed)
         self._idle: dict[Source, list[Connection]] = {source: [] for source in self.all}
         self.durations: deque[float] = deque(maxlen=_MEASURED)
-        """Time in seconds that each recent piece took, scaled to a full piece."""
+        """Seconds that the last pieces took, each scaled to a full piece."""
 
     @property
     def patience(self) -> float:
-        """Age in seconds at which a request counts as slow."""
+        """Age in seconds from which on a request counts as slow."""
         return max(_GRACE_SECONDS, HEDGE_AFTER * statistics.median(self.durations or [0.0]))
 
     def choose(self, job: Job) -> Source | None:
-        """Draw a source for a job among those that are not being asked for it. Returns None if all others are given up.
+        """Draw a source for a job, one that is not asked for it yet. None if all others have been given up for it.
 
-        A source that has sent a wrong body for the job is asked again only if there is no other.
+        One that has sent wrong bytes for it is only asked again if there is no other.
         """
         asked = {each.source for each in job.requests}
         sound = choose(self.all, job.given_up | asked | job.lies.keys(), self.clock(), rng=self._rng)
@@ -170,11 +166,11 @@ class Sources:
         self._idle[source].append(connection)
 
     def distrust(self, source: Source) -> None:
-        """Record that a statement of a source could not be confirmed. The source is asked less often from now on."""
+        """Note that what a source said could not be confirmed. It is asked less from now on."""
         source.record_failure(self.clock())
 
     def blame(self, source: Source, why: str) -> None:
-        """Record that something that a source sent has turned out to be wrong."""
+        """Note that a source has sent something that turned out to be wrong later."""
         get_logger().warning("relay sends wrong information", relay=hide_secrets(source.url), why=why)
         source.record_lie(self.clock())
 
@@ -186,10 +182,10 @@ class Sources:
 
 
 class Download:
-    """Processes a list of jobs. Call `run` once."""
+    """Does a list of jobs. `run` is called once."""
 
     def __init__(self, sources: Sources, jobs: Sequence[Job], *, threads: int, thing: str) -> None:
-        """`threads` is the maximum number of requests in flight. `thing` names the download in errors and logs."""
+        """`threads` is the number of requests under way at a time. `thing` names what is downloaded in errors."""
         self._sources, self._thing, self._threads = sources, thing, min(threads, len(jobs) + 1)
         self._waiting, self._remaining = deque(jobs), len(jobs)
         self._running: list[Request] = []
@@ -199,9 +195,9 @@ class Download:
     def run(self, stop: threading.Event | None = None, on_look: Callable[[], None] = lambda: None) -> None:
         """Return when all jobs are done or dropped.
 
-        `on_look` is called several times per second and may raise an error, which ends the download. Raises
+        `on_look` is called several times a second and may raise an error, which ends the download. Raises
         TransientError "stopped" if `stop` is set, "not_at_relays" if all sources lack a resource, or "no_relay" if none
-        delivers it. Also raises the first error of a job's `Keep`.
+        delivers it. Raises the first error of a job's `Keep`, too.
         """
         with ThreadPoolExecutor(self._threads, "download") as executor:
             workers = [executor.submit(self._work) for _ in range(self._threads)]
@@ -211,7 +207,7 @@ class Download:
                 self._end(workers)
 
     def _supervise(self, workers: Sequence[Future[None]], stop: threading.Event, on_look: Callable[[], None]) -> None:
-        """Return when all worker threads have ended. Raises the first error of a worker."""
+        """Return when all workers have ended. Raises their first error."""
         started = logged = self._sources.clock()
         while wait(workers, _LOOK_SECONDS, FIRST_EXCEPTION).not_done:
             for worker in workers:
@@ -230,19 +226,21 @@ class Download:
             worker.result()
 
     def _end(self, workers: Sequence[Future[None]]) -> None:
-        """Abort the requests in flight and wait for the worker threads."""
+        """End the requests under way and wait for the workers."""
         with self._change:
             self._is_over = True
             self._change.notify_all()
         is_ended = False
-        while not is_ended:  # A request may begin after the others were aborted, so they are aborted repeatedly.
+        while not is_ended:
             with self._change:
                 for request in self._running:
                     request.connection.abort()
-            is_ended = not wait(workers, _LOOK_SECONDS).not_done
+            is_ended = not wait(
+                workers, _LOOK_SECONDS
+            ).not_done  # A request may have begun just now, so it is ended again.
 
     def _end_slow_requests(self, now: float) -> None:
-        """Abort requests that are not needed any more, and requests so slow that another source is faster."""
+        """End what is no longer needed, and what is so slow that asking another source is faster."""
         patience = self._sources.patience
         fastest = max((source.bandwidth or 0.0 for source in self._sources.all), default=0.0)
         for request in self._running:
@@ -258,7 +256,7 @@ class Download:
                 request.connection.abort()
 
     def _compute_deadline(self, request: Request, fastest: float) -> float:
-        """Return the time limit of a request in seconds. It is infinite for pieces, and if there is only one source."""
+        """Return the seconds that a request may take if it is one for a document and there are several sources."""
         job, connection = request.job, request.connection
         if job.size is not None or len(self._sources.all) == 1:
             return math.inf
@@ -273,9 +271,7 @@ class Download:
             self._do(request, buffer)
 
     def _start_request(self) -> Request | None:
-        """Wait for an open job that has a source, and begin a request. Returns None if no job remains. Raises
-        TransientError.
-        """
+        """Wait for a job that needs a request, and for its source. None when nothing remains. Raises TransientError."""
         with self._change:
             while not self._is_over and self._remaining > 0:
                 now = self._sources.clock()
@@ -289,7 +285,7 @@ class Download:
             return None
 
     def _drop(self, job: Job) -> None:
-        """Drop a job for which no source is left. Raises TransientError unless a sibling may still succeed."""
+        """Give up a job for which no source is left. Raises TransientError unless a sibling may still be done."""
         if not any(each.taken for each in job.siblings):
             raise self._explain(job)
         self._waiting.remove(job)
@@ -297,7 +293,7 @@ class Download:
         self._change.notify_all()
 
     def _list_open_jobs(self, now: float) -> list[Job]:
-        """Return the waiting jobs, and jobs whose only request is slow, for which a second source should be asked."""
+        """Return jobs that wait, and jobs for which a second source should be asked because the first one is slow."""
         patience, jobs = self._sources.patience, list(itertools.islice(self._waiting, _CONSIDERED))
         for request in self._running:
             job = request.job
@@ -336,7 +332,7 @@ class Download:
             self._change.notify_all()
 
     def _settle(self, request: Request, failure: DeliveryError | ProtocolError | None) -> bool:
-        """Record the outcome of a request. Returns whether its body must be kept."""
+        """Note the outcome of a request. Returns whether its body has to be kept."""
         with self._change:
             job, source, now = request.job, request.source, self._sources.clock()
             seconds = now - request.started
@@ -353,7 +349,7 @@ class Download:
                 job.is_done, job.winner = True, source
                 return True
             if self._is_over:
-                return False  # The whole download was ended.
+                return False  # It was ended with the whole download.
             if job.is_done and not isinstance(failure, ProtocolError):
                 source.record_defeat(request.connection.received, seconds, now)
                 return False
@@ -375,17 +371,17 @@ class Download:
             source.record_lie(now)
             job.lies[source] = job.lies.get(source, 0) + 1
             log.warning("relay sends wrong bytes", relay=hide_secrets(source.url), path=job.path, why=failure.message)
-            failure = DeliveryError(f"sent wrong bytes: {failure.message}")
+            failure = DeliveryError(f"sent something else: {failure.message}")
         elif not isinstance(failure, LackingError):
             source.record_failure(now)
             log.info("relay does not deliver", relay=hide_secrets(source.url), path=job.path, why=str(failure))
         job.failures[source] = failure
 
     def _explain(self, job: Job) -> TransientError:
-        """Return the error for a job at which every source has failed."""
+        """Return the error of a job that every source has failed."""
         reasons = "; ".join(f"{hide_secrets(source.url)} {failure}" for source, failure in job.failures.items())
         if all(isinstance(failure, SilentError) for failure in job.failures.values()):
-            fix = "Start a relay, or correct the setting relays"
+            fix = "Start a relay, or correct relays in the settings"
             return TransientError("no_relay", f"no relay delivers {self._thing}: {reasons}. {fix}")
         is_nowhere = all(isinstance(failure, LackingError) for failure in job.failures.values())
         code = "not_at_relays" if is_nowhere else "no_relay"

@@ -37,7 +37,7 @@ ADDRESSES = {
         MIGRATIONS,
     ],
     "alembic": ["coordinator/db/schema_version.py", MIGRATIONS],
-    "httpx": ["covey/network/coordinator_client.py", "covey/shardcast/*"],
+    "httpx": ["covey/network/coordinator_client.py", "covey/network/coordinator_answers.py", "covey/shardcast/*"],
     "obstore": ["covey/object_store.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*", "covey/shardcast/delta/*"],
     "triton": ["covey/sampling/triton_sampler.py"],

@@ -17,7 +17,7 @@ PASSING = {
     "covey/chain/sender.py",
     "covey/cli/up_down.py",
     "covey/runtime/child_processes.py",
-    "covey/network/coordinator_client.py",
+    "covey/network/coordinator_answers.py",
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/engine_process.py",
     "covey/sandbox/zygote_process.py",

@@ -22,20 +22,16 @@ class TurnIntake:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._queries = RequestBatches[TurnQuery, Sequence[JudgeOrder | RevealOrder]](
-            lambda items: ctx.database.run(lambda rows: [self._take(rows, each) for each in items], name="take_orders")
+            lambda items: ctx.database.run(lambda rows: [self._take(rows, each) for each in items])
         )
         self._commits = RequestBatches[Commitment, None](
-            lambda items: ctx.database.run(
-                lambda rows: turns.record_commits(rows, ctx.params, items, now=ctx.clock()), name="record_commits"
-            )
+            lambda items: ctx.database.run(lambda rows: turns.record_commits(rows, ctx.params, items, now=ctx.clock()))
         )
         self._checks = RequestBatches[Reveal, None](
             lambda items: ctx.database.query(lambda rows: self._check(rows, items))
         )
         self._reveals = RequestBatches[Reveal, None](
-            lambda items: ctx.database.run(
-                lambda rows: turns.record_reveals(rows, ctx.params, items, now=ctx.clock()), name="record_reveals"
-            )
+            lambda items: ctx.database.run(lambda rows: turns.record_reveals(rows, ctx.params, items, now=ctx.clock()))
         )
 
     async def take(self, query: TurnQuery) -> Sequence[JudgeOrder | RevealOrder]:
