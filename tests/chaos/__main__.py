@@ -45,30 +45,31 @@ BLOCKS_BEFORE = 80
 
 
 @contextmanager
-def open_servers(folder: Path, *, data: Path | None, is_wanted: bool) -> Iterator[Servers | None]:
-    """Run a PostgreSQL, with its files in `data`, and a Redis. None if they are not wanted, or are not installed."""
+def open_servers(folder: Path, *, has_own_disk: bool, is_wanted: bool) -> Iterator[Servers | None]:
+    """Run a PostgreSQL and a Redis. None if they are not wanted, or are not installed.
+
+    On a disk of its own, the folder has the files of PostgreSQL too, whose user could not reach it otherwise.
+    """
     if not is_wanted:
         yield None
         return
+    data = folder / "postgres" if has_own_disk else None
+    if data is not None:
+        data.mkdir(mode=0o700)
     with open_private_postgres(folder, data=data) as postgres, open_private_redis(folder) as redis:
         yield Servers(postgres, redis) if postgres and redis else None
 
 
 @contextmanager
-def open_disk(folder: Path) -> Iterator[tuple[SmallDisk | None, Path | None]]:
-    """Put the home of the coordinator in `folder` on a disk of its own. Yields the disk, and a place for PostgreSQL.
+def open_folder() -> Iterator[tuple[Path, SmallDisk | None]]:
+    """Make a folder for all files of a run, logs included, on a disk of its own.
 
-    Without the right to mount one, home is an ordinary folder, and nothing is yielded.
+    The disk is None if this user may not mount one.
     """
-    with tempfile.TemporaryDirectory(prefix="covey-disk-") as name, open_small_disk(Path(name)) as disk:
+    with tempfile.TemporaryDirectory(prefix="covey-chaos-") as name, open_small_disk(Path(name)) as disk:
         if disk is None:
             print("this user may not mount a file system, so no disk is ever full", flush=True)
-            yield None, None
-            return
-        for each in ("home", "postgres"):
-            (Path(name) / each).mkdir(mode=0o700)
-        (folder / "home").symlink_to(Path(name) / "home")
-        yield disk, Path(name) / "postgres"
+        yield Path(name), disk
 
 
 class Chaos:
@@ -181,9 +182,8 @@ def open_chaos(seed: int, *, has_servers: bool, lock_s: float = LOCK_S) -> Itera
         judgement_seconds=5,
     )
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-chaos-")))
-        disk, data = stack.enter_context(open_disk(folder))
-        servers = stack.enter_context(open_servers(folder, data=data, is_wanted=has_servers))
+        folder, disk = stack.enter_context(open_folder())
+        servers = stack.enter_context(open_servers(folder, has_own_disk=disk is not None, is_wanted=has_servers))
         chain = stack.enter_context(open_chain())
         node = stack.enter_context(open_troubled_node(chain.anvil.url))
         pool = create_pool(chain, params)
