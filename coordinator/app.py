@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import uvloop
 from eth_utils.crypto import keccak
@@ -46,6 +47,10 @@ from covey.runtime.garbage import exempt_from_collection
 from covey.runtime.http import serve_http
 from covey.runtime.http_processes import HttpProcesses
 from covey.runtime.log import configure, get_logger
+from covey.runtime.prometheus import empty_shared_folder, serve_metrics, share_values
+
+if TYPE_CHECKING:
+    from coordinator.api.process.meters import Meters
 
 LOOK_AHEAD_SECONDS = 2.0
 """Seconds between two looks of an API process at a chain that another process follows."""
@@ -167,33 +172,40 @@ def find_params(history: History, pool: PoolId) -> str:
 
 def serve(config: CoordinatorConfig) -> None:
     """Run the API, the follower and the sender until a stop signal. The API runs in `processes` processes."""
+    from coordinator.api.process.coordinator_metrics import list_metrics
+    from coordinator.api.process.meters import Meters
     from coordinator.chain_events import cycle
 
     configure("coordinator", level=config.log_level)
-    ctx = build(config)
+    if config.processes > 1:
+        share_values(empty_shared_folder(config.metrics_folder), "follower")
+    ctx, meters = build(config), Meters()
 
     def run_api() -> Awaitable[None]:
         if config.processes == 1:
-            return _serve_api(ctx)
+            return _serve_api(ctx, meters)
         each = partial(serve_api_process, config)
         return HttpProcesses(each, host=config.host, port=config.port, count=config.processes).run(ctx.stop)
 
-    uvloop.run(_run_with_cycle(cycle, ctx, wait_s=config.chain_poll_seconds, run=run_api))
+    with serve_metrics(config, *meters, *list_metrics(ctx)):
+        uvloop.run(_run_with_cycle(cycle, ctx, wait_s=config.chain_poll_seconds, run=run_api))
     _close(ctx)
 
 
-def serve_api_process(config: CoordinatorConfig, listener: socket.socket) -> None:
+def serve_api_process(config: CoordinatorConfig, number: int, listener: socket.socket) -> None:
     """Run one of several API processes, until a stop signal or until the process that follows the chain is gone."""
+    from coordinator.api.process.meters import Meters
     from coordinator.chain_events import look_ahead
 
     configure("coordinator", level=config.log_level)
+    share_values(config.metrics_folder, f"api{number}")
     ctx = build(config)
 
     async def run_api() -> None:
         loop = asyncio.get_running_loop()
         stop = partial(loop.call_soon_threadsafe, ctx.stop.set)
         Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
-        await _serve_api(ctx, listener=listener)
+        await _serve_api(ctx, Meters(), listener=listener)
 
     wait_s = max(LOOK_AHEAD_SECONDS, config.chain_poll_seconds)
     uvloop.run(_run_with_cycle(look_ahead, ctx, wait_s=wait_s, run=run_api))
@@ -216,10 +228,10 @@ async def _run_with_cycle(
         await repeating
 
 
-async def _serve_api(ctx: Context, *, listener: socket.socket | None = None) -> None:
+async def _serve_api(ctx: Context, meters: "Meters", *, listener: socket.socket | None = None) -> None:
     from coordinator.api.application import build_api
 
-    api, config = build_api(ctx), ctx.config
+    api, config = build_api(ctx, meters), ctx.config
     exempt_from_collection()
     limits = ConnectionLimits(connections=config.connections)
 

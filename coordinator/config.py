@@ -9,13 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from covey.chain.finality import Finality
 from covey.protocol.canaries import Canary
 from covey.protocol.ids import is_address
-from covey.runtime.settings import Settings
+from covey.runtime.settings import MetricsSettings
 
 DATABASES = ("sqlite", "postgresql", "postgresql+psycopg")
 """Schemes of `database_url`."""
 
 
-class CoordinatorConfig(Settings):
+class CoordinatorConfig(MetricsSettings):
     """Example: `CoordinatorConfig.load(Path("coordinator.toml"))`.  Defaults suit one machine."""
 
     home: Path
@@ -37,10 +37,17 @@ class CoordinatorConfig(Settings):
     nonces_url: str = ""
     """URL of the Redis that remembers which requests were used, where several processes serve the API. Empty: the
     memory of the one process. Example: redis://host:6379/1 (requires the extra `redis`)."""
+    jobs_metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port on which `covey coordinator jobs` answers `GET /metrics` on `metrics_host`. `metrics_port` is that of
+    `covey coordinator serve`. 0: none."""
     pages_port: int = Field(default=8004, ge=0, le=65535)
     """Port of the pages for people, which `covey coordinator pages` serves on `host`."""
     pages_url: str = ""
-    """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with `host` and `pages_port`."""
+    """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with the host of
+    `authority` and `pages_port`."""
+    pages_tokenizer: str = ""
+    """Folder or hub name of a model whose tokenizer is the pool's. Pages show completions as text with it, and as
+    numbers of tokens without it."""
     pages_database_url: str = ""
     """URL of a replica of the database that the pages read. Empty: the database itself, by read-only connections."""
     authority: str = ""
@@ -63,7 +70,7 @@ class CoordinatorConfig(Settings):
     """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
     finality: Finality = "latest"
     """Newest block that events are read from: "latest", or "safe" or "finalized" on a chain whose newest blocks may be
-    reorganized. The outbox sends what a reorganization drops again until its block has this tag and 128 blocks follow
+    reorganised. The outbox sends what a reorganisation drops again until its block has this tag and 128 blocks follow
     it."""
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
@@ -112,12 +119,22 @@ class CoordinatorConfig(Settings):
         return self.authority or f"{self.host}:{self.port}"
 
     @property
+    def jobs_metrics(self) -> MetricsSettings:
+        return MetricsSettings(metrics_host=self.metrics_host, metrics_port=self.jobs_metrics_port)
+
+    @property
+    def metrics_folder(self) -> Path:
+        """Folder for the values of metrics that the API processes share."""
+        return self.home / "metrics"
+
+    @property
     def base_url(self) -> str:
         return self.public_url or f"http://{self.signed_authority}"
 
     @property
     def pages_base_url(self) -> str:
-        return self.pages_url or f"http://{self.host}:{self.pages_port}"
+        host = urlsplit(f"//{self.signed_authority}").hostname or self.host
+        return self.pages_url or f"http://{f'[{host}]' if ':' in host else host}:{self.pages_port}"
 
     @property
     def pages_database(self) -> str:

@@ -83,7 +83,6 @@ def fill(database: Database, crowd: Crowd) -> list[str]:
     return [
         "/v1/pool",
         "/v1/status",
-        "/metrics",
         "/v1/submissions?limit=100",
         f"/v1/submissions?contributor={contributor}",
         f"/v1/submissions?node={node}",

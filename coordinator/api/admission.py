@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.api.error_answers import describe_error
-from coordinator.api.process.coordinator_metrics import Meters
 from coordinator.api.process.members import Members, Role
+from coordinator.api.process.meters import Meters
 from coordinator.api.process.nonces import Nonces
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import http_signatures
@@ -79,16 +79,22 @@ class Admission:
         try:
             receive = await self._admit(scope, receive)
         except CoveyError as error:
-            self._meters.refusals[error.code] += 1
+            self._meters.refusals.labels(error.code).inc()
             await _refuse(send, error, self._clock())
             return
 
-        async def count(message: Message) -> None:
+        status, begun = 500, time.monotonic()
+
+        async def note(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                self._meters.count_answer(message["status"])
+                status = message["status"]
             await send(message)
 
-        await self._app(scope, receive, count)
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            self._meters.note_answer(_name_route(scope), status=status, seconds=time.monotonic() - begun)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         """Check a request, and return what its body is received from. Raises CoveyError if it is refused."""
@@ -150,6 +156,12 @@ def _find_role(scope: Scope) -> Role | None:
     if scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
         return None
     return _ROLES.get(scope["path"][4:].partition("/")[0])
+
+
+def _name_route(scope: Scope) -> str:
+    """Return the method and the path of the route that has answered. Peers choose no part of it."""
+    route = scope.get("route")
+    return "none" if route is None else f"{scope['method']} {route.path}"
 
 
 def _get_address(scope: Scope) -> str:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from coordinator.api.admission import Admission
 from coordinator.api.documented_answers import EVERY_ROUTE, describe_signatures
 from coordinator.api.error_answers import add_error_handlers
+from coordinator.api.process.meters import Meters
 from coordinator.api.routes import (
     objects,
     operations,
@@ -66,9 +67,9 @@ def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]
     return api
 
 
-def build_api(ctx: Context) -> FastAPI:
-    """The FastAPI application of one pool."""
-    state = build_state(ctx)
+def build_api(ctx: Context, meters: Meters) -> FastAPI:
+    """Return the FastAPI application of one pool, whose requests `meters` count."""
+    state = build_state(ctx, meters)
 
     @asynccontextmanager
     async def run(_: FastAPI) -> AsyncIterator[None]:
@@ -83,7 +84,7 @@ def build_api(ctx: Context) -> FastAPI:
         Admission,
         members=state.members,
         nonces=state.nonces,
-        meters=state.meters,
+        meters=meters,
         authority=ctx.config.signed_authority,
         chain_id=ctx.ledger.chain_id,
         max_body=MAX_BODY_BYTES,

@@ -47,6 +47,7 @@ class SignedRoute:
     """One route. Example: `status, body = await SignedRoute(route).answer(state, scope, receive)`."""
 
     def __init__(self, route: APIRoute) -> None:
+        self.route = route
         signature = inspect.signature(route.endpoint, eval_str=True)
         self._endpoint: Callable[..., Awaitable[object]] = route.endpoint
         self._parameters = {name: _read_parameter(each) for name, each in signature.parameters.items()}
@@ -80,6 +81,7 @@ class SignedRoutes:
         if route is None:
             await self._app(scope, receive, send)
             return
+        scope["route"] = route.route
         status, body = await route.answer(self._state, scope, receive)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers if body else []})

@@ -6,16 +6,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client import CollectorRegistry
-
 from coordinator.api.process.cached_page import CachedPage
 from coordinator.api.process.changes import Changes, FactSignal
 from coordinator.api.process.collecting import build_collections
-from coordinator.api.process.coordinator_metrics import Meters, build_process_registry, render_work
 from coordinator.api.process.heartbeat_buffer import HeartbeatBuffer
 from coordinator.api.process.lease_waiters import LeaseWaiters
 from coordinator.api.process.long_poll import LongPolls
 from coordinator.api.process.members import Members
+from coordinator.api.process.meters import Meters
 from coordinator.api.process.nonces import MemoryNonces, Nonces, RedisNonces
 from coordinator.api.process.request_batches import RequestBatches
 from coordinator.api.process.reward_proofs import RewardProofs
@@ -47,11 +45,6 @@ class ApiState:
     turn_intake: TurnIntake
     polls: LongPolls
     """Long polls of validators."""
-    meters: Meters
-    registry: CollectorRegistry
-    """Metrics of this process."""
-    work_metrics: CachedPage
-    """Metrics of the database."""
     status: CachedPage
     reward_proofs: RewardProofs
 
@@ -76,7 +69,6 @@ class ApiState:
         """Compute what takes long on a large pool before anybody asks for it."""
         with suppress(TransientError):
             await self.status.prepare()
-            await self.work_metrics.prepare()
 
     async def _end_polls(self) -> None:
         """End the long polls of nodes once the process is to end."""
@@ -84,10 +76,10 @@ class ApiState:
         self.offers.end()
 
 
-def build_state(ctx: Context) -> ApiState:
+def build_state(ctx: Context, meters: Meters) -> ApiState:
     """Return the state of a new API process."""
-    changes, meters = Changes(ctx.database, poll_s=ctx.config.poll_seconds), Meters()
-    offers = LeaseWaiters(changes)
+    changes = Changes(ctx.database, poll_s=ctx.config.poll_seconds)
+    offers = LeaseWaiters(changes, note_count=meters.polls.set)
     return ApiState(
         ctx=ctx,
         members=Members(
@@ -106,9 +98,6 @@ def build_state(ctx: Context) -> ApiState:
         intake=Intake(ctx),
         turn_intake=TurnIntake(ctx),
         polls=LongPolls(),
-        meters=meters,
-        registry=build_process_registry(ctx, meters, count_polls=lambda: offers.count),
-        work_metrics=CachedPage(ctx.database, partial(render_work, ctx)),
         status=CachedPage(ctx.database, partial(render_status, ctx)),
         reward_proofs=RewardProofs(ctx),
     )

@@ -1,6 +1,6 @@
-"""Queries about epochs, their submissions, and the rewards that contributors have earned by their ends.
+"""Queries over epochs, what they hold, and what everybody has earned by their ends.
 
-They are methods of `coordinator.db.repository.Repository`.
+`coordinator.db.repository.Repository` has them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,18 +23,18 @@ _UNSETTLED: tuple[ColumnElement[bool], ...] = (
 
 
 class Unsettled(NamedTuple):
-    """Sums over the decided submissions that are in no epoch. A disabled epoch has released its submissions."""
+    """Sums over the decided submissions that no epoch holds, or only one that was disabled."""
 
     submissions: int
     units: int
     least_units: int
-    """Smallest number of units among the submissions. 0 if there are no submissions."""
+    """Units of the one with the fewest. 0 if there is none."""
     first_decided_at: float
-    """Unix time of the earliest decision. 0 if there are no submissions."""
+    """Unix seconds. 0 if there is none."""
 
 
 class EpochQueries:
-    """Repository queries about settlement."""
+    """The part of the repository that is about settlement."""
 
     session: Session
 
@@ -49,32 +49,32 @@ class EpochQueries:
         return Unsettled(count, int(units), least, decided_at or 0.0)
 
     def list_unsettled(self, among: Collection[str] | None = None) -> list[tuple[str, int]]:
-        """Return receipt hash and units of each decided submission that is in no epoch, by task.
+        """Receipt hash and units of each decided submission that no epoch holds, in the order of their tasks.
 
-        `among` restricts the result to these receipt hashes. None means all.
+        `among` are receipt hashes, and None stands for all.
         """
         query = select(SubmissionRow.receipt_hash, SubmissionRow.units).where(*_UNSETTLED).order_by(SubmissionRow.task)
         parts = [query] if among is None else [query.where(SubmissionRow.receipt_hash.in_(part)) for part in cut(among)]
         return [(row[0], row[1]) for part in parts for row in self.session.execute(part)]
 
     def sum_settled_units(self, *, until: int) -> dict[str, int]:
-        """Return the units of each contributor in all epochs up to and including `until`. Disabled epochs are empty."""
+        """Sum the units by contributor in all epochs up to one. A disabled epoch contains no submissions."""
         query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until)
         return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
 
     def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
-        """Return the submissions of an epoch, by task."""
+        """The submissions of an epoch, in the order of their tasks."""
         query = select(SubmissionRow).where(SubmissionRow.epoch == epoch)
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
 
     def put_into_epoch(self, epoch: int, receipt_hashes: Collection[str]) -> None:
-        """Put submissions into an epoch. Those that are in an epoch already stay there."""
+        """Put submissions that no epoch holds into one."""
         for part in cut(receipt_hashes):
             unheld = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(part), SubmissionRow.epoch.is_(None))
             self.session.execute(unheld.values(epoch=epoch))
 
     def release_from_epoch(self, epoch: int) -> None:
-        """Take all submissions out of an epoch. Settled ones that were accepted return to the state ACCEPTED."""
+        """Take all submissions out of an epoch. What was accepted is accepted again, and not settled."""
         held = update(SubmissionRow).where(SubmissionRow.epoch == epoch)
         is_settled = SubmissionRow.state == SubmissionState.SETTLED
         is_accepted = SubmissionRow.decision == Decision.ACCEPT
@@ -82,7 +82,7 @@ class EpochQueries:
         self.session.execute(held.values(epoch=None))
 
     def mark_settled(self, epoch: int, *, limit: int) -> int:
-        """Mark at most `limit` submissions of an epoch as settled, and return how many were marked."""
+        """Mark at most `limit` submissions of an epoch as settled. Returns their number."""
         unmarked = select(SubmissionRow.receipt_hash).where(
             SubmissionRow.epoch == epoch, SubmissionRow.state != SubmissionState.SETTLED
         )
@@ -98,36 +98,36 @@ class EpochQueries:
         return self.session.scalars(select(EpochRow).order_by(EpochRow.number)).all()
 
     def list_unposted(self) -> Sequence[EpochRow]:
-        """Return the epochs that are not on chain, oldest first. The newest ones may still be closing."""
+        """Return the epochs that the chain does not have, oldest first. Some may be closing."""
         return self.session.scalars(select(EpochRow).where(_UNPOSTED).order_by(EpochRow.number)).all()
 
     def list_unmarked(self) -> list[int]:
-        """Return the numbers of the posted epochs whose submissions are not all marked as settled."""
+        """Numbers of the epochs on chain whose submissions are not all marked as settled."""
         query = select(EpochRow.number).where(~_UNPOSTED, EpochRow.settled.is_(False), EpochRow.disabled.is_(False))
         return list(self.session.scalars(query.order_by(EpochRow.number)))
 
     def count_unposted_leaves(self) -> int:
-        """Return the number of submissions in epochs that are not on chain."""
+        """Number of submissions in epochs that the chain does not have."""
         query = select(func.count()).select_from(SubmissionRow).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
         return self.session.scalar(query.where(_UNPOSTED)) or 0
 
     def list_disabled(self) -> list[int]:
-        """Return the numbers of the epochs that the arbiter has disabled."""
+        """Numbers of the epochs that the arbiter has disabled."""
         return list(self.session.scalars(select(EpochRow.number).where(EpochRow.disabled).order_by(EpochRow.number)))
 
     def get_last_epoch(self) -> EpochRow | None:
-        """Return the last epoch, or None if there is none."""
+        """The last epoch. None if there is none."""
         return self.session.scalars(select(EpochRow).order_by(EpochRow.number.desc()).limit(1)).first()
 
     def get_last_epoch_number(self) -> int | None:
-        """Return the number of the last epoch, or None if there is none."""
+        """Number of the last epoch. None if there is none."""
         return self.session.scalar(select(func.max(EpochRow.number)))
 
     def get_epoch(self, number: int) -> EpochRow | None:
         return self.session.get(EpochRow, number)
 
     def require_epoch(self, number: int, *, closed_at: float) -> EpochRow:
-        """Return the row of an epoch. If it has none, add one for an epoch that is closing."""
+        """The row of an epoch. An epoch without a row gets one that is closing."""
         row = self.get_epoch(number)
         if row is None:
             row = EpochRow(number=number, work_root="", reward_root="", data_hash="", leaf_count=0, units=0)
@@ -137,19 +137,15 @@ class EpochQueries:
         return row
 
     def delete_epoch(self, number: int) -> None:
-        """Delete an epoch that has no submissions."""
+        """Delete an epoch that holds nothing."""
         self.session.execute(delete(EpochRow).where(EpochRow.number == number))
 
     def has_epoch_file(self, data_hash: str) -> bool:
-        """Return whether this hash names the file with an epoch's leaves and rewards."""
+        """Whether an epoch's leaves and rewards lie under this hash."""
         return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
 
     def is_needed(self, epoch: int, *, oldest_version: int) -> bool:
-        """Return whether the files of an epoch's submissions may still be read.
-
-        They may if a case about one is open, if one is in a batch that is not trained yet, or if one can still be
-        packed into a batch.
-        """
+        """Whether a case about a submission of an epoch is open, or a batch has it or may have it that is not taken."""
         held = select(SubmissionRow.receipt_hash).where(SubmissionRow.epoch == epoch)
         in_case = held.join(CaseRow, CaseRow.receipt_hash == SubmissionRow.receipt_hash)
         in_batch = held.join(StepRow, StepRow.number == SubmissionRow.step)
@@ -162,7 +158,7 @@ class EpochQueries:
         return any(self.session.scalar(reason.limit(1)) is not None for reason in reasons)
 
     def list_files(self, epoch: int, *, after_task: int, limit: int) -> list[tuple[int, int, str]]:
-        """Return task, lease and work key of the submissions of an epoch, by task, from the task after `after_task`."""
+        """Task, lease and work key of the submissions of an epoch, in the order of their tasks, after one of them."""
         query = select(SubmissionRow.task, SubmissionRow.lease, SubmissionRow.work_key)
         query = query.where(SubmissionRow.epoch == epoch, SubmissionRow.task > after_task)
         found = self.session.execute(query.order_by(SubmissionRow.task).limit(limit))
@@ -171,7 +167,7 @@ class EpochQueries:
     # -- rewards
 
     def list_rewards(self, epoch: int) -> dict[str, int]:
-        """Return each contributor's total earnings up to the end of an epoch, in the token's smallest unit."""
+        """What each contributor had earned in all by the end of an epoch, in the token's smallest unit."""
         query = select(RewardRow.contributor, RewardRow.cumulative).where(RewardRow.epoch == epoch)
         return {row[0]: int(row[1]) for row in self.session.execute(query.order_by(RewardRow.contributor))}
 
@@ -179,7 +175,7 @@ class EpochQueries:
         self.session.execute(delete(RewardRow).where(RewardRow.epoch == epoch))
 
     def add_rewards(self, epoch: int, rewards: Mapping[Address, int]) -> None:
-        """Add contributors' total earnings up to the end of an epoch, by one statement."""
+        """Add what contributors had earned in all by the end of an epoch, by one statement."""
         rows = [{"epoch": epoch, "contributor": who, "cumulative": str(amount)} for who, amount in rewards.items()]
         if rows:
             self.session.execute(insert(RewardRow), rows)

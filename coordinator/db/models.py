@@ -1,6 +1,6 @@
-"""The coordinator's tables. They hold all state; a Celery message only triggers work on them.
+"""The coordinator's tables.  Rows are the truth; a Celery message is only a trigger.
 
-`covey.protocol.status` defines the states and the allowed transitions. Times are Unix seconds.
+States and their lawful moves are those of `covey.protocol.status`.  Times are Unix seconds.
 """
 
 from enum import StrEnum
@@ -16,12 +16,12 @@ from covey.protocol.verdict import Decision
 
 
 def _states(kind: type[StrEnum]) -> Enum:
-    """Return the type of a column of states, stored as text and loaded as members of an enum."""
+    """A column of states, stored as text and loaded as the enumeration."""
     return Enum(kind, native_enum=False, length=16)
 
 
 def _index_some(name: str, *columns: str, where: str) -> Index:
-    """Return a partial index of the few rows for which a condition holds."""
+    """Index the rows for which a condition holds, which are few."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
@@ -37,87 +37,84 @@ class Base(DeclarativeBase):
 
 
 class NodeRow(Base):
-    """A registered node: its presence, its record of work and its suspension."""
+    """A registered node and its standing."""
 
     __tablename__ = "nodes"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     contributor: Mapped[str] = mapped_column(String(42), index=True)
     instance: Mapped[str] = mapped_column(String(32), default="")
-    """Id of the worker process that last sent a heartbeat or claim. Empty if none has yet."""
+    """Name of the worker that was heard last. Empty: none was heard yet."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Digest of the node's execution contract. Empty if it works in the calibrated lane."""
+    """Digest of its execution contract. Empty: it works in the calibrated lane."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time of the node's last heartbeat or claim. 0 if there was none yet."""
+    """When that was, in a heartbeat or a claim."""
     waiting_until: Mapped[float] = mapped_column(default=0.0, index=True)
-    """Unix time until which the node's long poll for a task is open, inclusive. Tasks are leased only to nodes with an
-    open poll. A claim without a wait sets the current time."""
+    """Time in Unix seconds until which a long poll of the node is open, inclusive. Only nodes that ask are served. A
+    claim that does not wait asks at this moment only."""
     free_slots: Mapped[int] = mapped_column(default=0)
-    """Number of leases that the worker can hold at a time, as last reported."""
     cached_version: Mapped[int | None] = mapped_column(Number)
-    """Step of the policy that the worker has on disk, as last reported. None if it has none."""
     accepted: Mapped[int] = mapped_column(default=0)
-    """Number of accepted submissions for its contributor, since a node of that contributor was last caught cheating."""
+    """Accepted submissions for its contributor, since one of the contributor's nodes was caught cheating last."""
     dropped: Mapped[int] = mapped_column(default=0)
-    """Number of collected leases that the node dropped, since a node of its contributor was last caught cheating."""
     cooldown_until: Mapped[float] = mapped_column(default=0.0)
-    """Unix time until which the node gets no task."""
+    """Unix seconds until which the node gets no task."""
     suspended: Mapped[str] = mapped_column(String(32), default="")
-    """Reason why the node gets no more tasks (see `coordinator.domain.nodes`). Empty if it is not suspended."""
+    """Reason for which nothing is assigned any more (`coordinator.domain.nodes`). Empty: it is not suspended."""
     removed: Mapped[bool] = mapped_column(default=False)
-    """Whether the contributor has removed the node. Registering it again ends the removal, but not a suspension."""
+    """Whether its contributor vouches for it no more. Registration takes this back, and no suspension."""
     registered_block: Mapped[int] = mapped_column(Number, default=0)
-    """Number of the newest block when the node registered, for the first time or after its removal."""
+    """Number of the newest block when it registered, for the first time or after its removal."""
 
     @property
     def barred(self) -> str:
-        """Reason why the node gets no tasks. Empty if it gets tasks."""
+        """Why nothing is assigned to the node. Empty: tasks are assigned."""
         return self.suspended or ("removed" if self.removed else "")
 
 
 class ContributorRow(Base):
-    """A wallet that has registered nodes. The row exists from the first registration on."""
+    """A wallet that vouches for nodes, from the registration of its first node on."""
 
     __tablename__ = "contributors"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     strikes: Mapped[int] = mapped_column(default=0)
-    """Number of strikes, from soft rejections and repeated drops of all its nodes, removed ones included."""
+    """Soft rejections and repeated drops of all its nodes, removed ones included."""
     accepted_since: Mapped[int] = mapped_column(default=0)
-    """Number of submissions accepted since a strike was last forgiven. 0 if there are no strikes."""
+    """Number of submissions accepted since the last strike was taken back; 0 without strikes."""
     accepted: Mapped[int] = mapped_column(default=0)
-    """Number of accepted submissions of all its nodes. It restarts at 0 when one of them is caught cheating."""
+    """Accepted submissions of all its nodes, since one of them was caught cheating last."""
     dropped: Mapped[int] = mapped_column(default=0)
-    """Number of leases that its nodes dropped, or held when they were removed."""
+    """Leases that its nodes dropped or held when they were removed."""
     suspended: Mapped[str] = mapped_column(String(32), default="")
-    """Reason why none of its nodes, present or future, gets tasks. Empty if the contributor is not suspended."""
+    """Reason for which none of its nodes is served, future ones included. Empty: they are served."""
     pardons: Mapped[int] = mapped_column(default=0)
-    """Number of times that the operator forgave all strikes."""
+    """Number of times that the operator took back all strikes."""
     staked: Mapped[str | None] = mapped_column(String(78))
-    """Stake in the token's smallest unit, as decimal text. None if it has not been read from the chain yet."""
+    """Stake in the token's smallest unit (decimal text). None: it is not looked up yet."""
     locked: Mapped[str | None] = mapped_column(String(78))
-    """Stake that open cases lock, in the format of `staked`. It may be larger than `staked`."""
+    """Stake that cases lock, like `staked`. It may be larger than `staked`."""
     stake_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block at which `staked` and `locked` were read. None if they have not been read yet."""
+    """Number of the block at which both were looked up."""
 
 
 class StepRow(Base):
-    """A policy, and the batch on which the next policy is trained."""
+    """A policy and the batch that the next one is trained on."""
 
     __tablename__ = "steps"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
     record_hash: Mapped[str] = mapped_column(String(66), default="")
-    """Hash of the policy's record. Empty while only the trainer has the policy and it is not on chain yet."""
+    """Empty while the trainer has the policy and the chain does not."""
     block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
     packed_groups: Mapped[int] = mapped_column(default=0)
-    """Number of groups in the step's batch. 0 until the batch is packed."""
+    """Groups of its batch. 0 until it is packed."""
     packed_live_groups: Mapped[int] = mapped_column(default=0)
-    """Number of live groups in the step's batch, which are those whose rewards are not all equal."""
+    """Groups of its batch whose rewards are not all equal."""
     accepted_groups: Mapped[int] = mapped_column(default=0)
-    """Number of groups in all accepted submissions of this policy, in any batch or none."""
+    """Groups of all accepted work of this policy, in whichever batch."""
 
 
 class TaskRow(Base):
-    """An order for `groups` groups, leased to one node. An expired task is replaced by a new one with another id."""
+    """An order for `groups` groups, leased to one node.  An expired task is planned anew under another id."""
 
     __tablename__ = "tasks"
     id: Mapped[int] = mapped_column(Number, primary_key=True)
@@ -127,13 +124,13 @@ class TaskRow(Base):
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
     lease: Mapped[int | None] = mapped_column(Number, unique=True)
     offered_until: Mapped[float] = mapped_column(default=0.0)
-    """Unix time until which the node may collect the lease."""
+    """Until when the lease may be collected."""
     collected_at: Mapped[float | None]
-    """Unix time at which the node collected the lease. None if it has not."""
+    """When the node collected the lease. None: not yet."""
     ends_at: Mapped[float | None]
-    """Unix time at which the collected lease ends. None if the lease is not collected."""
+    """When the collected lease ends. None: it is not collected."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Digest of the node's execution contract at collection, which the judging uses. Empty for the calibrated lane."""
+    """Execution contract of its node at collection, under which its file is judged. Empty: the calibrated lane."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
         Index("ix_tasks_state_collected_at", "state", "collected_at", "node"),
@@ -142,12 +139,12 @@ class TaskRow(Base):
 
     @property
     def expires_at(self) -> float:
-        """Unix time at which the lease expires or, if it is not collected yet, its offer."""
+        """When the lease, or the offer of a lease that is not collected yet, expires."""
         return self.offered_until if self.ends_at is None else self.ends_at
 
 
 class SubmissionRow(Base):
-    """A receipt with its countersignature, and the state of its judging and settlement."""
+    """A receipt with its countersignature, and what became of it."""
 
     __tablename__ = "submissions"
     receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
@@ -159,44 +156,41 @@ class SubmissionRow(Base):
     work_key: Mapped[str] = mapped_column(String(66), unique=True)
     groups: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
-    """Number of work units: claimed by the receipt until the decision, then as counted by the validators."""
+    """Claimed by the receipt until decided, counted by the validators after."""
     deadline: Mapped[int] = mapped_column(Number)
     signature: Mapped[str] = mapped_column(String(132))
     receipt_units: Mapped[int] = mapped_column(Number)
     signed_at: Mapped[int] = mapped_column(Number)
-    """Unix time of the countersignature. The draw comes `draw_seconds` later."""
+    """Time of the countersignature; the draw comes `draw_seconds` later."""
     latest_epoch: Mapped[int] = mapped_column(Number)
-    """Latest epoch in which the countersignature promises to settle the submission."""
     countersignature: Mapped[str] = mapped_column(String(132))
     state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
     draw: Mapped[str | None] = mapped_column(String(66))
-    """Hash of the block that draws the audit. None until that block is final, and after a reorganization removed it."""
+    """Hash of the drawing block; None until that block exists, and again when a reorganisation removes it."""
     draw_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block that draws the audit. None if `draw` is None."""
+    """Number of the drawing block; None as long as `draw` is."""
     audited: Mapped[bool | None]
-    """Whether a quorum of validators replays the submission. Set by intake, by the draw or later. None if undrawn."""
+    """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
     confirmed: Mapped[bool] = mapped_column(default=False)
-    """Whether a second validator repeats the cheap checks of the submission."""
+    """Whether a second validator repeats its cheap checks."""
     decision: Mapped[Decision | None] = mapped_column(DecisionColumn)
-    """Decision of the quorum. None while undecided. Neither settlement nor a disabled epoch changes it."""
+    """What a quorum decided. None until then. Settlement and a disabled epoch leave it as it is."""
     reason: Mapped[int] = mapped_column(default=0)
-    """Value of the `Reason` of a decision that does not accept. 0 otherwise."""
     evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
     decided_at: Mapped[float | None]
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
-    """Number of the step whose batch contains the submission. None if it is in no batch."""
+    """Whose batch it belongs to, once accepted and packed."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"))
-    """Number of the epoch that contains the submission. None if it is in no epoch."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Execution contract of the lease. Only validators with the same contract judge it. Empty if all validators do."""
+    """Contract of its lease. Only validators with the same one judge it. Empty: all validators do."""
     canary: Mapped[int] = mapped_column(default=0)
-    """Value of a `CanaryKind`, set at intake. 0 for an ordinary submission."""
+    """A `CanaryKind`, fixed at intake."""
     consent: Mapped[str] = mapped_column(String(132), default="")
-    """Signature by which the contributor confirms that the submission is a canary. Empty for an ordinary submission."""
+    """Signature of its contributor that it is a canary. Empty: it is ordinary."""
     live_groups: Mapped[int] = mapped_column(default=0)
-    """Number of groups whose rewards are not all equal, once accepted (see `coordinator.domain.panel`)."""
+    """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
     next_check_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time from which the undecided submission may need attention."""
+    """Unix seconds from which there may be something to do for it while it is undecided."""
     turns: Mapped[list["TurnRow"]] = relationship(order_by="TurnRow.id")
     __table_args__ = (
         UniqueConstraint("task", "lease"),
@@ -214,35 +208,35 @@ class SubmissionRow(Base):
 
     @property
     def is_replayed(self) -> bool:
-        """Whether validators accepted the submission after a replay."""
+        """Whether validators accepted it after a replay."""
         return self.decision is Decision.ACCEPT and bool(self.audited)
 
 
 class ValidatorRow(Base):
-    """The coordinator's record of a validator. Whether an address is a validator is decided by the chain."""
+    """What the coordinator has seen of a validator.  Who is one, the chain says."""
 
     __tablename__ = "validators"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     seen_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time of its last request for work, accurate to about ten seconds."""
+    """When it last asked for work, to about ten seconds."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Digest of the execution contract that it last named. Empty if it judges only in the calibrated lane."""
+    """Digest of its execution contract, which it named then. Empty: it judges in the calibrated lane alone."""
     active_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time at which it last committed a verdict, let a turn of its contract pass, returned or changed contract."""
+    """When it last began to ask under its contract, committed to a verdict or let a turn of its contract pass."""
     passed_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time at which it last let a turn of its contract pass (see `coordinator.domain.exact_lane`)."""
+    """When it last let a turn of its contract pass (`coordinator.domain.exact_lane`)."""
     passes: Mapped[int] = mapped_column(default=0)
-    """Number of turns of its contract that it has let pass since it last decided a replay under that contract."""
+    """Number of turns of its contract that it let pass since it last decided a replay under it."""
     lapsed: Mapped[int] = mapped_column(default=0)
-    """Number of turns that it took and did not finish in time."""
+    """Turns that it took and did not finish in time."""
     slow: Mapped[int] = mapped_column(default=0)
-    """Number of verdicts that it committed in the last fifth of its time."""
+    """Verdicts to which it committed in the last fifth of its time."""
     contradicted: Mapped[int] = mapped_column(default=0)
-    """Number of its verdicts that were the opposite of the quorum's."""
+    """Verdicts of its own that were the opposite of a quorum's."""
     judged: Mapped[int] = mapped_column(default=0)
-    """Number of its verdicts that were revealed by the time their submission was decided."""
+    """Verdicts of its own that were revealed when a submission was decided."""
     failed_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix time of its last lapsed or passed turn or contradicted verdict. 0 if there was none."""
+    """When one of the two last happened."""
 
 
 class TurnRow(Base):
@@ -253,23 +247,23 @@ class TurnRow(Base):
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), index=True)
     validator: Mapped[str | None] = mapped_column(String(42))
     full: Mapped[bool]
-    """Whether the validator replays the submission, instead of running only the cheap checks."""
+    """Whether it is a replay; otherwise the cheap checks alone."""
     opened_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)
-    """Unix time by which the validator must commit or, once all validators have committed, reveal."""
+    """Unix seconds by which the validator that has taken the turn must commit and, once all have committed, reveal."""
     commitment: Mapped[str | None] = mapped_column(String(66))
     verdict: Mapped[Verdict | None] = mapped_column(VerdictColumn)
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
-    """Number of live groups according to the verdict's evidence. None if the evidence has no valid number."""
+    """What the verdict's evidence says; None: nothing, or nonsense."""
     drawn_rows_false: Mapped[bool] = mapped_column(default=False)
-    """Whether the evidence of a rejection says that the drawn rows alone prove its reason. False before the reveal."""
+    """Whether the evidence of a rejection says that the drawn rows alone show why. False before the reveal."""
     drew_other_rows: Mapped[bool] = mapped_column(default=False)
-    """Whether a reorganization replaced the block that drew the rows, so that the validator judged other rows."""
+    """Whether a reorganization removed the block that drew the rows of this turn, so that it judged other rows."""
     sums: Mapped[Sums | None] = mapped_column(SumsColumn)
-    """Sums of the limited statistics according to the verdict's evidence. None if the evidence has no valid sums."""
+    """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)
-    """Whether the turn has ended without counting, because it took too long or because a replay replaces it."""
+    """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
     __table_args__ = (
         Index("ix_judgements_validator_id", "validator", "id"),
         Index(
@@ -283,7 +277,7 @@ class TurnRow(Base):
 
 
 class EpochRow(Base):
-    """A settlement period. The object store has its leaves under `data_hash`."""
+    """A settlement period; its leaves lie in the store under `data_hash`."""
 
     __tablename__ = "epochs"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
@@ -293,24 +287,22 @@ class EpochRow(Base):
     leaf_count: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
     previous_hash: Mapped[str] = mapped_column(String(66))
-    """Header hash of the previous epoch, even of a disabled one. Zero for the first epoch."""
+    """Header hash of the epoch before, disabled or not; zero for the first."""
     closed_at: Mapped[float]
     header_hash: Mapped[str | None] = mapped_column(String(66))
-    """Hash of the epoch's header, from the event EpochPosted. None until the epoch is posted."""
+    """This and the next three: as EpochPosted told them; None until then."""
     final_at: Mapped[int | None] = mapped_column(Number)
-    """Unix time at which rewards can be claimed, from the event EpochPosted. None until the epoch is posted."""
     reward: Mapped[str | None] = mapped_column(String(78))
-    """Reward of this epoch in the token's smallest unit, as decimal text. None until the epoch is posted."""
+    """Like `cumulative` in the token's smallest unit."""
     cumulative: Mapped[str | None] = mapped_column(String(78))
-    """Total rewards up to this epoch, in the format of `reward`. None until the epoch is posted."""
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)
     settled: Mapped[bool] = mapped_column(default=False)
-    """Whether all submissions of the posted epoch are marked as settled."""
+    """Whether its submissions are marked as settled, after it was posted."""
 
 
 class RewardRow(Base):
-    """A contributor's total earnings up to the end of an epoch, in the token's smallest unit, as decimal text."""
+    """What a contributor had earned in all by the end of an epoch, in the token's smallest unit (decimal text)."""
 
     __tablename__ = "rewards"
     epoch: Mapped[int] = mapped_column(ForeignKey("epochs.number"), primary_key=True)
@@ -319,7 +311,7 @@ class RewardRow(Base):
 
 
 class CaseRow(Base):
-    """A slashing case, as the chain reports it. A receipt has at most one."""
+    """A slashing case as the chain tells it; a receipt has one at most."""
 
     __tablename__ = "cases"
     receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
@@ -327,27 +319,27 @@ class CaseRow(Base):
     contributor: Mapped[str] = mapped_column(String(42))
     state: Mapped[CaseState] = mapped_column(_states(CaseState), default=CaseState.LOCKED)
     block_number: Mapped[int] = mapped_column(Number)
-    """Number of the block that opened the case or, once it is closed, the block that closed it."""
+    """Where it was opened or, later, closed."""
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 
 class ChallengeRow(Base):
-    """An omission challenge, as the chain reports it. It claims that no epoch contains a countersigned receipt."""
+    """An omission challenge as the chain tells it: somebody says that no epoch holds a receipt."""
 
     __tablename__ = "challenges"
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), primary_key=True)
     block_number: Mapped[int] = mapped_column(Number)
-    """Number of the block that opened the challenge."""
+    """Where it was opened."""
     decided_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block in which the challenge was answered or upheld. None while it is open."""
+    """Where it was answered or upheld; None while it is open."""
     answer: Mapped[str | None] = mapped_column(String(96))
-    """Key of the intent that answers the challenge. None while there is none."""
+    """Key of the intent that answers it; None until there is one."""
     tries: Mapped[int] = mapped_column(default=0)
-    """Number of intents added so far to answer the challenge."""
+    """Number of intents that were written to answer it."""
 
 
 class BlockRow(Base):
-    """A block that the follower has read. By its hash, the follower detects a reorganization."""
+    """A followed block: where the follower stands, and how it notices a reorganisation."""
 
     __tablename__ = "blocks"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
@@ -355,7 +347,7 @@ class BlockRow(Base):
 
 
 class FactRow(Base):
-    """A named number, for example the number of the last lease."""
+    """A named value: the last lease number, whether the pool has ended."""
 
     __tablename__ = "facts"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -363,7 +355,7 @@ class FactRow(Base):
 
 
 class IdentityRow(Base):
-    """A value that identifies the network of this database (see `coordinator.identity`). Example: "pool", "7"."""
+    """What tells the network of this database from others (`coordinator.identity`).  Example: pool, "7"."""
 
     __tablename__ = "identity"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -371,7 +363,7 @@ class IdentityRow(Base):
 
 
 class IntentRow(Base):
-    """A transaction in the outbox, added in the same database transaction as the state that requires it."""
+    """The outbox: a transaction to send, written in the same database transaction as the state that wants it."""
 
     __tablename__ = "intents"
     position: Mapped[int] = mapped_column(Number, primary_key=True)
@@ -381,20 +373,20 @@ class IntentRow(Base):
     value: Mapped[str] = mapped_column(String(78))
     label: Mapped[str] = mapped_column(String(96))
     state: Mapped[str] = mapped_column(String(8), index=True)
-    """Value of an `IntentState`."""
+    """An `IntentState`."""
     nonce: Mapped[int | None] = mapped_column(Number)
     attempts: Mapped[list[dict[str, str | int]]] = mapped_column(JSON, default=list)
-    """Signed transactions of this intent, oldest first, all with the same nonce."""
+    """Signed transactions of this intent, oldest first, all with one nonce."""
     offered_at: Mapped[int | None] = mapped_column(Number)
-    """Number of the newest block when the intent was last signed, or found to be dropped by a reorganization."""
+    """Number of the newest block when it was signed last, or when a reorganisation was found to have dropped it."""
     block_number: Mapped[int | None] = mapped_column(Number)
-    """Number of the block in which the transaction was mined. This and both hashes are None while it is in no block."""
+    """This and the next two: where it was mined; None while it is in no block."""
     block_hash: Mapped[str | None] = mapped_column(String(66))
     transaction_hash: Mapped[str | None] = mapped_column(String(66))
     is_final: Mapped[bool] = mapped_column(default=False)
-    """Whether the block of the transaction is final. A final intent is never checked again."""
+    """Whether its block is final, so that it is not looked at any more."""
     refused_first: Mapped[int | None] = mapped_column(Number)
-    """Field `first_at` of an unsigned intent's `Refusal`. The `refused` columns are None if it was not refused."""
+    """This and the next two: the `Refusal` of an intent that is not signed; None when there is none."""
     refused_last: Mapped[int | None] = mapped_column(Number)
     refused_heads: Mapped[int | None]
     reason: Mapped[str] = mapped_column(Text, default="")

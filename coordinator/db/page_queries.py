@@ -23,6 +23,7 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from covey.chain.outbox import IntentState
+from covey.protocol.messages import Verdict
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import Decision
 
@@ -75,6 +76,8 @@ class SubmissionItem(NamedTuple):
     live_groups: int
     units: int
     receipt_units: int
+    lease: int
+    work_key: str
     signed_at: int
     decided_at: float | None
     step: int | None
@@ -123,6 +126,18 @@ class CaseItem(NamedTuple):
     state: CaseState
     block_number: int
     transaction_hash: str
+
+
+class TurnItem(NamedTuple):
+    """A validator's turn at a submission."""
+
+    validator: str | None
+    full: bool
+    opened_at: float
+    commitment: str | None
+    verdict: Verdict | None
+    signature: str | None
+    lapsed: bool
 
 
 class ValidatorItem(NamedTuple):
@@ -227,6 +242,11 @@ class PageQueries:
         query = _SUBMISSIONS.where(SubmissionRow.receipt_hash >= prefix, SubmissionRow.receipt_hash < prefix + "g")
         return [SubmissionItem(*row) for row in self._list(query, 2)]
 
+    def list_turn_items(self, receipt_hash: str) -> list[TurnItem]:
+        """The turns at a submission, oldest first."""
+        query = select(*_columns(TurnRow, TurnItem)).where(TurnRow.receipt_hash == receipt_hash).order_by(TurnRow.id)
+        return [TurnItem(*row) for row in self._list(query, MAX_ROWS)]
+
     def sum_submissions(self, contributor: str) -> SubmissionSums:
         """Sums over all submissions of a contributor."""
         is_accepted, is_held = SubmissionRow.decision == Decision.ACCEPT, SubmissionRow.epoch.is_not(None)
@@ -251,7 +271,7 @@ class PageQueries:
 
     def list_epoch_items(self, *, before: int | None = None, limit: int = MAX_ROWS) -> list[EpochItem]:
         """The newest epochs first, from the one before `before` on. Epochs that are closing are left out."""
-        query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.work_root != "")
+        query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.data_hash != "")
         if before is not None:
             query = query.where(EpochRow.number < before)
         return [EpochItem(*row) for row in self._list(query.order_by(EpochRow.number.desc()), limit)]

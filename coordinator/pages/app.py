@@ -87,7 +87,9 @@ def serve(config: CoordinatorConfig) -> None:
                 host=config.host,
                 port=config.pages_port,
                 stop=ctx.stop,
-                on_bound=lambda: get_logger().info("coordinator pages", url=config.pages_base_url, pool=config.pool),
+                on_bound=lambda: get_logger().info(
+                    "coordinator serves pages", url=config.pages_base_url, pool=config.pool
+                ),
                 limits=ConnectionLimits(connections=config.connections),
             )
 

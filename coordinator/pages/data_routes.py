@@ -9,7 +9,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from coordinator.db.repository import Repository
 from coordinator.pages import pool_views, submission_views
 from coordinator.pages.pages_state import PagesState, get_pages
-from covey.protocol.api.common import AddressText, Body
+from covey.protocol.api.common import AddressText, Body, HashText
 from covey.protocol.api.pages import (
     AddressView,
     CaseListView,
@@ -17,6 +17,7 @@ from covey.protocol.api.pages import (
     EpochItemView,
     EpochListView,
     JudgeListView,
+    LeafView,
     NodeListView,
     OverviewView,
     PolicyListView,
@@ -89,6 +90,12 @@ async def list_epochs(pages: Pages, request: Request, limit: Limit = 100, before
 async def get_epoch(pages: Pages, request: Request, number: Number) -> Response:
     """One epoch with its transaction and its windows. Raises ProtocolError("unknown_epoch")."""
     return await _send(pages, request, lambda rows: pool_views.get_epoch(pages.ctx, rows, number))
+
+
+@router.get("/epochs/{number}/leaves/{receipt_hash}")
+async def get_leaf(pages: Pages, number: Number, receipt_hash: HashText) -> LeafView:
+    """One leaf of an epoch with its Merkle proof, which anyone can check. Raises ProtocolError("no_leaf")."""
+    return await pages.trees.find(number, receipt_hash)
 
 
 @router.get("/policies", response_model=PolicyListView)

@@ -9,7 +9,7 @@ from fastapi.staticfiles import StaticFiles
 
 from coordinator.api.documented_answers import name_refusals
 from coordinator.api.error_answers import add_error_handlers
-from coordinator.pages import data_routes
+from coordinator.pages import data_routes, evidence_routes, html_routes
 from coordinator.pages.context import PagesContext
 from coordinator.pages.guard import Guard
 from coordinator.pages.pages_state import build_state
@@ -26,6 +26,9 @@ def build_routes() -> FastAPI:
     """Return an application with all routes, which is enough for its OpenAPI document."""
     app = FastAPI(title="Covey pages", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.include_router(data_routes.router, responses=name_refusals(404, 422, 429, 503))
+    app.mount("/assets", StaticFiles(directory=ASSETS))
+    for router in (html_routes.router, evidence_routes.router):
+        app.include_router(router, include_in_schema=False)
     return app
 
 
@@ -41,7 +44,6 @@ def build_pages(ctx: PagesContext) -> FastAPI:
     app = build_routes()
     app.router.lifespan_context = run
     app.state.pages = state
-    app.mount("/assets", StaticFiles(directory=ASSETS))
     add_error_handlers(app, ctx.clock)
     app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s)
     return app

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from fastapi import Request
 
@@ -13,14 +13,17 @@ from coordinator.api.process.changes import Changes
 from coordinator.pages import pool_views
 from coordinator.pages.answers import Answers
 from coordinator.pages.chain_facts import LOOK_SECONDS
+from coordinator.pages.completions import Completions
 from coordinator.pages.context import PagesContext
 from coordinator.pages.event_streams import Events
+from coordinator.pages.evidence_views import EvidenceReader
+from coordinator.pages.work_leaves import WorkTrees
 from covey.errors import TransientError
 from covey.runtime.cycle import wait_or_stop
 from covey.runtime.log import get_logger
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PagesState:
     """Example: `async with state.run(): ...` keeps it up to date within the block."""
 
@@ -28,10 +31,24 @@ class PagesState:
     answers: Answers
     changes: Changes
     events: Events
+    evidence: EvidenceReader
+    completions: Completions
+    trees: WorkTrees
 
     def name(self, request: Request) -> str:
         """Return the key of the answer to a request: its path and its query."""
         return f"{request.url.path}?{request.url.query}"
+
+    def list_common(self, request: Request) -> dict[str, Any]:
+        """Return the values that every page shows."""
+        ctx = self.ctx
+        return {
+            "pool": ctx.config.pool,
+            "name": ctx.params.name,
+            "unit": ctx.unit,
+            "path": request.url.path,
+            "api_url": ctx.config.base_url,
+        }
 
     def get_address(self, request: Request) -> str:
         """Return the address of a viewer."""
@@ -63,7 +80,15 @@ def build_state(ctx: PagesContext) -> PagesState:
     """Return the state of a new process."""
     changes = Changes(ctx.database, poll_s=max(0.1, ctx.config.poll_seconds))
     overview = CachedPage(ctx.database, lambda rows: pool_views.build_overview(ctx, rows)[0].model_dump_json().encode())
-    return PagesState(ctx, Answers(ctx.database), changes, Events(changes, overview, ctx.stop))
+    return PagesState(
+        ctx=ctx,
+        answers=Answers(ctx.database),
+        changes=changes,
+        events=Events(changes, overview, ctx.stop),
+        evidence=EvidenceReader(ctx),
+        completions=Completions(ctx),
+        trees=WorkTrees(ctx),
+    )
 
 
 async def get_pages(request: Request) -> PagesState:

@@ -60,7 +60,7 @@ def _list_money(ctx: PagesContext, rows: Repository, days_left: float | None) ->
         yield PoolAlarm("escrow_empty", "The escrow can pay for no more work.", "Add tokens with covey pool fund.")
     elif days_left is not None and days_left < SHORT_DAYS:
         yield PoolAlarm("escrow_short", f"The escrow lasts {days_left:.1f} days.", "Add tokens with covey pool fund.")
-    late = [row for row in rows.list_unposted() if row.work_root and ctx.clock() - row.closed_at > LATE_SECONDS]
+    late = [row for row in rows.list_unposted() if row.data_hash and ctx.clock() - row.closed_at > LATE_SECONDS]
     if late:
         text = f"Epoch {late[0].number} is closed and not on chain."
         yield PoolAlarm(

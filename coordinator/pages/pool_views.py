@@ -178,7 +178,7 @@ def describe_epochs(ctx: PagesContext, rows: Repository, found: Iterable[EpochIt
 
 def name_epoch_state(ctx: PagesContext, item: EpochItem) -> str:
     """Return how far an epoch is: "closing", "closed", "posted", "final" or "disabled"."""
-    if item.disabled or not item.work_root:
+    if item.disabled or not item.data_hash:
         return "disabled" if item.disabled else "closing"
     if item.posted_block is None:
         return "closed"

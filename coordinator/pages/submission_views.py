@@ -8,7 +8,7 @@ from coordinator.pages.context import PagesContext
 from coordinator.pages.pool_views import name_epoch_state, name_reason
 from covey.errors import ProtocolError
 from covey.protocol.api.pages import SubmissionItemView, SubmissionListView
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, is_address
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 
@@ -80,6 +80,8 @@ def describe_submissions(
             groups=item.groups,
             live_groups=item.live_groups,
             units=item.units,
+            lease=item.lease,
+            work_key=Hash(item.work_key),
             signed_at=item.signed_at,
             decided_at=item.decided_at,
             step=item.step,
@@ -122,4 +124,6 @@ def _parse(name: str, text: str) -> str | int:
         if not text.isascii() or not text.isdecimal() or len(text) > 18:
             raise ValueError(text)
         return int(text)
+    if not is_address(text):
+        raise ValueError(text)
     return text

@@ -33,6 +33,7 @@ from covey.chain.node_answers import (
     read_mined,
 )
 from covey.chain.node_refusals import SEND, build_error, is_busy, is_unknown_transaction
+from covey.chain.rpc_metrics import RpcMetrics
 from covey.errors import CoveyError, OperatorError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
 from covey.protocol.ids import Address, Hash, hash_from_bytes
@@ -71,6 +72,7 @@ class ChainClient:
 
     def __init__(self, rpc_url: str, *, timeout_s: float = 10.0, max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.rpc_url = rpc_url
+        self.metrics = RpcMetrics()
         self._max_bytes = max_bytes
         self._provider = HTTPProvider(
             rpc_url,
@@ -84,6 +86,10 @@ class ChainClient:
 
         Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
+        with self.metrics.measure(method):
+            return self._request(method, *params)
+
+    def _request(self, method: str, *params: Any) -> Any:
         try:
             answer: Any = self._provider.make_request(RPCEndpoint(method), list(params))
         except HTTPError as error:

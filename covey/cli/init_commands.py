@@ -166,9 +166,9 @@ def init_pool(
         int | None,
         typer.Option(
             min=1024,
-            max=65532,
-            help="First of four consecutive ports, for the coordinator, the origin, the relay and the chain. By "
-            "default 8000, or on a devnet the next free ones.",
+            max=65531,
+            help="First of five consecutive ports, for the coordinator, the origin, the relay, the chain and the "
+            "pages. By default 8000, or on a devnet the next free ones.",
         ),
     ] = None,
     as_json: Json = False,

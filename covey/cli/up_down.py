@@ -45,8 +45,8 @@ def up(
         int | None,
         typer.Option(
             min=1024,
-            max=65532,
-            help="First of four consecutive ports to move a pool on a devnet to, in all files of its folder.",
+            max=65531,
+            help="First of five consecutive ports to move a pool on a devnet to, in all files of its folder.",
         ),
     ] = None,
 ) -> None:
@@ -136,7 +136,7 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
         if not is_ready and readiness.is_reached():
             is_ready = True
             working = ", ".join(process.name for process in keeper.kept if not process.is_given_up)
-            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}")
+            screen.say(f"{READY}{working}; logs are in {folder / 'logs'}{_name_pages(folder, working)}")
         awaited = f"{WAITING}{', '.join(readiness.awaited)}"
         if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
             said, said_at = awaited, time.monotonic()
@@ -144,6 +144,14 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
         screen.show(keeper.kept)
         states.write(keeper.kept)
         waiting.wait(LOOK_SECONDS)
+
+
+def _name_pages(folder: Path, working: str) -> str:
+    """Return where the pages are, as the end of a sentence. Empty if the folder does not serve them."""
+    from covey.local.readiness import find_settings
+
+    settings = find_settings(folder) if "pages" in working.split(", ") else None
+    return "" if settings is None else f"; open {settings.pages_base_url}"
 
 
 def _require_database(folder: Path) -> None:

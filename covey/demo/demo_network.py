@@ -16,6 +16,7 @@ from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_
 from covey.devnet.anvil import Anvil
 from covey.devnet.deploy import derive_wallet, fund, up
 from covey.local.processes import Processes, Running, build_environment
+from covey.model.tiny import tiny_folder
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.ids import PoolId
 from covey.runtime.http import find_free_ports
@@ -40,8 +41,8 @@ class DemoNetwork:
         self.participants, self._invoke = participants, invoke
         logs = participants.folder / "logs"
         self.processes = Processes(logs, environment=build_environment(logs / "tmp"))
-        self._api, self._origin, self._relay = find_free_ports(3)
-        self.url = f"http://127.0.0.1:{self._api}"
+        self._api, self._origin, self._relay, self._pages = find_free_ports(4)
+        self.url, self.pages_url = (f"http://127.0.0.1:{port}" for port in (self._api, self._pages))
         self.anvil: Anvil | None = None
         self._commands: dict[str, list[str]] = {}
 
@@ -80,11 +81,9 @@ class DemoNetwork:
         participants = self.participants
         origin_root, relay_root = str(participants.folder / "origin"), str(participants.folder / "relay")
         origin_url, relay_url = (f"http://127.0.0.1:{port}" for port in (self._origin, self._relay))
-        config = str(
-            participants.write_role(
-                "coordinator", {"pool": POOL, "port": self._api, "relays": [relay_url]}, key="operator"
-            )
-        )
+        serving = {"pool": POOL, "port": self._api, "pages_port": self._pages, "relays": [relay_url]}
+        serving["pages_tokenizer"] = str(participants.policy or tiny_folder())
+        config = str(participants.write_role("coordinator", serving, key="operator"))
         member = {"pool": POOL, "coordinator_url": self.url}
         learning: dict[str, object] = {"origin_root": origin_root, "seed": participants.options.seed}
         if not participants.options.keep:
@@ -98,6 +97,7 @@ class DemoNetwork:
         self._commands = {
             "coordinator": ["coordinator", "serve", "--config", config],
             "jobs": ["coordinator", "jobs", "--config", config],
+            "pages": ["coordinator", "pages", "--config", config],
             "origin": ["origin", "run", "--root", origin_root, "--port", str(self._origin)],
             "relay": ["relay", "run", "--root", relay_root, "--upstream", origin_url, "--port", str(self._relay)],
             "trainer": ["trainer", "run", "--config", trainer],

@@ -99,7 +99,7 @@ class Demo:
                 self.screen.say("compiling the numerical kernels, which this machine does once")
         self.network.start_all()
         count = len(self.network.processes.running) + 1
-        self.screen.say(f"starting {count} processes; the state of the pool is at {self.network.url}/v1/status")
+        self.screen.say(f"starting {count} processes; the pages of the pool are at {self.network.pages_url}")
 
     def set_up_chain(self) -> None:
         """Send all transactions that are needed before the first process starts."""
@@ -238,7 +238,8 @@ class Demo:
             await self.look()
             if not is_shown and steps in self.record.rewards:
                 is_shown = True
-                self.screen.say(f"the pool keeps running: API {network.url}/v1/status, chain {network.chain.rpc_url}")
+                addresses = f"pages {network.pages_url}, API {network.url}, chain {network.chain.rpc_url}"
+                self.screen.say(f"the pool keeps running: {addresses}")
                 self.screen.say(f"files and logs are in {network.participants.folder}. To join from another terminal:")
                 self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEPLOYMENT_FILE = Path("chain") / "deployment.json"
 DATASETS_FOLDER = "datasets"
 """Folder of a pool's data sets, which its trainer and validators read."""
-PORTS = ("coordinator", "origin", "relay", "chain")
+PORTS = ("coordinator", "origin", "relay", "chain", "pages")
 """Processes that listen. The first one uses the plan's port, and the others use the following ports in this order."""
 FIRST_PORT = 8000
 """Port of a pool's coordinator if no other is chosen."""
@@ -82,7 +82,7 @@ class PoolPlan:
     the tiny one.
     """
     port: int = FIRST_PORT
-    """First of four consecutive ports; see PORTS."""
+    """First of five consecutive ports; see PORTS."""
     device: str = "cpu"
     """Device for the trainer and the validators, for example "cuda"."""
 
@@ -231,8 +231,10 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
             "home": "coordinator",
             "key_file": "keys/operator.key",
             "port": plan.ports["coordinator"],
+            "pages_port": plan.ports["pages"],
             "relays": list(plan.relays),
         }
+        | ({} if plan.model is None else {"pages_tokenizer": plan.model})
         | public,
         "trainer": member
         | {"home": "trainer", "key_file": "keys/trainer.key", "origin_root": "origin", "device": plan.device}
@@ -254,6 +256,7 @@ def list_commands(plan: PoolPlan) -> dict[str, str]:
         "chain": f"devnet up --folder chain --port {ports['chain']}",
         "coordinator": "coordinator serve --config coordinator.toml",
         "jobs": "coordinator jobs --config coordinator.toml",
+        "pages": "coordinator pages --config coordinator.toml",
         "origin": f"origin run --root origin --port {ports['origin']}",
         "relay": relay if host == LOOPBACK else f"{relay} --host {host}",
         "trainer": "trainer run --config trainer.toml",

@@ -1,4 +1,4 @@
-"""The four consecutive ports of a pool's folder: free ones for a new pool, and moving a pool to others."""
+"""The five consecutive ports of a pool's folder: free ones for a new pool, and moving a pool to others."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _OPTION = re.compile(r"(--port[ =])(\d+)\b")
 
 
 def find_free_block() -> int:
-    """Return the first of four consecutive free ports: 8000, or else 8010, 8020 and so on.
+    """Return the first of five consecutive free ports: 8000, or else 8010, 8020 and so on.
 
     Raises OperatorError("no_free_port") if there are none.
     """
@@ -68,7 +68,7 @@ def find_places(folder: Path, port: int) -> list[str]:
 
 
 def move_ports(folder: Path, first: int) -> None:
-    """Change the ports of a pool on a devnet to four consecutive ones, in all files of its folder.
+    """Change the ports of a pool on a devnet to five consecutive ones, in all files of its folder.
 
     An interrupted call can be repeated: the new texts of all files are saved first, and the next call writes them.
 
@@ -93,7 +93,7 @@ def move_ports(folder: Path, first: int) -> None:
             raise OperatorError(error.code, message, fix=fix) from error
     texts = {file.name: _URL.sub(_replace(changes), file.read_text()) for file in sorted(folder.glob("*.toml"))}
     document = tomlkit.parse(texts[SETTINGS])
-    document["port"] = first
+    document["port"], document["pages_port"] = first, first + PORTS.index("pages")
     texts[SETTINGS] = tomlkit.dumps(document)
     texts[PROCESSES_FILE] = _OPTION.sub(_replace(changes), texts[PROCESSES_FILE])
     write_atomically(folder / MOVE_FILE, json.dumps(texts).encode())
@@ -118,7 +118,7 @@ def _list_settings(values: Mapping[str, object]) -> Iterator[tuple[str, object]]
 
 
 def _has_port(name: str, value: object, port: int) -> bool:
-    if name == "port":
+    if name in ("port", "pages_port"):
         return value == port
     texts = value if isinstance(value, list) else [value]
     return any(re.search(rf"(:|--port[ =]){port}\b", text) for text in texts if isinstance(text, str))
@@ -129,7 +129,11 @@ def _read_ports(folder: Path) -> list[int]:
 
     Raises OperatorError("bad_processes") if one of them is not in the folder or has no --port.
     """
-    found = {"coordinator": tomllib.loads((folder / SETTINGS).read_text()).get("port", FIRST_PORT)}
+    settings = tomllib.loads((folder / SETTINGS).read_text())
+    found = {
+        "coordinator": settings.get("port", FIRST_PORT),
+        "pages": settings.get("pages_port", FIRST_PORT + PORTS.index("pages")),
+    }
     for name, command in read_processes(folder).items():
         match = _OPTION.search(command)
         if match is not None:

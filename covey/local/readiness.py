@@ -36,12 +36,13 @@ EVENTS = {
     "validator run": '"validator started"',
     "origin run": '"origin serves policies"',
     "relay run": '"relay serves policies"',
+    "coordinator pages": '"coordinator serves pages"',
 }
 """Event that a process logs once it is ready, by the first two words of its command.
 
 Others are ready as soon as they run.
 """
-COORDINATOR = "coordinator serve"
+COORDINATOR, PAGES = "coordinator serve", "coordinator pages"
 DEFAULT_PORTS = {"devnet up": "8545", "origin run": "9000", "relay run": "9001"}
 """Default port of a command that has the option --port."""
 
@@ -60,6 +61,8 @@ class Readiness:
         """Raise OperatorError("address_in_use") if a process of the folder cannot listen on its port."""
         if self._coordinator is not None:
             self._require_free(self._coordinator.host, str(self._coordinator.port))
+            if any(_get_verb(each) == PAGES for each in self._kept):
+                self._require_free(self._coordinator.host, str(self._coordinator.pages_port))
         for kept in self._kept:
             if _get_verb(kept) in DEFAULT_PORTS:
                 self._require_free(*find_address(kept.command))

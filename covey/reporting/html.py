@@ -91,8 +91,12 @@ class PlotRow:
 
 def escape(text: object) -> Markup:
     """Return any text as markup that shows it. Control characters and lone surrogates become U+FFFD."""
-    shown = "".join(c if c.isprintable() or c in "\n\t" or _is_plain(c) else "\ufffd" for c in str(text))
-    return Markup(html.escape(shown, quote=True))
+    return Markup(html.escape(clean(str(text)), quote=True))
+
+
+def clean(text: str) -> str:
+    """Return a text with U+FFFD instead of control characters, changes of direction and lone surrogates."""
+    return "".join(c if c.isprintable() or c in "\n\t" or _is_plain(c) else "\ufffd" for c in text)
 
 
 def build_page(title: str, blocks: Iterable[Markup]) -> str:

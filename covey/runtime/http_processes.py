@@ -18,8 +18,10 @@ FREE_S = 5.0
 class HttpProcesses:
     """Example: `await HttpProcesses(serve_api, host="127.0.0.1", port=8000, count=4).run(stop)`."""
 
-    def __init__(self, serve: Callable[[socket.socket], None], *, host: str, port: int, count: int) -> None:
-        """`serve` is what each process runs, with a listening socket that all share, as `ChildProcesses` says."""
+    def __init__(self, serve: Callable[[int, socket.socket], None], *, host: str, port: int, count: int) -> None:
+        """`serve` is what each process runs, as `ChildProcesses` says, with its number from 0 and a listening socket
+        that all share.
+        """
         self._serve, self._host, self._port, self._count = serve, host, port, count
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -28,7 +30,8 @@ class HttpProcesses:
         Raises OperatorError("address_in_use"), and the errors of `ChildProcesses.run`.
         """
         with await self._listen(stop) as listener:
-            await ChildProcesses([partial(self._serve, listener)] * self._count, name="server").run(stop)
+            runs = [partial(self._serve, number, listener) for number in range(self._count)]
+            await ChildProcesses(runs, name="server").run(stop)
 
     async def _listen(self, stop: asyncio.Event) -> socket.socket:
         """Bind the port. The processes of a parent that was killed may keep it for a moment."""

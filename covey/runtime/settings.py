@@ -127,6 +127,15 @@ def _put(values: dict[str, Any], cls: type[BaseModel] | None, path: Sequence[str
     _put(table, None if field is None else _find_section(field.annotation), path[1:], value)
 
 
+class MetricsSettings(Settings):
+    """Settings of the metrics of a process for Prometheus."""
+
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port on which the process answers `GET /metrics` for Prometheus. 0: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address that `metrics_port` listens on. Metrics need no password, so keep them from the public."""
+
+
 class SandboxSettings(Settings):
     """Settings that isolate hostile input: files from peers while they are decoded, and completions while they are
     graded.
@@ -177,7 +186,7 @@ class ProcessSettings(SandboxSettings):
     """Minimum level of log events: "debug", "info", "warning" or "error"."""
 
 
-class RoleSettings(ProcessSettings):
+class RoleSettings(ProcessSettings, MetricsSettings):
     """Settings common to worker, validator and trainer: their local paths and the addresses of other roles."""
 
     pool: int = Field(ge=1)

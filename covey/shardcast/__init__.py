@@ -1,1 +1,1 @@
-"""Policies on their way: manifests and shards from the origin through relays to clients."""
+"""Distribution of policies and data sets, in pieces, from the origin through relays to clients."""

@@ -1,7 +1,8 @@
-"""One download: some jobs, a few threads that do them, and a supervisor that ends requests which are too slow.
+"""A download: its jobs, the threads that process them, and a supervisor that aborts slow requests.
 
-Each thread asks one source for one resource at a time. When no job waits, a thread asks a second source for a piece
-that takes twice the median time, and the first right answer counts. Deadlines follow from measured rates.
+Each thread requests one resource from one source at a time. When no job waits, a thread requests a late piece from a
+second source. A piece is late after twice the median time, and the first correct answer counts. Deadlines follow from
+measured rates.
 """
 
 import itertools
@@ -23,35 +24,37 @@ from covey.shardcast.source import Source, choose
 from covey.shardcast.source_connection import BusyError, Connection, DeliveryError, LackingError, SilentError
 
 ATTEMPTS = 3
-"""Number of times that a source is asked for the same thing before it is given up for it."""
+"""Number of failed requests for a resource after which a source is not asked for it again."""
 MAX_DELAYS = 50
-"""Number of times that a request is put off because a source is too busy, before that counts as a failure."""
+"""Number of busy answers that only delay a job. Each further one counts as a failed request."""
 LIES = 2
-"""Number of wrong answers after which a source is given up for a piece. After the first it must verify its copy."""
+"""Number of wrong bodies after which a source is not asked for a resource again. After the first, it must verify its
+copy.
+"""
 HEDGE_AFTER = 2.0
-"""Multiple of the median time of a piece after which a second source is asked for it."""
+"""Age of a request for a piece at which a second source is asked, as a multiple of the median time."""
 SLOWER = 8
-"""A request is ended if the fastest source is faster by this factor."""
+"""Factor by which the fastest source must be faster than a request before the request is aborted."""
 _GRACE_SECONDS = 0.5
-"""Minimum age in seconds of a request that is ended or doubled because it is slow."""
+"""Minimum age in seconds at which a slow request is aborted or a second source is asked."""
 _SILENCE_SECONDS, _LONE_SILENCE_SECONDS = 1.0, 5.0
-"""Seconds without a byte after which a first request is ended, if there are other sources and if there are none. Each
-further attempt may be silent for twice as long, because a relay may have to fetch the piece itself.
+"""Seconds without a byte after which the first request to a source is aborted, with and without other sources. The
+limit doubles with each attempt, because a relay may have to fetch the piece itself.
 """
 _DOCUMENT_SECONDS, _LONGEST_DOCUMENT_SECONDS = 3.0, 20.0
-"""Seconds that the first request for a small document may take if there are several sources, and for the largest one.
-A false head names documents that only its own relay has, and that relay could send them for ever.
+"""Time limits in seconds of the first request for a small document and for the largest one, if there are several
+sources. A false head names documents that only its own relay has, and that relay could send them forever.
 """
 _DOCUMENT_RATE = 1e6
-"""Minimum rate of a larger document in bytes/s, as long as the rate of no source is known."""
+"""Minimum rate of a larger document in bytes/s while the rate of every source is unknown."""
 _PATIENCE = 4.0
-"""Factor by which a document may take longer after each attempt that was too late. The link may be slow."""
+"""Factor by which the time limit of a document grows after each late request, because the link may be slow."""
 _LEAST_BYTES = 8192
-"""Bytes that count as a sign of life if there are other sources. If there are none, a single byte counts."""
+"""Number of bytes that count as progress if there are other sources. Without other sources, one byte counts."""
 _CONSIDERED = 8
-"""Number of waiting jobs for which a source is looked for. That of the first one may rest."""
+"""Number of waiting jobs for which a thread looks for a source. The source of the first one may be resting."""
 _LOOK_SECONDS = 0.05
-"""Seconds between two looks at the requests."""
+"""Seconds between two checks of the requests."""
 _MEASURED = 64
 _LOG_EVERY_SECONDS = 60.0
 
@@ -60,42 +63,43 @@ Keep = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One resource that is to be downloaded."""
+    """Resource to download."""
 
     path: str
     size: int | None
-    """Size in bytes. None if only `limit` is known."""
+    """Size in bytes. None if only the maximum, `limit`, is known."""
     limit: int
     check: Callable[[memoryview], Keep]
-    """Check a body, in any thread, and return the function that keeps it. That is called at once, at most once per job.
-    Raises ProtocolError if the body is not what was asked for, and LackingError if it shows that the source lacks it.
+    """Function that checks a body, in any thread, and returns the function that keeps it. The latter is called
+    immediately, and at most once per job. Raises ProtocolError if the body is wrong, or LackingError if it shows
+    that the source lacks the resource.
     """
     is_done: bool = False
     winner: Source | None = None
-    """Source whose answer was right. None while the job is not done."""
+    """Source that sent the correct body. None while the job is not done."""
     requests: list["Request"] = field(default_factory=list)
-    """Requests under way."""
+    """Requests in flight."""
     attempts: dict[Source, int] = field(default_factory=dict)
     """Number of failed requests by source."""
     failures: dict[Source, DeliveryError] = field(default_factory=dict)
     """Last failure by source."""
     delays: int = 0
-    """Number of times that a source has asked to be left alone for a while."""
+    """Number of busy answers from all sources."""
     lies: dict[Source, int] = field(default_factory=dict)
-    """Number of wrong bodies by source. A source that has sent one is asked to verify its copy."""
+    """Number of wrong bodies by source. A source that has sent one must verify its copy."""
     late: dict[Source, int] = field(default_factory=dict)
-    """Number of requests by source that exceeded the time of a document."""
+    """Number of requests by source that exceeded the time limit of a document."""
     siblings: Sequence["Job"] = ()
-    """Jobs for the same resource, each of which another source has to do. See `build_siblings`."""
+    """Jobs for the same resource that must be done by other sources. See `build_siblings`."""
 
     @property
     def taken(self) -> set[Source]:
-        """Sources that are asked for it, or that have delivered it."""
+        """Sources that are being asked for the resource or have delivered it."""
         return {each.source for each in self.requests} | ({self.winner} if self.winner else set())
 
     @property
     def given_up(self) -> set[Source]:
-        """Sources that are not asked for it, or not again."""
+        """Sources that must not be asked for the resource, or not again."""
         lacking = {source for source, failure in self.failures.items() if isinstance(failure, LackingError)}
         liars = {source for source, count in self.lies.items() if count >= LIES}
         tired = {source for source, count in self.attempts.items() if count >= ATTEMPTS}
@@ -104,7 +108,7 @@ class Job:
 
 
 def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryview], Keep]]) -> list[Job]:
-    """Return jobs that ask different sources for one document. Those for which no source is left are dropped."""
+    """Return jobs that request one document from different sources. A job for which no source is left is dropped."""
     first = Job(path, None, limit, checks[0])
     jobs = [first, *(replace(first, check=check, requests=[]) for check in checks[1:])]
     for job in jobs:  # They share what is known about the sources.
@@ -114,22 +118,22 @@ def build_siblings(path: str, *, limit: int, checks: Sequence[Callable[[memoryvi
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request under way. Times are those of the clock of `Sources`."""
+    """Request in flight. Times are those of the clock of `Sources`."""
 
     job: Job
     source: Source
     connection: Connection
     started: float
     moved_at: float
-    """Time of the last sign of life."""
+    """Time of the last progress."""
     seen: int = 0
-    """Bytes received until then."""
+    """Number of bytes received at the last progress."""
     is_late: bool = False
-    """Whether it has exceeded the time of a document."""
+    """Whether the request has exceeded the time limit of a document."""
 
 
 class Sources:
-    """The sources of a client, with their idle connections and the time that pieces take."""
+    """Sources of a client, with their idle connections and the time that recent pieces took."""
 
     def __init__(
         self, urls: Sequence[str], *, clock: Callable[[], float] = time.monotonic, seed: int | None = None
@@ -138,17 +142,17 @@ class Sources:
         self._rng = random.Random(seed)
         self._idle: dict[Source, list[Connection]] = {source: [] for source in self.all}
         self.durations: deque[float] = deque(maxlen=_MEASURED)
-        """Seconds that the last pieces took, each scaled to a full piece."""
+        """Time in seconds that each recent piece took, scaled to a full piece."""
 
     @property
     def patience(self) -> float:
-        """Age in seconds from which on a request counts as slow."""
+        """Age in seconds at which a request counts as slow."""
         return max(_GRACE_SECONDS, HEDGE_AFTER * statistics.median(self.durations or [0.0]))
 
     def choose(self, job: Job) -> Source | None:
-        """Draw a source for a job, one that is not asked for it yet. None if all others have been given up for it.
+        """Draw a source for a job among those that are not being asked for it. Returns None if all others are given up.
 
-        One that has sent wrong bytes for it is only asked again if there is no other.
+        A source that has sent a wrong body for the job is asked again only if there is no other.
         """
         asked = {each.source for each in job.requests}
         sound = choose(self.all, job.given_up | asked | job.lies.keys(), self.clock(), rng=self._rng)
@@ -166,11 +170,11 @@ class Sources:
         self._idle[source].append(connection)
 
     def distrust(self, source: Source) -> None:
-        """Note that what a source said could not be confirmed. It is asked less from now on."""
+        """Record that a statement of a source could not be confirmed. The source is asked less often from now on."""
         source.record_failure(self.clock())
 
     def blame(self, source: Source, why: str) -> None:
-        """Note that a source has sent something that turned out to be wrong later."""
+        """Record that something that a source sent has turned out to be wrong."""
         get_logger().warning("relay sends wrong information", relay=hide_secrets(source.url), why=why)
         source.record_lie(self.clock())
 
@@ -182,10 +186,10 @@ class Sources:
 
 
 class Download:
-    """Does a list of jobs. `run` is called once."""
+    """Processes a list of jobs. Call `run` once."""
 
     def __init__(self, sources: Sources, jobs: Sequence[Job], *, threads: int, thing: str) -> None:
-        """`threads` is the number of requests under way at a time. `thing` names what is downloaded in errors."""
+        """`threads` is the maximum number of requests in flight. `thing` names the download in errors and logs."""
         self._sources, self._thing, self._threads = sources, thing, min(threads, len(jobs) + 1)
         self._waiting, self._remaining = deque(jobs), len(jobs)
         self._running: list[Request] = []
@@ -195,9 +199,9 @@ class Download:
     def run(self, stop: threading.Event | None = None, on_look: Callable[[], None] = lambda: None) -> None:
         """Return when all jobs are done or dropped.
 
-        `on_look` is called several times a second and may raise an error, which ends the download. Raises
+        `on_look` is called several times per second and may raise an error, which ends the download. Raises
         TransientError "stopped" if `stop` is set, "not_at_relays" if all sources lack a resource, or "no_relay" if none
-        delivers it. Raises the first error of a job's `Keep`, too.
+        delivers it. Also raises the first error of a job's `Keep`.
         """
         with ThreadPoolExecutor(self._threads, "download") as executor:
             workers = [executor.submit(self._work) for _ in range(self._threads)]
@@ -207,7 +211,7 @@ class Download:
                 self._end(workers)
 
     def _supervise(self, workers: Sequence[Future[None]], stop: threading.Event, on_look: Callable[[], None]) -> None:
-        """Return when all workers have ended. Raises their first error."""
+        """Return when all worker threads have ended. Raises the first error of a worker."""
         started = logged = self._sources.clock()
         while wait(workers, _LOOK_SECONDS, FIRST_EXCEPTION).not_done:
             for worker in workers:
@@ -226,21 +230,19 @@ class Download:
             worker.result()
 
     def _end(self, workers: Sequence[Future[None]]) -> None:
-        """End the requests under way and wait for the workers."""
+        """Abort the requests in flight and wait for the worker threads."""
         with self._change:
             self._is_over = True
             self._change.notify_all()
         is_ended = False
-        while not is_ended:
+        while not is_ended:  # A request may begin after the others were aborted, so they are aborted repeatedly.
             with self._change:
                 for request in self._running:
                     request.connection.abort()
-            is_ended = not wait(
-                workers, _LOOK_SECONDS
-            ).not_done  # A request may have begun just now, so it is ended again.
+            is_ended = not wait(workers, _LOOK_SECONDS).not_done
 
     def _end_slow_requests(self, now: float) -> None:
-        """End what is no longer needed, and what is so slow that asking another source is faster."""
+        """Abort requests that are not needed any more, and requests so slow that another source is faster."""
         patience = self._sources.patience
         fastest = max((source.bandwidth or 0.0 for source in self._sources.all), default=0.0)
         for request in self._running:
@@ -256,7 +258,7 @@ class Download:
                 request.connection.abort()
 
     def _compute_deadline(self, request: Request, fastest: float) -> float:
-        """Return the seconds that a request may take if it is one for a document and there are several sources."""
+        """Return the time limit of a request in seconds. It is infinite for pieces, and if there is only one source."""
         job, connection = request.job, request.connection
         if job.size is not None or len(self._sources.all) == 1:
             return math.inf
@@ -271,7 +273,9 @@ class Download:
             self._do(request, buffer)
 
     def _start_request(self) -> Request | None:
-        """Wait for a job that needs a request, and for its source. None when nothing remains. Raises TransientError."""
+        """Wait for an open job that has a source, and begin a request. Returns None if no job remains. Raises
+        TransientError.
+        """
         with self._change:
             while not self._is_over and self._remaining > 0:
                 now = self._sources.clock()
@@ -285,7 +289,7 @@ class Download:
             return None
 
     def _drop(self, job: Job) -> None:
-        """Give up a job for which no source is left. Raises TransientError unless a sibling may still be done."""
+        """Drop a job for which no source is left. Raises TransientError unless a sibling may still succeed."""
         if not any(each.taken for each in job.siblings):
             raise self._explain(job)
         self._waiting.remove(job)
@@ -293,7 +297,7 @@ class Download:
         self._change.notify_all()
 
     def _list_open_jobs(self, now: float) -> list[Job]:
-        """Return jobs that wait, and jobs for which a second source should be asked because the first one is slow."""
+        """Return the waiting jobs, and jobs whose only request is slow, for which a second source should be asked."""
         patience, jobs = self._sources.patience, list(itertools.islice(self._waiting, _CONSIDERED))
         for request in self._running:
             job = request.job
@@ -332,7 +336,7 @@ class Download:
             self._change.notify_all()
 
     def _settle(self, request: Request, failure: DeliveryError | ProtocolError | None) -> bool:
-        """Note the outcome of a request. Returns whether its body has to be kept."""
+        """Record the outcome of a request. Returns whether its body must be kept."""
         with self._change:
             job, source, now = request.job, request.source, self._sources.clock()
             seconds = now - request.started
@@ -349,7 +353,7 @@ class Download:
                 job.is_done, job.winner = True, source
                 return True
             if self._is_over:
-                return False  # It was ended with the whole download.
+                return False  # The whole download was ended.
             if job.is_done and not isinstance(failure, ProtocolError):
                 source.record_defeat(request.connection.received, seconds, now)
                 return False
@@ -371,17 +375,17 @@ class Download:
             source.record_lie(now)
             job.lies[source] = job.lies.get(source, 0) + 1
             log.warning("relay sends wrong bytes", relay=hide_secrets(source.url), path=job.path, why=failure.message)
-            failure = DeliveryError(f"sent something else: {failure.message}")
+            failure = DeliveryError(f"sent wrong bytes: {failure.message}")
         elif not isinstance(failure, LackingError):
             source.record_failure(now)
             log.info("relay does not deliver", relay=hide_secrets(source.url), path=job.path, why=str(failure))
         job.failures[source] = failure
 
     def _explain(self, job: Job) -> TransientError:
-        """Return the error of a job that every source has failed."""
+        """Return the error for a job at which every source has failed."""
         reasons = "; ".join(f"{hide_secrets(source.url)} {failure}" for source, failure in job.failures.items())
         if all(isinstance(failure, SilentError) for failure in job.failures.values()):
-            fix = "Start a relay, or correct relays in the settings"
+            fix = "Start a relay, or correct the setting relays"
             return TransientError("no_relay", f"no relay delivers {self._thing}: {reasons}. {fix}")
         is_nowhere = all(isinstance(failure, LackingError) for failure in job.failures.values())
         code = "not_at_relays" if is_nowhere else "no_relay"

@@ -1,4 +1,4 @@
-"""Downloads content-addressed resources from several sources at once. No source is trusted."""
+"""Client that downloads content-addressed resources from several sources concurrently. No source is trusted."""
 
 import math
 import threading
@@ -13,26 +13,29 @@ from covey.shardcast.download import Download, Job, Keep, Sources, build_sibling
 from covey.shardcast.source import Source, is_source_url
 
 CONNECTIONS = 4
-"""Requests under way at a time. After a crash at most as many pieces are fetched twice."""
+"""Maximum number of requests in flight. After a crash, at most this many pieces are fetched twice."""
 
 _EXTRA_SECONDS = 0.5
-"""Minimum number of seconds for which other answers are awaited after the first one."""
+"""Minimum time in seconds for which other answers are awaited after the first one."""
 
 Content = TypeVar("Content")
 Place = TypeVar("Place")
 
 
 class _LateError(Exception):
-    """Ends the wait for further answers."""
+    """Raised to end the wait for further answers."""
 
 
 class Downloader:
-    """Example: `Downloader(["http://127.0.0.1:9001"]).fetch(path, limit=1 << 20, check=parse, thing="the head")`.
+    """Client of a list of sources. Several downloads may run concurrently.
 
-    Several downloads may run at a time."""
+    Example: `Downloader(["http://127.0.0.1:9001"]).fetch(path, limit=1 << 20, check=parse, thing="the head")`.
+    """
 
     def __init__(self, urls: Sequence[str], *, connections: int = CONNECTIONS, seed: int | None = None) -> None:
-        """`urls` are base URLs of relays, from strangers. Raises ProtocolError("no_relays") if none is valid."""
+        """`urls` are base URLs of relays, which strangers may supply. Raises ProtocolError("no_relays") if none is
+        valid.
+        """
         valid = list(dict.fromkeys(url.rstrip("/") for url in urls if is_source_url(url)))
         if not valid:
             raise ProtocolError("no_relays", "no relay is known")
@@ -57,12 +60,12 @@ class Downloader:
         stop: threading.Event | None = None,
         on_look: Callable[[], None] = lambda: None,
     ) -> tuple[Content, Source]:
-        """Return what `check` makes of the first body that it does not refuse, and the source of the body.
+        """Return the result of `check` for the first body that it accepts, and the source of this body.
 
-        `check` raises ProtocolError if the body is wrong, or LackingError if the source does not have what is needed
-        yet. `limit` is the maximum size of the body in bytes, and `thing` its name in errors. `on_look` is called
-        several times a second by this thread and may raise an error, which ends the download. Raises TransientError
-        "not_at_relays" if all sources lack it, "no_relay" if none delivers it, or "stopped" if `stop` is set.
+        `check` raises ProtocolError if the body is wrong, or LackingError if the source does not have the required
+        content yet. `limit` is the maximum size of the body in bytes, and `thing` names it in errors. This thread calls
+        `on_look` several times per second. `on_look` may raise an error, which ends the download. Raises TransientError
+        "not_at_relays" if all sources lack the resource, "no_relay" if none delivers it, or "stopped" if `stop` is set.
         """
         contents: list[Content] = []
 
@@ -85,10 +88,10 @@ class Downloader:
         thing: str,
         stop: threading.Event | None = None,
     ) -> list[tuple[Content, Source]]:
-        """Return what `check` makes of the bodies of up to `count` sources, which are asked at the same time.
+        """Return the results of `check` for the bodies of up to `count` sources, which are asked concurrently.
 
-        After the first answer, the others are awaited for as long again, and for at least half a second. Raises the
-        errors of `fetch` if there is no answer.
+        After the first answer, the others are awaited for the same time again, but for at least half a second. Raises
+        the errors of `fetch` if there is no answer.
         """
         contents: dict[int, Content] = {}
         begun, late_at = self._sources.clock(), math.inf
@@ -109,7 +112,7 @@ class Downloader:
         try:
             Download(self._sources, jobs, threads=count, thing=thing).run(stop, look)
         except _LateError:
-            pass  # What has come is enough.
+            pass  # The answers so far are enough.
         except TransientError as error:
             if error.code == "stopped" or not contents:
                 raise
@@ -117,11 +120,11 @@ class Downloader:
         return [(content, winner) for index, content in contents.items() if (winner := winners[index]) is not None]
 
     def distrust(self, source: Source) -> None:
-        """Note that what a source said could not be confirmed. It is asked less from now on."""
+        """Record that a statement of a source could not be confirmed. The source is asked less often from now on."""
         self._sources.distrust(source)
 
     def blame(self, source: Source, why: str) -> None:
-        """Note that a source has sent something that turned out to be wrong later. It is asked less from now on."""
+        """Record that something that a source sent has turned out to be wrong. It is asked less often from now on."""
         self._sources.blame(source, why)
 
     def fetch_pieces(
@@ -133,10 +136,11 @@ class Downloader:
         stop: threading.Event | None = None,
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Download pieces, and call `keep` with each, its place and its bytes, once and in any order and thread.
+        """Download pieces, and call `keep` once with each piece, its place and its bytes. Order and thread are
+        arbitrary.
 
-        A place is what the caller needs to find where a piece belongs. The bytes are only valid during the call.
-        `on_look` is called several times a second by this thread and may raise an error, which ends the download.
+        A place is a value by which the caller knows where a piece belongs. The bytes are only valid during the call.
+        This thread calls `on_look` several times per second. `on_look` may raise an error, which ends the download.
         Raises the errors of `fetch` and those of `keep`.
         """
         jobs = [_build_job(piece, place, keep) for piece, place in pieces]

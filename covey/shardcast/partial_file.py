@@ -1,7 +1,7 @@
-"""A file that arrives in pieces, in any order, and whose download continues after a crash.
+"""A file that is downloaded in pieces, in any order, and whose download resumes after a crash.
 
-A journal names the pieces that are in the file. They are hashed again when a download continues, because a power cut
-may keep a journal entry and lose the bytes.
+A journal lists the pieces in the file. They are hashed again when a download resumes, because a power cut may keep a
+journal entry and lose the bytes.
 """
 
 import os
@@ -15,12 +15,14 @@ from covey.shardcast.policy_folder import write_fully
 
 
 class PartialFile:
-    """Example: `PartialFile(path, pieces, start=len(header))`. Several threads may write."""
+    """File of which pieces are missing. Several threads may write. Example: `PartialFile(path, pieces,
+    start=len(header))`.
+    """
 
     def __init__(self, path: Path, pieces: Sequence[Piece], *, start: int = 0, known: Collection[int] = ()) -> None:
-        """Open or create the file at `path` and its journal. The pieces lie one after the other from byte `start`.
+        """Open or create the file at `path` and its journal. The pieces are consecutive and start at byte `start`.
 
-        `known` are indices of pieces that this process has verified and written to the file.
+        `known` has the indices of pieces that this process has already verified and written to the file.
         """
         self.path, self.pieces, self._known = path, pieces, frozenset(known)
         self._offsets = [start, *(start + np.cumsum([piece.size for piece in pieces])).tolist()]
@@ -30,7 +32,7 @@ class PartialFile:
         self._journal = os.open(self._journal_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
 
     def list_missing(self) -> list[int]:
-        """Return the indices of the pieces that are not in the file. Hashes those that the journal names."""
+        """Return the indices of the pieces that are not in the file. Hashes the pieces that the journal lists."""
         data = os.pread(self._journal, os.fstat(self._journal).st_size, 0)
         listed = set(np.frombuffer(data[: len(data) // 4 * 4], "<u4").tolist())
         found = {index for index in listed - self._known if index < len(self.pieces) and self._is_here(index)}
@@ -41,7 +43,7 @@ class PartialFile:
         return [index for index in range(len(self.pieces)) if index not in present]
 
     def write(self, index: int, data: memoryview) -> None:
-        """Write a piece, which has the right hash, and then its journal entry."""
+        """Write a piece whose hash was verified, and then its journal entry."""
         write_fully(self._file, data, self._offsets[index])
         os.write(self._journal, np.array([index], "<u4").tobytes())
 

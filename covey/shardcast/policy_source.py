@@ -1,4 +1,4 @@
-"""What relays say about a pool's policies: routes, records and manifests, each checked as far as it can be."""
+"""Routes, records and manifests of a pool's policies, as relays send them. Each is checked as far as possible."""
 
 import threading
 from collections.abc import Collection, Set
@@ -18,12 +18,12 @@ from covey.shardcast.source_connection import LackingError
 
 _REMEMBERED = 16
 _ASKED = 3
-"""Number of relays that are asked for a route at the same time."""
+"""Number of relays that are asked for a route concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement of a head: that a way leads to the policy of a record."""
+    """Statement in a head that a way leads to the policy of a record."""
 
     record: Hash
     way: Way
@@ -31,21 +31,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The ways to a policy in the order of their use, and the relay that named them."""
+    """Ways to a policy in the order of their use, and the relay that named them."""
 
     claims: tuple[Claim, ...]
     trained_at: float
-    """Unix time at which the trainer says that the policy was complete. 0 if unknown."""
+    """Unix time at which the trainer completed the policy, according to the relay. 0 if unknown."""
     source: Source
 
     @property
     def size(self) -> int:
-        """Size of all its ways in bytes, as the relay claims."""
+        """Total size of the ways in bytes, according to the relay."""
         return sum(claim.way.size for claim in self.claims)
 
 
 class PolicySource:
-    """The relays of one pool. One thread at a time may use it."""
+    """Relays of one pool as a source of policy metadata. One thread at a time may use it."""
 
     def __init__(self, downloader: Downloader, *, pool: PoolId, domain: Domain, trainer: Address) -> None:
         """`domain` contains the address of PolicyRegistry, and `trainer` signs the manifests."""
@@ -64,10 +64,11 @@ class PolicySource:
         doubted: Set[Source] = frozenset(),
         stop: threading.Event | None = None,
     ) -> Route:
-        """Return the route to a policy with the fewest bytes that a few relays know. `held` are records here.
+        """Return the route to a policy with the fewest bytes, among the routes that a few relays know.
 
-        Claims in `avoided` are left out, and so are those that proved false. A route from a relay in `doubted` is only
-        returned if no other relay knows one. Raises TransientError "not_at_relays" or "no_relay".
+        `held` contains the hashes of the records of policies on this machine. Claims in `avoided` are ignored, and so
+        are claims that proved false. A route from a relay in `doubted` is returned only if no other relay knows one.
+        Raises TransientError "not_at_relays" or "no_relay".
         """
         routes = _fetch_routes(
             self.downloader, self._pool, record_hash, held=held, false=self._refused | avoided, stop=stop
@@ -86,8 +87,8 @@ class PolicySource:
     def fetch_manifest(self, claim: Claim, *, stop: threading.Event | None = None) -> TransportManifest:
         """Return the manifest of a claim.
 
-        Raises ProtocolError("bad_manifest") or ProtocolError("bad_signature") if it is not what the claim says, or if
-        the trainer did not sign it. Raises the errors of `Downloader.fetch`, too.
+        Raises ProtocolError("bad_manifest") if it contradicts the claim, or ProtocolError("bad_signature") if the
+        trainer did not sign it. Also raises the errors of `Downloader.fetch`.
         """
         way = claim.way
         manifest, _ = self.downloader.fetch(
@@ -99,11 +100,13 @@ class PolicySource:
         )
         manifest.require_signer(self._domain, self._trainer)
         if (manifest.record, manifest.base, manifest.size) != (claim.record, way.base, way.size):
-            raise ProtocolError("bad_manifest", f"the manifest {way.manifest} is not the one in the head", status=502)
+            raise ProtocolError(
+                "bad_manifest", f"the manifest {way.manifest} does not match the head that names it", status=502
+            )
         return manifest
 
     def fetch_preview(self, *, stop: threading.Event | None = None) -> bytes:
-        """Return the valid preview of the pool's export from a relay. Raises the errors of `Downloader.fetch`."""
+        """Return a valid preview of the pool's export from a relay. Raises the errors of `Downloader.fetch`."""
 
         def check(data: bytes) -> bytes:
             parse_preview(data)
@@ -113,13 +116,13 @@ class PolicySource:
         return self.downloader.fetch(path, limit=MAX_PREVIEW_BYTES, check=check, thing=thing, stop=stop)[0]
 
     def refuse(self, claims: Collection[Claim], source: Source, why: str) -> None:
-        """Remember that a claim, at least one of those given, is false. The source named them."""
+        """Record that at least one of these claims, which `source` named, is false. None of them is used again."""
         self.downloader.blame(source, why)
         self._refused.update(claims)
 
 
 def look_at_relay(url: str, *, pool: PoolId, record_hash: Hash) -> PolicyRecord:
-    """Return a policy's record from one relay, which also has to know a route to it from an anchor.
+    """Return a policy's record from one relay. The relay must also know a route from an anchor to the policy.
 
     Raises the errors of `Downloader.fetch`.
     """
@@ -140,15 +143,15 @@ def _fetch_routes(
     false: Set[Claim] = frozenset(),
     stop: threading.Event | None = None,
 ) -> list[Route]:
-    """Ask a few relays, because one of them may hide or lack a delta. Return a route from each that knows one."""
+    """Return one route from each of a few relays that know one. A single relay may hide or lack a delta."""
 
     def check(data: bytes) -> tuple[tuple[Way, ...], float]:
         head = Head.from_bytes(data)
         if head.pool != pool:
-            raise ProtocolError("bad_head", f"the head is that of pool {head.pool}", status=502)
+            raise ProtocolError("bad_head", f"the head belongs to pool {head.pool}", status=502)
         ways = find_route(_leave_out(head, false), record_hash, held)
         if ways is None:
-            raise LackingError("knows no route to it")
+            raise LackingError("knows no route to the policy")
         return ways, max((each.trained_at for each in head.policies if each.record == record_hash), default=0.0)
 
     path, thing = get_head_path(pool), f"a route to a policy of pool {pool}"

@@ -1,6 +1,6 @@
-"""One HTTP connection to a relay or origin, for one thread. Bodies are read straight into the caller's memory.
+"""HTTP connection to a relay or origin, for one thread. Bodies are read straight into the caller's memory.
 
-A download moves gigabytes per second, so the standard library's blocking client is used: it adds no copy, and a thread
+A download moves gigabytes per second, so the standard library's blocking client is used. It adds no copy, and a thread
 that waits for the network costs nothing. Another thread may end a request with `abort`.
 """
 
@@ -15,30 +15,30 @@ from urllib.parse import urlsplit
 CONNECT_SECONDS = 3.0
 """Timeout in seconds of a connection attempt."""
 _SILENCE_SECONDS = 30.0
-"""Timeout in seconds without any byte. The downloader's own deadlines are usually far shorter."""
+"""Timeout in seconds for the next byte. The downloader's own deadlines are usually far shorter."""
 _LONGEST_WAIT_SECONDS = 30.0
 _DRAINED = 1 << 16
-"""Maximum size in bytes of an error's body that is read, so that its connection can be used again."""
+"""Maximum size in bytes of an error body that is read to its end, so that the connection can be reused."""
 _CHUNK = 1 << 18
-"""Maximum number of bytes that are received at once."""
+"""Maximum number of bytes that one call receives."""
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
-"""Errors of a connection that breaks or of a peer that does not speak HTTP."""
+"""Errors of a broken connection, or of a peer that does not speak HTTP."""
 
 
 class DeliveryError(Exception):
-    """A source did not deliver what it was asked for. The text says what it did instead."""
+    """A source did not deliver the requested resource. The text says what it did instead."""
 
 
 class LackingError(DeliveryError):
-    """The source answered that it does not have it."""
+    """The source answered that it does not have the resource."""
 
 
 class UnchangedError(DeliveryError):
-    """The source answered that the resource still has the ETag that the request named."""
+    """The source answered that the resource still has the ETag in the request."""
 
 
 class BusyError(DeliveryError):
-    """The source asks this client to wait, because it requests too much."""
+    """The source answered that this client sends too many requests and must wait for `wait_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__("is too busy")
@@ -46,11 +46,11 @@ class BusyError(DeliveryError):
 
 
 class SilentError(DeliveryError):
-    """The source could not be reached, did not answer or stopped in the middle."""
+    """The source could not be reached, did not answer, or stopped in the middle of a body."""
 
 
 class Connection:
-    """A connection that is opened by the first request and again after a failure. It does not follow redirects."""
+    """Connection that opens at the first request, and again after a failure. It does not follow redirects."""
 
     def __init__(self, url: str, *, connect_s: float = CONNECT_SECONDS, silence_s: float = _SILENCE_SECONDS) -> None:
         """`url` is the base URL of a source, as checked by `is_source_url`.
@@ -65,23 +65,25 @@ class Connection:
         self._prefix = parts.path.rstrip("/")
         self._connect_s, self._silence_s = connect_s, silence_s
         self.received = 0
-        """Bytes of the current body that have arrived."""
+        """Number of bytes of the current body that have arrived."""
         self.etag: str | None = None
-        """ETag of the last answer. None if it has none."""
+        """ETag of the last response. None if it had none."""
         self.expected: int | None = None
-        """Size of the last body in bytes, as the source announced it. None if it did not."""
+        """Size of the last body in bytes, as announced by the source. None if it was not announced."""
         self._is_aborted = False
         self._socket: socket.socket | None = None
-        """Last socket. `HTTPConnection` forgets it when a server says that it will close, although a body follows."""
+        """Last socket. `HTTPConnection` drops its own reference before the body if the server announces that it will
+        close.
+        """
 
     def get(self, path: str, limit: int, *, etag: str | None = None) -> memoryview:
-        """Return the body of a resource of at most `limit` bytes, which takes as much memory as has arrived.
+        """Return the body of a resource of at most `limit` bytes. Memory is allocated as the bytes arrive.
 
         Raises UnchangedError if the resource still has the ETag, and DeliveryError if it is not delivered.
         """
         with self._request(path, etag) as response:
             if (response.length or 0) > limit:
-                raise DeliveryError(f"offers {response.length} bytes, and at most {limit} are allowed")
+                raise DeliveryError(f"offers {response.length} bytes, but at most {limit} are allowed")
             data, buffer = bytearray(), memoryview(bytearray(min(_CHUNK, limit + 1)))
             while size := _receive(response, buffer[: limit + 1 - len(data)]):
                 data += buffer[:size]
@@ -91,31 +93,33 @@ class Connection:
             return memoryview(data)
 
     def get_into(self, path: str, target: memoryview) -> None:
-        """Fill `target` with the body of a resource of exactly this size. Raises DeliveryError otherwise."""
+        """Fill `target` with the body of a resource of exactly this size. Raises DeliveryError if that fails."""
         with self._request(path) as response:
             if response.length not in (None, len(target)):
                 raise DeliveryError(f"offers {response.length} bytes instead of {len(target)}")
             self._receive_all(response, target)
             if self.received < len(target):
-                raise ConnectionError(f"the end came after {self.received} of {len(target)} bytes")
+                raise ConnectionError(f"the body ended after {self.received} of {len(target)} bytes")
 
     def get_within(self, path: str, buffer: memoryview, *, etag: str | None = None) -> memoryview:
-        """Return the body of a resource as a part of `buffer`, whose size is the maximum.
+        """Return the body of a resource as a slice of `buffer`, whose size is the maximum.
 
         Raises UnchangedError if the resource still has the ETag, and DeliveryError if it is not delivered.
         """
         with self._request(path, etag) as response:
             if (response.length or 0) > len(buffer):
-                raise DeliveryError(f"offers {response.length} bytes, and at most {len(buffer)} are allowed")
+                raise DeliveryError(f"offers {response.length} bytes, but at most {len(buffer)} are allowed")
             self._receive_all(response, buffer)
             return buffer[: self.received]
 
     def abort(self) -> None:
-        """End the current request from another thread. It raises SilentError."""
+        """Abort the current request from another thread. The request raises SilentError."""
         self._is_aborted = True
         if (sock := self._socket) is not None:
-            with suppress(OSError):  # It may have ended by itself.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # That of TLS would make the reader read ciphertext.
+            with suppress(OSError):  # The connection may be closed already.
+                socket.socket.shutdown(
+                    sock, socket.SHUT_RDWR
+                )  # `SSLSocket.shutdown` would let the reader see ciphertext.
 
     def close(self) -> None:
         """Close the connection."""
@@ -123,9 +127,10 @@ class Connection:
 
     @contextmanager
     def _request(self, path: str, etag: str | None = None) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and yield the response, of which the body follows. Raises DeliveryError if there is none.
+        """Send a request, and yield the response before its body is read. Raises DeliveryError unless the status is
+        200.
 
-        The connection is closed unless the caller reads the whole body or the body of an error is small.
+        Afterwards the connection stays open only if the body was read to its end, or if a small error body was.
         """
         self.received, self.etag, self._is_aborted = 0, None, False
         response, is_complete = None, False
@@ -136,7 +141,7 @@ class Connection:
                 response.read()
                 is_complete = True
             if response.status == 304:
-                raise UnchangedError("still has the same")
+                raise UnchangedError("still has the same ETag")
             if response.status == 404:
                 raise LackingError("does not have it")
             if response.status == 429:
@@ -151,12 +156,12 @@ class Connection:
             raise SilentError(reason) from error
         finally:
             if response is not None:
-                response.close()  # It has a file of its own on the socket.
+                response.close()  # The response has its own file object on the socket.
             if not is_complete:
                 self.close()
 
     def _send_twice(self, path: str, etag: str | None) -> http.client.HTTPResponse:
-        """Send a request, a second time if the server has closed a kept connection meanwhile."""
+        """Send a request, and send it once more if the server has closed the idle connection."""
         was_open = self._http.sock is not None
         try:
             return self._send(path, etag)
@@ -174,7 +179,7 @@ class Connection:
         return self._http.getresponse()
 
     def _connect(self) -> None:
-        """Open the connection. Unlike `HTTPConnection.connect`, this ends at once when it is aborted."""
+        """Open the connection. Unlike `HTTPConnection.connect`, this ends as soon as `abort` is called."""
         failure = OSError("the host has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
             self._http.sock = self._socket = sock = socket.socket(family, kind, protocol)
@@ -186,7 +191,7 @@ class Connection:
                 failure = error
                 self._http.close()
             if self._is_aborted:
-                raise TimeoutError("the connection was ended while it was opened")
+                raise TimeoutError("the connection was aborted while it was being opened")
             if self._http.sock is not None:
                 break
         else:
@@ -209,7 +214,7 @@ class Connection:
 
 
 def _parse_seconds(text: str | None) -> float:
-    """Return a retry-after header in seconds, within what a client is willing to wait. It may be anything."""
+    """Return the seconds in a retry-after header, at most _LONGEST_WAIT_SECONDS. The header may have any content."""
     try:
         seconds = float(text or "")
     except ValueError:
@@ -218,7 +223,7 @@ def _parse_seconds(text: str | None) -> float:
 
 
 def _receive(response: http.client.HTTPResponse, target: memoryview) -> int:
-    """Read what has arrived of a body, at least one byte, into `target`, and return its size. 0 means the end.
+    """Read the part of a body that has arrived, at least one byte, into `target`. Return its size, or 0 at the end.
 
     It does not wait until `target` is full, because a slow source would then look like a silent one.
     """
@@ -230,6 +235,6 @@ def _receive(response: http.client.HTTPResponse, target: memoryview) -> int:
         return 0
     size = response.fp.readinto1(target[: response.length])
     if not size:
-        raise ConnectionError(f"the end came {response.length} bytes too early")
+        raise ConnectionError(f"the body ended {response.length} bytes too early")
     response.length -= size
     return size

@@ -20,7 +20,7 @@ from trainer import tiny_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.full]
 COORDINATOR = "http://127.0.0.1:9400"
-PORTS = (*range(9400, 9404), 29500)
+PORTS = (*range(9400, 9405), 29500)
 SECONDS = 600
 
 

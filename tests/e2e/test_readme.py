@@ -53,7 +53,7 @@ OWN_MODEL = "your-own-model.md"
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / "guides" / name for name in GUIDES))
 SECONDS = 1200
 """Timeout of one fence."""
-PORTS = range(8000, 8004)
+PORTS = range(8000, 8005)
 """Ports that the documents name."""
 
 

@@ -29,6 +29,7 @@ import worker.context
 from coordinator import chain_events
 from coordinator.api.application import build_api
 from coordinator.api.process import cached_page
+from coordinator.api.process.meters import Meters
 from coordinator.api.process.status_page import build_status
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
@@ -193,7 +194,7 @@ async def open_walk(
         relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), network._origin
         relay = Relay(PieceCache(folder / "relay"), [Upstream(f"http://127.0.0.1:{origin_port}")])
         for server in (
-            Server(build_api(ctx), ctx.config.port),
+            Server(build_api(ctx, Meters()), ctx.config.port),
             Server(PieceServer(OriginSource(OriginStore(folder / "origin"))), origin_port),
             Server(PieceServer(relay), relay_port, relay=relay),
         ):

@@ -20,6 +20,8 @@ import pytest
 from coordinator import app, chain_events
 from coordinator.api.application import build_api
 from coordinator.api.process import cached_page
+from coordinator.api.process.coordinator_metrics import list_metrics
+from coordinator.api.process.meters import Meters
 from coordinator.api.state import ApiState
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
@@ -39,6 +41,7 @@ from covey.protocol.status import SubmissionState
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import find_free_ports, serve_http
 from covey.runtime.log import log_to_stderr
+from covey.runtime.prometheus import build_registry
 from tests.fakes.answer_watch import AnswerWatch
 from tests.fakes.databases import empty
 from tests.fakes.pool import INSTANCE, make_hash
@@ -109,8 +112,8 @@ def run_job(ctx: Context, name: str) -> None:
 class CoordinatorHarness:
     """A coordinator in this process. Example: `await harness.follow()`, `harness.run_job("assign_tasks")`."""
 
-    def __init__(self, chain: Any, ctx: Context, clock: Clock, api: ApiState) -> None:
-        self.chain, self.ctx, self.clock, self.api = chain, ctx, clock, api
+    def __init__(self, chain: Any, ctx: Context, clock: Clock, api: ApiState, meters: Meters) -> None:
+        self.chain, self.ctx, self.clock, self.api, self._meters = chain, ctx, clock, api, meters
         self.url = ctx.config.base_url
 
     def wallet(self, name: str) -> Wallet:
@@ -121,6 +124,12 @@ class CoordinatorHarness:
         return CoordinatorClient(
             self.url, self.wallet(name), chain_id=self.ctx.ledger.chain_id, clock=clock or self.clock
         )
+
+    def read_metrics(self) -> dict[tuple[str, ...], float]:
+        """Return what Prometheus would read, by name of the sample and values of its labels."""
+        families = build_registry(*self._meters, *list_metrics(self.ctx)).collect()
+        samples = (sample for family in families for sample in family.samples)
+        return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
 
     def run_job(self, name: str) -> None:
         run_job(self.ctx, name)
@@ -247,7 +256,8 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
     ctx = app.build(config, clock=clock)
     serving = asyncio.new_event_loop()
 
-    application = build_api(ctx)
+    meters = Meters()
+    application = build_api(ctx, meters)
     watch = AnswerWatch(application)
 
     def serve() -> None:
@@ -260,7 +270,7 @@ def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Itera
         _await_port(port)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cached_page, "CHEAP_SECONDS", math.inf)
-            yield CoordinatorHarness(chain, ctx, clock, application.state.api)
+            yield CoordinatorHarness(chain, ctx, clock, application.state.api, meters)
         assert watch.undescribed == set(), "the OpenAPI document does not describe these answers"
     finally:
         serving.call_soon_threadsafe(ctx.stop.set)

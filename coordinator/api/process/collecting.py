@@ -19,7 +19,7 @@ def build_collections(ctx: Context) -> RequestBatches[LeaseRequest, TaskOrder | 
     def collect(repository: Repository, asks: Sequence[LeaseRequest]) -> list[TaskOrder | CoveyError | None]:
         return build_orders(repository, tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock()))
 
-    return RequestBatches(lambda asks: ctx.database.run(lambda rows: collect(rows, asks)))
+    return RequestBatches(lambda asks: ctx.database.run(lambda rows: collect(rows, asks), name="collect_tasks"))
 
 
 def build_orders(

@@ -1,50 +1,50 @@
-"""Metrics of the coordinator for Prometheus: what this process does, and how much work waits in the database."""
+"""Metrics of the coordinator's processes for Prometheus: of requests, writes, the chain's node, and work that waits.
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+What is in the database and on the chain is read by `serve` alone, so that no sum counts it twice.
+"""
 
-from prometheus_client import CollectorRegistry
+from collections.abc import Iterator
+
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import pausing
+from covey.chain.amounts import ETHER
+from covey.chain.json_rpc import ChainClient
+from covey.errors import TransientError
 from covey.protocol.learning_signs import LearningSign
 from covey.protocol.verdict import Reason
-from covey.runtime.prometheus import ReadOnRequest, build_counter, build_gauge, build_registry, render
+from covey.runtime.prometheus import ReadOnRequest, build_gauge
+
+HOLD_SECONDS = 2.0
+"""Minimum time in seconds between two looks at the database."""
+BALANCE_SECONDS = 30.0
+"""Minimum time in seconds between two looks at the operator's balance."""
+NODE_SECONDS = 2.0
+"""Maximum time in seconds to wait for the balance, so that a scrape ends in time if the chain's node hangs."""
 
 
-class Meters:
-    """Counts of one API process."""
-
-    def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
-        """Number of answers by the class of their status, such as "2xx"."""
-        self.refusals: Counter[str] = Counter()
-        """Number of requests that were refused before their route, by code of the error."""
-
-    def count_answer(self, status: int) -> None:
-        """Count an answer."""
-        self.answers[f"{status // 100}xx"] += 1
+def list_metrics(ctx: Context) -> list[Collector]:
+    """Return the metrics of the process that follows the chain, without those of requests to the API."""
+    node = ChainClient(ctx.client.rpc_url, timeout_s=NODE_SECONDS)
+    return [
+        *list_shared_metrics(ctx),
+        ReadOnRequest(lambda: _read_chain(ctx)),
+        ReadOnRequest(lambda: _read_database(ctx), hold_s=HOLD_SECONDS),
+        ReadOnRequest(lambda: _read_balance(ctx, node), hold_s=BALANCE_SECONDS),
+    ]
 
 
-def build_process_registry(ctx: Context, meters: Meters, *, count_polls: Callable[[], int]) -> CollectorRegistry:
-    """Return the registry of an API process. `count_polls` returns the number of open long polls of nodes."""
-    registry = build_registry()
-    registry.register(ReadOnRequest(lambda: _read_process(ctx, meters, count_polls())))
-    return registry
+def list_shared_metrics(ctx: Context) -> list[Collector]:
+    """Return the metrics of every process of a coordinator: its writes, and its requests to the chain's node."""
+    return [*ctx.database.writer_meter, *ctx.client.metrics]
 
 
-def _read_process(ctx: Context, meters: Meters, polls: int) -> Iterator[Metric]:
-    writer, chain = ctx.database.writer_meter, ctx.chain
-    yield build_counter("covey_answers", "Answers by class of status.", dict(meters.answers), label="status")
-    refused = "Requests that were refused before their body was read."
-    yield build_counter("covey_refusals", refused, dict(meters.refusals), label="code")
-    yield build_counter("covey_commits", "Write transactions of this process.", writer.commits)
-    yield build_counter("covey_commands", "Commands in those transactions.", writer.commands)
-    yield build_counter("covey_commit_seconds", "Time that those transactions took, with the wait.", writer.seconds)
-    yield build_gauge("covey_polls", "Nodes that wait for a task.", polls)
+def _read_chain(ctx: Context) -> Iterator[Metric]:
+    chain = ctx.chain
     if chain.poll_age_s is not None:
         yield build_gauge("covey_chain_poll_age_seconds", "Time since the chain's node answered.", chain.poll_age_s)
     if chain.has_head:
@@ -52,11 +52,19 @@ def _read_process(ctx: Context, meters: Meters, polls: int) -> Iterator[Metric]:
         yield build_gauge("covey_chain_head_age_seconds", "Age of the newest block that was seen.", age)
 
 
-def render_work(ctx: Context, rows: Repository) -> bytes:
-    """Return how much work waits, and what became of the rest, in the text format of Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(ReadOnRequest(lambda: _read_work(ctx, rows)))
-    return render(registry)
+def _read_balance(ctx: Context, node: ChainClient) -> Iterator[Metric]:
+    ether = node.get_balance(ctx.operator.address) / 10**ETHER.decimals
+    yield build_gauge("covey_operator_balance_ether", "Ether of the operator's account, which pays for gas.", ether)
+
+
+def _read_database(ctx: Context) -> Iterator[Metric]:
+    try:
+        with ctx.database.read() as rows:
+            metrics = list(_read_work(ctx, rows))
+    except TransientError:
+        metrics = []
+    yield build_gauge("covey_database_answers", "1 while the database answers, else 0.", float(bool(metrics)))
+    yield from metrics
 
 
 def _read_work(ctx: Context, rows: Repository) -> Iterator[Metric]:

@@ -89,7 +89,7 @@ class HeartbeatBuffer:
         results: Sequence[TaskOrder | CoveyError | None] = ()
         leased = 0
         try:
-            results, leased = await ctx.database.run(record)
+            results, leased = await ctx.database.run(record, name="hear")
             self._written_at = asyncio.get_running_loop().time() if beats else self._written_at
             for sign, result in zip(signs, results, strict=True):
                 self._note(sign, result)

@@ -4,7 +4,7 @@ One query after a commit finds the nodes of all offered leases, whatever the num
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.api.process.changes import Changes
@@ -50,21 +50,18 @@ class LeaseWaiter:
 class LeaseWaiters:
     """The long polls of nodes in this process. Example: `with offers.open(node) as offer: ...`."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: Changes, *, note_count: Callable[[int], None] = lambda _: None) -> None:
+        """`note_count` is given the number of nodes with an open poll whenever it may have changed."""
         self._open: dict[Address, set[LeaseWaiter]] = {}
-        self._is_over = False
+        self._is_over, self._note_count = False, note_count
         changes.watch(lambda rows: rows.list_offered_nodes(), self._announce, is_needed=lambda: bool(self._open))
-
-    @property
-    def count(self) -> int:
-        """Number of nodes with an open poll."""
-        return len(self._open)
 
     @contextmanager
     def open(self, node: Address) -> Iterator[LeaseWaiter]:
         """Open the long poll of a node."""
         offer, own = LeaseWaiter(), self._open.setdefault(node, set())
         own.add(offer)
+        self._note_count(len(self._open))
         if self._is_over:
             offer.end()
         try:
@@ -73,6 +70,7 @@ class LeaseWaiters:
             own.discard(offer)
             if not own and self._open.get(node) is own:
                 del self._open[node]
+            self._note_count(len(self._open))
 
     def end(self) -> None:
         """End all polls, because this process ends."""

@@ -41,7 +41,7 @@ class Intake:
             lambda items: ctx.database.query(lambda rows: self._check_receipts(rows, items))
         )
         self._records = RequestBatches[VerifiedReceipt, Countersigned](
-            lambda items: ctx.database.run(lambda rows: self._record(rows, items))
+            lambda items: ctx.database.run(lambda rows: self._record(rows, items), name="record_receipts")
         )
 
     async def is_recorded(self, node: Address, task: TaskId, lease: LeaseId) -> bool:

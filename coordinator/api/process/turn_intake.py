@@ -22,16 +22,20 @@ class TurnIntake:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._queries = RequestBatches[TurnQuery, Sequence[JudgeOrder | RevealOrder]](
-            lambda items: ctx.database.run(lambda rows: [self._take(rows, each) for each in items])
+            lambda items: ctx.database.run(lambda rows: [self._take(rows, each) for each in items], name="take_orders")
         )
         self._commits = RequestBatches[Commitment, None](
-            lambda items: ctx.database.run(lambda rows: turns.record_commits(rows, ctx.params, items, now=ctx.clock()))
+            lambda items: ctx.database.run(
+                lambda rows: turns.record_commits(rows, ctx.params, items, now=ctx.clock()), name="record_commits"
+            )
         )
         self._checks = RequestBatches[Reveal, None](
             lambda items: ctx.database.query(lambda rows: self._check(rows, items))
         )
         self._reveals = RequestBatches[Reveal, None](
-            lambda items: ctx.database.run(lambda rows: turns.record_reveals(rows, ctx.params, items, now=ctx.clock()))
+            lambda items: ctx.database.run(
+                lambda rows: turns.record_reveals(rows, ctx.params, items, now=ctx.clock()), name="record_reveals"
+            )
         )
 
     async def take(self, query: TurnQuery) -> Sequence[JudgeOrder | RevealOrder]:
@@ -61,7 +65,7 @@ class TurnIntake:
 
 
 def _build_order(ctx: Context, order: Order, step: StepRow | None) -> JudgeOrder | RevealOrder | None:
-    """Return the order as it is sent. None while a reorganization has removed what it is about."""
+    """Return the order as it is sent. None while a reorganisation has removed what it is about."""
     if order.kind == "reveal":
         return RevealOrder(judgement=order.turn.id)
     if step is None or order.row.draw is None:

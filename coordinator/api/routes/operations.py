@@ -1,4 +1,4 @@
-"""Routes for those who operate the coordinator: whether it lives, whether it can serve, and its metrics.
+"""Routes for those who operate the coordinator: whether it lives, and whether it can serve.
 
 They tell no secrets. A proxy in front of the coordinator may still keep them from the public.
 """
@@ -8,12 +8,10 @@ import asyncio
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from coordinator.api.auth import Ctx, State
-from coordinator.api.documented_answers import name_content
+from coordinator.api.auth import Ctx
 from coordinator.context import Context
 from covey.errors import TransientError
 from covey.protocol.api.public import HealthView, ReadinessView
-from covey.runtime import prometheus
 
 PATIENCE_SECONDS = 2.0
 """Maximum time in seconds that a look at the database may take for the coordinator to be ready."""
@@ -38,13 +36,6 @@ async def get_readiness(ctx: Ctx, response: Response) -> ReadinessView:
     reasons = await list_obstacles(ctx)
     response.status_code = 503 if reasons else 200
     return ReadinessView(is_ready=not reasons, reasons=tuple(reasons))
-
-
-@router.get("/metrics", response_class=Response, responses=name_content("text/plain"))
-async def get_metrics(state: State) -> Response:
-    """All metrics in the text format of Prometheus."""
-    body = prometheus.render(state.registry) + await state.work_metrics.read()
-    return Response(body, media_type=prometheus.CONTENT_TYPE)
 
 
 async def list_obstacles(ctx: Context) -> list[str]:

@@ -19,7 +19,8 @@ async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
     Raises ProtocolError("pool_ended") if the pool has ended.
     """
     is_new = await ctx.database.run(
-        lambda rows: pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=body.is_paused, now=ctx.clock())
+        lambda rows: pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=body.is_paused, now=ctx.clock()),
+        name="set_paused",
     )
     if is_new:
         get_logger().warning("new tasks are paused" if body.is_paused else "new tasks go on", operator=operator)
@@ -32,7 +33,7 @@ async def pardon(ctx: Ctx, operator: Operator, body: PardonRequest) -> PardonRes
 
     Raises ProtocolError "no_contributor" if no node of the contributor was ever registered.
     """
-    given = await ctx.database.run(lambda rows: nodes.pardon(rows, body.address))
+    given = await ctx.database.run(lambda rows: nodes.pardon(rows, body.address), name="pardon")
     get_logger().warning(
         "the operator pardoned a contributor",
         contributor=given.contributor,

@@ -24,7 +24,7 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
 
     async def open_and_find() -> BatchOrder | None:
         if await ctx.database.query(lambda rows: steps.is_next(rows, body.step)):
-            await ctx.database.run(lambda rows: steps.open_ahead(rows, ctx.params, number=body.step))
+            await ctx.database.run(lambda rows: steps.open_ahead(rows, ctx.params, number=body.step), name="open_ahead")
         return await ctx.database.query(lambda rows: find_batch(ctx, rows, body.step))
 
     return await wait_for(state.changes.signal, body.wait_seconds, open_and_find)
@@ -41,7 +41,7 @@ async def report_learning(state: State, _: Trainer, body: LearningReport) -> Non
             rows.record_point(body.steps - 1, body.point, now=now)
         return pausing.record_report(rows, steps=body.steps, signs=body.signs, pause=body.pause, now=now)
 
-    is_new = await ctx.database.run(record)
+    is_new = await ctx.database.run(record, name="record_report")
     if is_new:
         get_logger().error("new tasks are paused, because the run cannot learn", steps=body.steps, signs=body.signs)
 

@@ -64,7 +64,9 @@ async def claim_validations(
 
     if polls.is_due(validator, body.contract, ctx.clock()):
         now = ctx.clock()
-        await ctx.database.run(lambda rows: exact_lane.note_asking(rows, validator, body.contract, now=now))
+        await ctx.database.run(
+            lambda rows: exact_lane.note_asking(rows, validator, body.contract, now=now), name="note_asking"
+        )
         polls.note(validator, body.contract, now)
     with call_when_gone(request.receive, leave):
         orders = await wait_for(

@@ -44,7 +44,7 @@ async def register(state: State, node: Node, body: RegistrationRequest | None = 
         exact_lane.require_served(repository, ctx.params, contract, now=ctx.clock())
         nodes.register_node(repository, node=node, contributor=contributor, block=block, contract=contract)
 
-    await ctx.database.run(record)
+    await ctx.database.run(record, name="register_node")
     state.members.add_node(node)
     get_logger().info("node has registered", node=node, contributor=contributor)
     return RegistrationResponse(node=node, contributor=contributor)
@@ -84,7 +84,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
         get_logger().debug("lease was collected", task=order.task, lease=order.lease, node=node)
         return order
     if offer.has_left:
-        await state.ctx.database.run(lambda rows: presence.withdraw_claim(rows, sign))
+        await state.ctx.database.run(lambda rows: presence.withdraw_claim(rows, sign), name="withdraw_claim")
         return None
     await state.ctx.database.query(pausing.require_running)
     return None
@@ -95,7 +95,8 @@ async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
     """Give a lease back before its end. Raises the errors of `tasks.require_lease`."""
     task, lease = TaskId(body.task), LeaseId(body.lease)
     await ctx.database.run(
-        lambda rows: tasks.return_task(rows, ctx.params, node=node, task=task, lease=lease, now=ctx.clock())
+        lambda rows: tasks.return_task(rows, ctx.params, node=node, task=task, lease=lease, now=ctx.clock()),
+        name="return_task",
     )
     get_logger().info("lease was given back", task=task, lease=lease, node=node)
     ctx.jobs.trigger("assign_tasks")

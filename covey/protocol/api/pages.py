@@ -120,6 +120,9 @@ class SubmissionItemView(Body):
     live_groups: UInt64
     units: UInt64
     """Units that are paid. Claimed ones while it is undecided."""
+    lease: UInt64
+    work_key: HashText
+    """SHA-256 of its file."""
     signed_at: UInt64
     """Unix seconds of the countersignature."""
     decided_at: float | None
@@ -173,6 +176,19 @@ class EpochListView(Body):
     items: tuple[EpochItemView, ...]
     before: UInt64 | None
     """Value of `before` for the next part. None: this is the last one."""
+
+
+class LeafView(Body):
+    """A leaf of an epoch, with what shows that it is in the tree whose root is on chain."""
+
+    epoch: UInt64
+    fields: dict[str, str]
+    """Fields of the leaf in the order in which they are encoded. Numbers are decimal text."""
+    proof: tuple[HashText, ...]
+    """Sibling hashes from the leaf to the root."""
+    work_root: HashText
+    header_hash: HashText | None
+    """Hash of the epoch's header on chain, which contains the root. None: it is not posted."""
 
 
 class PolicyItemView(Body):

@@ -1,13 +1,14 @@
-"""The bytes of one block of changed bfloat16 values: a header, the rANS states and words, and the stored bits.
+"""Binary format of one delta block of bfloat16 values: a header, rANS states and words, and raw bits.
 
-    lengths   3 x u32: bytes of the header, words, bytes of the stored bits
+    lengths   3 x u32: bytes of the header, number of words, bytes of the raw bits
     states    4 x u32
-    header    varints: number of classes with changes; for each its distance from the previous class and its number of
-              changes; for each context and each half of a pair the number of frequencies and the frequencies
+    header    varints: number of classes with changes; for each of them, the distance from the previous one and the
+              number of changes; for each context and each half of a pair, the number of frequencies and the frequencies
     words     u16 each
     bits      the bits below the leading ones, lowest bit first
 
-All numbers are little endian. A class of at least `OWN_TABLE` changes has its own context, and all others share one.
+All numbers are little endian. A context is a pair of frequency tables. A class with at least `OWN_TABLE` changes has
+its own context, and all other classes share one.
 """
 
 import struct
@@ -21,17 +22,19 @@ from covey.shardcast.delta.class_gaps import CLASSES, Bits, Numbers
 from covey.shardcast.delta.kernels import compile_all
 
 BLOCK_VALUES = 1 << 22
-"""Number of values in a block, which decodes without the other blocks of its tensor."""
+"""Maximum number of values in a block. Each block is decoded independently of the others."""
 OWN_TABLE = 256
-"""Minimum number of changes of a class with its own frequencies. For fewer changes a table costs more than it gains."""
+"""Minimum number of changes for which a class has its own context. With fewer changes, its tables cost more bytes than
+they save.
+"""
 _LENGTHS, _STATES = struct.Struct("<3I"), struct.Struct("<4I")
 _FIXED = _LENGTHS.size + _STATES.size
 _MAX_HEADER = 1 << 20
-"""Maximum size of a header in bytes. With a context for each class it has less than half of this."""
+"""Maximum size of a header in bytes. A valid header has less than half of it, even with one context per class."""
 
 
 def encode(parent: Bits, child: Bits) -> bytes:
-    """Return the changes from parent to child, uint16[n] each, with n up to BLOCK_VALUES."""
+    """Return the encoded changes from parent to child. Both are uint16[n], with n up to BLOCK_VALUES."""
     kernels = compile_all()
     size = kernels.count_changes(parent, child)
     classes, unsorted = np.empty(size, np.uint8), np.empty((2, size), np.int64)
@@ -59,12 +62,13 @@ def encode(parent: Bits, child: Bits) -> bytes:
 
 
 def decode(parent: Bits, data: bytes | memoryview, child: Bits) -> None:
-    """Write to `child`, uint16[n], the values that `encode` saw. `data` may be hostile.
+    """Write the child, uint16[n], that `encode` received. `data` may be hostile.
 
-    Raises ProtocolError("bad_delta") if no child of this parent has these bytes. `child` is then undefined.
+    Raises ProtocolError("bad_delta") if `data` is not a valid encoding for this parent. The content of `child` is then
+    undefined.
     """
     if len(data) < _FIXED:
-        raise _refuse(f"a block has {len(data)} bytes, which is less than its fixed part")
+        raise _refuse(f"a block has {len(data)} bytes, fewer than its fixed part of {_FIXED}")
     header_size, word_count, bit_size = _LENGTHS.unpack_from(data)
     if header_size > _MAX_HEADER or _FIXED + header_size + 2 * word_count + bit_size != len(data):
         raise _refuse(f"the lengths in a block do not add up to its {len(data)} bytes")
@@ -78,11 +82,11 @@ def decode(parent: Bits, data: bytes | memoryview, child: Bits) -> None:
     gaps, differences = np.empty(size, np.int64), np.empty(size, np.int64)
     kernels = compile_all()
     if not kernels.decode_symbols(words, states, counts, contexts, tables, gaps, differences):
-        raise _refuse("the words of a block end too early or too late")
+        raise _refuse("a block has too few or too many words")
     if not kernels.read_bits(bits, gaps, differences):
-        raise _refuse("the stored bits of a block end too early or too late")
+        raise _refuse("a block has too few or too many raw bits")
     if kernels.apply_changes(parent, gaps, differences, counts, child) != size:
-        raise _refuse("a change of a block lies outside the block or outside bfloat16")
+        raise _refuse("a change lies outside its block or outside the range of bfloat16")
 
 
 def _assign_contexts(counts: Numbers) -> tuple[Numbers, int]:
@@ -133,7 +137,7 @@ def _encode_varints(numbers: list[int]) -> bytes:
 
 
 def _read_header(header: bytes, length: int) -> tuple[Numbers, Numbers]:
-    """Return the number of changes of each class, and the tables, for a block of `length` values."""
+    """Return the number of changes of each class, and the frequency tables, of a block of `length` values."""
     numbers = iter(_read_varints(header))
     counts = np.zeros(CLASSES, np.int64)
     try:
@@ -156,20 +160,20 @@ def _read_header(header: bytes, length: int) -> tuple[Numbers, Numbers]:
                     raise _refuse(f"a table of a block has {size} frequencies")
                 tables[half, context, :size] = [next(numbers) for _ in range(size)]
     except StopIteration:
-        raise _refuse("the header of a block ends too early") from None
+        raise _refuse("the header of a block has too few numbers") from None
     if next(numbers, None) is not None:
-        raise _refuse("the header of a block ends too late")
+        raise _refuse("the header of a block has too many numbers")
     if (tables.sum(axis=2) != rans.TOTAL).any():
         raise _refuse(f"the frequencies of a table do not sum to {rans.TOTAL}")
     return counts, tables
 
 
 def _read_varints(data: bytes) -> list[int]:
-    """Return the numbers of at most four bytes each."""
+    """Return the decoded varints, which have at most four bytes each."""
     octets: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets < 128)
     if not len(ends) or ends[-1] != len(octets) - 1:
-        raise _refuse("the header of a block ends within a number")
+        raise _refuse("the header of a block ends inside a number")
     starts = np.concatenate(([0], ends[:-1] + 1))
     sizes = ends - starts + 1
     if sizes.max() > 4:

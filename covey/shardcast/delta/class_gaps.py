@@ -1,8 +1,9 @@
-"""Changes between two arrays of bfloat16 bits, as gaps and differences within the classes of the parent's exponent.
+"""Changes between two arrays of bfloat16 bits, as gaps and differences within classes of values.
 
-The class of a value is its exponent, 0 .. 255. A gap is the number of unchanged values of the same class since the last
-change of this class. A difference counts the representable values between parent and child. `kernels` compiles these
-functions, which only run fast compiled. No arithmetic is done on floats, so NaN, Inf and -0 need no special case.
+The class of a value is the exponent, 0 to 255, that it has in the parent. A gap is the number of unchanged values of a
+class before a change, counted from the previous change of this class. A difference is the number of representable
+values from parent to child. These functions are slow in plain Python, so `kernels` compiles them. No arithmetic is done
+on floats, so NaN, Inf and -0 need no special case.
 """
 
 import numpy as np
@@ -14,16 +15,16 @@ Numbers = NDArray[np.int64]
 CLASSES = 256
 """Number of exponents of bfloat16."""
 NEVER = 1 << 62
-"""Gap after the last change of a class."""
+"""Gap of a class that has no further change."""
 
 
 def get_rank(bits: np.int64) -> np.int64:
-    """Return the position, 0 .. 65535, of bfloat16 bits in the order of the values. -0 comes before 0."""
+    """Return the position, 0 to 65535, of a bfloat16 bit pattern in the order of the values. -0 comes before 0."""
     return np.int64(bits + 32768 if bits < 32768 else 65535 - bits)
 
 
 def count_changes(parent: Bits, child: Bits) -> int:
-    """Return the number of values that differ."""
+    """Return the number of positions at which parent and child differ."""
     count = 0
     for i in range(len(parent)):
         count += parent[i] != child[i]
@@ -31,11 +32,11 @@ def count_changes(parent: Bits, child: Bits) -> int:
 
 
 def find_changes(parent: Bits, child: Bits, classes: NDArray[np.uint8], gaps: Numbers, differences: Numbers) -> int:
-    """Write class, gap and difference of each change, in the order of the values. Return the number of changes.
+    """Write the class, gap and difference of each change, in the order of the positions. Return the number of changes.
 
-    The caller counts the changes first, because arrays for as many changes as values would take longer to allocate.
-
-    A difference of d > 0 is written as 2d - 2, and one of d < 0 as -2d - 1, so that small ones have small numbers.
+    The caller counts the changes first and allocates arrays of that length. Arrays as long as `parent` would take
+    longer to allocate. A positive difference d is written as 2d - 2 and a negative one as -2d - 1, so that small
+    differences have small numbers.
     """
     seen, last = np.zeros(CLASSES, np.int64), np.full(CLASSES, -1, np.int64)
     count = 0
@@ -53,7 +54,9 @@ def find_changes(parent: Bits, child: Bits, classes: NDArray[np.uint8], gaps: Nu
 
 
 def sort_by_class(classes: NDArray[np.uint8], values: Numbers, counts: Numbers, ordered: Numbers) -> None:
-    """Write `values` to `ordered`, class by class, otherwise in the same order. `counts` are the classes' sizes."""
+    """Write `values` to `ordered`, grouped by class. The order within a class stays. `counts` has the size of each
+    class.
+    """
     ends = np.zeros(CLASSES, np.int64)
     for kind in range(1, CLASSES):
         ends[kind] = ends[kind - 1] + counts[kind - 1]
@@ -64,10 +67,10 @@ def sort_by_class(classes: NDArray[np.uint8], values: Numbers, counts: Numbers, 
 
 
 def apply_changes(parent: Bits, gaps: Numbers, differences: Numbers, counts: Numbers, child: Bits) -> int:
-    """Write the child, and return the number of changes applied. Returns -1 if a difference leaves bfloat16.
+    """Write the child, and return the number of changes applied, or -1 if a difference leads outside bfloat16.
 
-    `gaps` and `differences` are sorted by class, and `counts` has the number of changes in each class. The result is
-    smaller than the number of changes if a gap leads beyond the last value of its class.
+    `gaps` and `differences` are sorted by class, and `counts` has the number of changes of each class. If a gap leads
+    beyond the last value of its class, the result is smaller than the number of changes.
     """
     places, ends = np.zeros(CLASSES, np.int64), np.zeros(CLASSES, np.int64)
     left = np.full(CLASSES, NEVER, np.int64)

@@ -1,8 +1,8 @@
-"""Delta files: how the image of a child policy follows from its parent's.
+"""Delta files, which encode the image of a child policy relative to the image of its parent.
 
 An image is the bytes of all tensors in the order of a `PolicyRecord`, so it is the weights file without its header.
-Consecutive tensors of one dtype form a section, and each section is cut into blocks that are coded alone. Any dtype has
-lossless deltas, because a block is treated as bits.
+Consecutive tensors of one dtype form a section. Each section is cut into blocks, which are encoded independently. A
+block is treated as bits, so every dtype has lossless deltas.
 
     format      4 bytes: CVD1
     count       u32: number of blocks
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 Octets = NDArray[np.uint8]
 
 BLOCK_BYTES = 2 * block_codec.BLOCK_VALUES
-"""Number of bytes of a section in one block. The last block of a section may be shorter."""
+"""Size of a block in bytes. The last block of a section may be shorter."""
 WORTHWHILE = 0.5
-"""Share of a block's size up to which class gaps are used without trying another method."""
+"""Maximum size of a block encoded as class gaps, as a share of the block, for which no other method is tried."""
 _FORMAT = b"CVD1"
 _START = struct.Struct("<4sI")
 _ZSTD_LEVEL = 1
@@ -45,31 +45,31 @@ _COMPARED_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ImageBlock:
-    """Part of an image that is coded alone. Example: ImageBlock(offset=0, size=8 << 20, is_bfloat16=True)."""
+    """Part of an image that is encoded independently. Example: ImageBlock(offset=0, size=8 << 20, is_bfloat16=True)."""
 
     offset: int
-    """Index of its first byte in the image."""
+    """Index of the block's first byte in the image."""
     size: int
     """Size in bytes, from 1 to BLOCK_BYTES."""
     is_bfloat16: bool
-    """Whether its bytes are bfloat16 values, which have the smallest deltas."""
+    """Whether the block contains bfloat16 values, which have the smallest deltas."""
 
     def cut(self, image: Octets) -> Octets:
-        """Return the view of this block in an image."""
+        """Return the bytes of this block in `image`, as a view."""
         return image[self.offset : self.offset + self.size]
 
 
 class Method(IntEnum):
-    """How a block of the child follows from the parent's."""
+    """How a block of the child is encoded."""
 
     SAME = 0
-    """The blocks are equal. Nothing follows."""
+    """The block equals the parent's. No data follows."""
     CLASS_GAPS = 1
-    """`block_codec`, for bfloat16 values."""
+    """Encoding of `block_codec`, for bfloat16 values."""
     XOR = 2
-    """The zstd-compressed XOR of both blocks."""
+    """XOR of the parent's and the child's block, compressed with zstd."""
     RAW = 3
-    """The child's block itself."""
+    """The child's block as it is."""
 
 
 def list_blocks(record: PolicyRecord) -> tuple[ImageBlock, ...]:
@@ -84,7 +84,7 @@ def list_blocks(record: PolicyRecord) -> tuple[ImageBlock, ...]:
 
 
 def compute_max_bytes(blocks: Sequence[ImageBlock]) -> int:
-    """Return the maximum size of a delta file in bytes. A larger one need not be downloaded."""
+    """Return the maximum size in bytes of a delta file with these blocks. A larger file is never valid."""
     return _START.size + sum(4 + 1 + block.size for block in blocks)
 
 
@@ -97,10 +97,10 @@ def encode_image(
     threads: int = 1,
     report: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the delta from parent to child, images as uint8[size], to a seekable file. Return its size in bytes.
+    """Write the delta between two images, uint8[size], to a seekable file. Return the size of the delta in bytes.
 
-    At most twice as many encoded blocks as threads are in memory. `report`, if given, is called after each block with
-    the number of blocks written so far.
+    At most 2 * `threads` encoded blocks are in memory. `report`, if given, is called after each block with the number
+    of blocks written so far.
     """
     size = sum(block.size for block in blocks)
     if not len(parent) == len(child) == size:
@@ -127,7 +127,7 @@ class DeltaFile:
     """
 
     def __init__(self, data: bytes | memoryview, blocks: Sequence[ImageBlock]) -> None:
-        """Raise ProtocolError("bad_delta") unless the header fits the blocks of the record and the size of `data`."""
+        """Raise ProtocolError("bad_delta") unless the file's header matches `blocks` and the size of `data`."""
         self._data = memoryview(data).cast("B")
         self._blocks = tuple(blocks)
         first = _START.size + 4 * len(blocks)
@@ -138,12 +138,12 @@ class DeltaFile:
             raise _refuse("an encoded block is empty or larger than the block itself")
         self._offsets: list[int] = [first, *(first + np.cumsum(lengths)).tolist()]
         if self._offsets[-1] != len(self._data):
-            raise _refuse(f"the blocks end at byte {self._offsets[-1]} of {len(self._data)} bytes")
+            raise _refuse(f"the blocks end at byte {self._offsets[-1]}, but the file has {len(self._data)} bytes")
 
     def apply(self, index: int, parent: Octets, child: Octets) -> None:
-        """Write one block of the child to `child`, which may be the same array as `parent`. Both are uint8[size].
+        """Write block `index` of the child to `child`. Both arrays are uint8[size] and may be the same array.
 
-        Raises ProtocolError("bad_delta") if the block is malformed. `child` is then undefined.
+        Raises ProtocolError("bad_delta") if the block is malformed. The content of `child` is then undefined.
         """
         block = self._blocks[index]
         if not len(parent) == len(child) == block.size:
@@ -180,7 +180,7 @@ def _encode_block(parent: Octets, child: Octets, *, is_bfloat16: bool) -> bytes:
 
 
 def _are_equal(parent: Octets, child: Octets) -> bool:
-    """Return whether both are equal. Most blocks differ early, and nothing after the first difference is read."""
+    """Return whether both arrays are equal. Compares them part by part, because most blocks differ early."""
     starts = range(0, len(parent), _COMPARED_BYTES)
     return all(np.array_equal(parent[i : i + _COMPARED_BYTES], child[i : i + _COMPARED_BYTES]) for i in starts)
 
@@ -196,7 +196,7 @@ def _decode_block(data: memoryview, parent: Octets, *, child: Octets, is_bfloat1
     elif method == Method.RAW and len(coded) == len(child):
         child[:] = np.frombuffer(coded, np.uint8)
     else:
-        raise _refuse(f"a block of {len(data)} bytes has method {method}")
+        raise _refuse(f"a block of {len(data)} encoded bytes has the invalid method {method}")
 
 
 def _decompress(coded: memoryview, size: int) -> Octets:
@@ -214,7 +214,7 @@ def _refuse(message: str) -> ProtocolError:
 
 
 def _open_zstd() -> "Codec":
-    # Imported late, because pyarrow starts a thread, and processes are forked from one that imports this module.
+    # Imported at first use, because pyarrow starts a thread, and a process that imports this module may be forked.
     import pyarrow as pa
 
     return pa.Codec("zstd", compression_level=_ZSTD_LEVEL)

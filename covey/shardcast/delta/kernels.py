@@ -1,6 +1,6 @@
-"""The functions of `class_gaps` and `rans`, compiled for one core.
+"""Functions of `class_gaps` and `rans`, compiled with numba.
 
-Every kernel processes a whole block in one call and releases the GIL.
+Every kernel processes a whole block on one core in one call, and releases the GIL.
 """
 
 import functools
@@ -12,7 +12,7 @@ from covey.shardcast.delta import class_gaps, rans
 
 
 class Kernels(NamedTuple):
-    """The compiled functions. The function of the same name documents each of them."""
+    """Compiled functions. The plain function of the same name documents each of them."""
 
     count_changes: Callable[..., int]
     find_changes: Callable[..., int]
@@ -30,7 +30,7 @@ _LOCK = threading.Lock()
 
 
 def compile_all() -> Kernels:
-    """Return the kernels. The first call on a machine compiles them, and later calls load them from disk."""
+    """Return the kernels. The first call on a machine compiles them, and later processes load them from disk."""
     with _LOCK:
         return _compile()
 

@@ -1,8 +1,8 @@
 """Entropy coding of pairs of non-negative numbers with static frequencies: range asymmetric numeral systems (rANS).
 
-A number below 8 is its own symbol. The symbol of a larger one follows from its length and its three leading bits. The
-lower bits are stored as they are. Each pair uses the frequencies of its context. Four interleaved states let a
-processor work on several symbols at once. `kernels` compiles these functions.
+A number below 8 is its own symbol. The symbol of a larger number gives its length and its three leading bits, and the
+lower bits are stored raw. Each pair uses the frequencies of its context. Four interleaved states let a core process
+several symbols in parallel. `kernels` compiles these functions.
 
 Source: Duda, "Asymmetric numeral systems" (arXiv 1311.2540), in the form with 32-bit states and 16-bit words.
 """
@@ -15,18 +15,18 @@ Words = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 PRECISION = 12
-"""Binary digits of a frequency. The frequencies of a context sum to 2**12."""
+"""Number of bits of a frequency. The frequencies of a context sum to 2**12."""
 SYMBOLS = 96
-"""Number of symbols, enough for every number below 2**24."""
+"""Number of symbols. They cover every number below 2**24."""
 STATES = 4
-"""Number of interleaved states: two for the first numbers of pairs, and two for the second ones."""
+"""Number of interleaved states: two for the first numbers of pairs and two for the second numbers."""
 LOWEST = 1 << 16
-"""Initial state, and the minimum of a state between symbols."""
+"""Initial value of a state, and its minimum between two symbols."""
 TOTAL = 1 << PRECISION
 
 
 def split(value: int) -> tuple[int, int]:
-    """Return the symbol of a number and the count of bits that are stored after it."""
+    """Return the symbol of a number and the number of its raw bits."""
     extra, top = 0, value
     while top >= 8:
         top >>= 1
@@ -35,14 +35,14 @@ def split(value: int) -> tuple[int, int]:
 
 
 def count_symbols(values: Numbers, counts: Numbers) -> None:
-    """Add the symbols of `values` to `counts`, int64[SYMBOLS]."""
+    """Add the number of occurrences of each symbol in `values` to `counts`, int64[SYMBOLS]."""
     for i in range(len(values)):
         symbol, _ = split(values[i])
         counts[symbol] += 1
 
 
 def scale(counts: Numbers, frequencies: Numbers) -> None:
-    """Write frequencies that sum to TOTAL and are at least 1 for every symbol that occurs."""
+    """Write frequencies in proportion to `counts`. They sum to TOTAL, and each symbol that occurs has at least 1."""
     total, left = np.int64(0), np.int64(TOTAL)
     for s in range(SYMBOLS):
         total += counts[s]
@@ -62,7 +62,7 @@ def scale(counts: Numbers, frequencies: Numbers) -> None:
 
 
 def add_up(frequencies: Numbers, starts: Numbers) -> None:
-    """Write the sum of the frequencies before each symbol. Both are int64[contexts, SYMBOLS]."""
+    """Write the sum of the frequencies of all smaller symbols for each symbol. Both are int64[contexts, SYMBOLS]."""
     for k in range(len(frequencies)):
         total = np.int64(0)
         for s in range(SYMBOLS):
@@ -73,10 +73,10 @@ def add_up(frequencies: Numbers, starts: Numbers) -> None:
 def encode_pairs(
     first: Numbers, second: Numbers, counts: Numbers, contexts: Numbers, tables: Numbers, words: Words, states: Numbers
 ) -> int:
-    """Fill `words` from its end, write the final states, and return the index of the first word.
+    """Fill `words` backward from its end, write the final states, and return the index of the first word.
 
-    `counts` has the number of pairs of each class, `contexts` the context of each class, and `tables`, int64[2,
-    contexts, SYMBOLS], the frequencies of first and second numbers. Two words per pair are enough.
+    `counts` has the number of pairs of each class, and `contexts` the context of each class. `tables`, int64[2,
+    contexts, SYMBOLS], has the frequencies of first and second numbers. `words` must have room for two words per pair.
     """
     starts = np.zeros(tables.shape, np.int64)
     add_up(tables[0], starts[0])
@@ -101,7 +101,7 @@ def encode_pairs(
 
 
 def write_bits(first: Numbers, second: Numbers, out: Bytes) -> int:
-    """Write the stored bits of all pairs, lowest bit first. Return the number of bytes, at most 6 per pair."""
+    """Write the raw bits of all pairs, lowest bit first. Return the number of bytes, at most 6 per pair."""
     pending, held, size = np.uint64(0), 0, 0
     for i in range(len(first)):
         for half in range(2):
@@ -124,7 +124,7 @@ def write_bits(first: Numbers, second: Numbers, out: Bytes) -> int:
 def decode_symbols(
     words: Words, states: Numbers, counts: Numbers, contexts: Numbers, tables: Numbers, first: Numbers, second: Numbers
 ) -> bool:
-    """Write the symbols of all pairs. Return whether the words end with the last symbol, as `encode_pairs` ends them.
+    """Write the symbols of all pairs. Return whether words and states end exactly with the last symbol.
 
     The frequencies of each context must sum to TOTAL. Words and states may be hostile.
     """
@@ -162,7 +162,7 @@ def decode_symbols(
 
 
 def read_bits(bits: Bytes, first: Numbers, second: Numbers) -> bool:
-    """Replace the symbols by their numbers. Return whether the bits end with the last number, as `write_bits` ends."""
+    """Replace all symbols by their numbers. Return whether the raw bits end exactly with the last number."""
     byte, held, pending = 0, np.int64(0), np.uint64(0)
     for i in range(len(first)):
         for half in range(2):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -22,6 +23,7 @@ from covey.errors import TransientError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import http_signatures
 from covey.protocol.api.worker import TaskOrder
+from covey.runtime.http import find_free_ports
 from tests.fakes.coordinator_processes import CoordinatorProcesses
 from tests.fakes.databases import open_schema
 from tests.fakes.network import create_pool
@@ -74,7 +76,13 @@ def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pytest.skip(f"no Redis answers: {error}")
     folder = tmp_path_factory.mktemp("processes")
     with open_schema() as database_url:
-        settings = {"processes": 2, "database_url": database_url, "nonces_url": REDIS}
+        (metrics_port,) = find_free_ports(1)
+        settings = {
+            "processes": 2,
+            "database_url": database_url,
+            "nonces_url": REDIS,
+            "metrics_port": metrics_port,
+        }
         processes = CoordinatorProcesses(running, create_pool(running, make_params()), folder, **settings)
         found = Coordinator(
             chain=running,
@@ -167,6 +175,37 @@ async def test_serve__one_process_is_killed__is_replaced_and_nobody_is_refused_f
     await await_children(coordinator, {killed})
     await await_ready(coordinator)
     assert before - {killed} < {each.pid for each in coordinator.processes.list_servers()}, "the other one went on"
+
+
+async def read_answers(coordinator: Coordinator) -> dict[tuple[str, ...], float]:
+    """Return the metrics of all processes, by name and values of labels."""
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as http:
+        text = (await http.get(f"http://127.0.0.1:{coordinator.config.metrics_port}/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert len(found) == len(samples), "no process has a sample of its own"
+    return found
+
+
+async def test_metrics__many_connections_and_a_killed_process__are_sums_that_go_on(coordinator: Coordinator):
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as http:
+                assert (await http.get(f"{coordinator.url}/health")).status_code == 200
+
+    health = ("covey_request_seconds_count", "GET /health")
+    before = (await read_answers(coordinator)).get(health, 0.0)
+    await ask(20)
+    assert (await read_answers(coordinator))[health] == before + 20
+    known = {each.pid for each in coordinator.processes.list_servers()}
+    os.kill(min(known), signal.SIGKILL)
+    await await_children(coordinator, {min(known)})
+    await await_ready(coordinator)
+    await ask(5)
+    values = await read_answers(coordinator)
+    assert values[health] == before + 25
+    assert values["covey_chain_poll_age_seconds",] < 60
+    assert values["covey_polls",] == 0
 
 
 async def test_serve__parent_is_killed__its_processes_end_too(coordinator: Coordinator):

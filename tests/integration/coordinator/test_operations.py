@@ -6,7 +6,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from covey import cli
@@ -53,21 +52,35 @@ async def test_metrics__after_some_work__count_it(harness: CoordinatorHarness):
     await harness.follow()
     await get(harness, "/v1/nothing")
     await harness.post("/v1/heartbeat", b"{}", {})
-    text = (await get(harness, "/metrics")).text
-    samples = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = await asyncio.to_thread(harness.read_metrics)
     assert samples["covey_submissions", "ACCEPTED"] == 1
     assert samples["covey_unsettled_submissions",] == 1
     assert samples["covey_refusals_total", "unsigned"] >= 1
     assert samples["covey_answers_total", "4xx"] >= 1
-    assert 1 <= samples["covey_commits_total",] <= samples["covey_commands_total",]
+    assert samples["covey_commit_seconds_count",] >= 2
+    assert samples["covey_command_seconds_count", "record_receipts"] == 1
+    assert samples["covey_request_seconds_count", "POST /v1/submissions"] == 1
+    assert samples["covey_request_seconds_count", "none"] == 1, "/v1/nothing is not a label that a peer has chosen"
+    assert samples["covey_rpc_seconds_count", "eth_call"] > 0
+    assert samples["covey_operator_balance_ether",] > 0
+    assert samples["covey_database_answers",] == 1
     assert samples["covey_chain_poll_age_seconds",] < 60
     assert samples["covey_step",] == 0
-    names = [family.name for family in text_string_to_metric_families(text)]
-    assert len(names) == len(set(names))
+
+
+async def test_metrics__database_does_not_answer__says_so_and_all_else(
+    harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch
+):
+    await harness.follow()
+
+    def refuse() -> None:
+        raise TransientError("database_unavailable", "gone")
+
+    monkeypatch.setattr(harness.ctx.database, "read", refuse)
+    samples = await asyncio.to_thread(harness.read_metrics)
+    assert samples["covey_database_answers",] == 0
+    assert ("covey_step",) not in samples
+    assert ("covey_chain_poll_age_seconds",) in samples
 
 
 async def test_worker_status__node_that_does_not_ask__is_told_so(harness: CoordinatorHarness):

@@ -5,10 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import tomlkit
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from covey import cli
@@ -41,14 +39,6 @@ async def run(*arguments: str) -> Any:
     if result.exception is not None:
         raise result.exception
     return json.loads(result.stdout)
-
-
-async def read_gauges(harness: CoordinatorHarness) -> dict[tuple[str, ...], float]:
-    async with httpx.AsyncClient(trust_env=False) as http:
-        text = (await http.get(f"{harness.url}/metrics")).text
-    families = text_string_to_metric_families(text)
-    samples = (sample for family in families for sample in family.samples)
-    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
 
 
 async def test_claim__dead_run__waits_and_is_told_why_until_the_operator_resumes(
@@ -86,10 +76,10 @@ async def test_claim__lease_from_before_the_pause__is_collected_and_submitted(
 
 async def test_status_and_metrics__pause_and_signs__show_both(harness: CoordinatorHarness, folder: Path):
     async with harness.client("trainer") as trainer:
-        gauges = await read_gauges(harness)
+        gauges = await asyncio.to_thread(harness.read_metrics)
         assert (gauges["covey_paused",], gauges["covey_alarm", "no_live_group"]) == (0, 0)
         await trainer.report_learning(LearningReport(steps=20, signs=DEAD, pause=True))
-        gauges, status = await read_gauges(harness), await trainer.get_status()
+        gauges, status = await asyncio.to_thread(harness.read_metrics), await trainer.get_status()
         assert gauges["covey_paused",] == 1
         assert {name: value for name, value in gauges.items() if name[0] == "covey_alarm"} == {
             ("covey_alarm", sign.value): float(sign in DEAD) for sign in LearningSign
@@ -99,7 +89,7 @@ async def test_status_and_metrics__pause_and_signs__show_both(harness: Coordinat
         assert f"the pool is paused: {status.pause.reason}" == WHY
         await trainer.report_learning(LearningReport(steps=21, signs=(), pause=False))
         await run("pool", "resume", str(folder))
-        gauges, status = await read_gauges(harness), await trainer.get_status()
+        gauges, status = await asyncio.to_thread(harness.read_metrics), await trainer.get_status()
         assert (gauges["covey_paused",], gauges["covey_alarm", "no_live_group"]) == (0, 0)
         assert (status.signs, status.pause) == ((), None)
 

@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.api import admission
 from coordinator.api.admission import SIGNER, Admission
-from coordinator.api.process.coordinator_metrics import Meters
 from coordinator.api.process.members import Members
+from coordinator.api.process.meters import Meters
 from coordinator.api.process.nonces import MemoryNonces
 from covey.chain.wallet import wallet_from_key
 from covey.protocol.http_signatures import SignedRequest, sign_request

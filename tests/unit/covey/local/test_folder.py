@@ -31,7 +31,18 @@ DEPLOYMENT = Deployment(
 )  # fmt: skip
 NODE = "https://node.example/v2/secret"
 PUBLIC = NamedChain(deployment=DEPLOYMENT, rpc_url=NODE, public_url="https://pool.example")
-PROCESSES = ["chain", "coordinator", "jobs", "origin", "relay", "trainer", "validator-1", "validator-2", "validator-3"]
+PROCESSES = [
+    "chain",
+    "coordinator",
+    "jobs",
+    "pages",
+    "origin",
+    "relay",
+    "trainer",
+    "validator-1",
+    "validator-2",
+    "validator-3",
+]
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def read_ports(folder: Path) -> dict[str, int | list[int]]:
     upstream = commands["relay"][commands["relay"].index("--upstream") + 1]
     return {
         "coordinator": coordinator.port,
+        "pages": coordinator.pages_port,
         "of members": [urlsplit(member.coordinator_url).port for member in members],
         "relays": [urlsplit(url).port for url in coordinator.relays],
         "upstream": urlsplit(upstream).port,
@@ -63,6 +64,7 @@ def list_expected(first: int) -> dict[str, int | list[int]]:
         "origin": first + 1,
         "relay": first + 2,
         "chain": first + 3,
+        "pages": first + 4,
     }
 
 

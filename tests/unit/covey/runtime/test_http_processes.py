@@ -13,7 +13,7 @@ from covey.runtime.http_processes import HttpProcesses
 pytestmark = pytest.mark.integration
 
 
-def _refuse(_: socket.socket) -> None:
+def _refuse(_: int, listener: socket.socket) -> None:
     raise OperatorError("bad_store", "the store cannot be opened", fix="Correct the setting store_url")
 
 

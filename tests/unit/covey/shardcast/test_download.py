@@ -166,7 +166,7 @@ def test_lone_relay_with_damage__is_asked_to_verify(serve):
 def test_lone_liar__is_given_up_after_two_lies(serve):
     bodies = Bodies([b"abc"])
     server = serve(bodies.lie)
-    with pytest.raises(TransientError, match="sent something else: wrong bytes") as caught:
+    with pytest.raises(TransientError, match="sent wrong bytes: wrong bytes") as caught:
         bodies.run(server)
     assert caught.value.code == "no_relay"
     assert server.paths == ["/0", "/0?verify=1"]
@@ -196,11 +196,11 @@ def test_absent_everywhere__each_is_asked_once(serve):
 
 def test_source_that_knows_too_little__counts_as_lacking(serve):
     def check(_):
-        raise LackingError("knows no route to it")
+        raise LackingError("knows no route to the policy")
 
     bodies = Bodies([b"abc"])
     bodies.jobs = [Job("/0", None, 10, check)]
-    with pytest.raises(TransientError, match="knows no route to it") as caught:
+    with pytest.raises(TransientError, match="knows no route to the policy") as caught:
         bodies.run(serve(bodies.answer))
     assert caught.value.code == "not_at_relays"
     assert bodies.sources.all[0].success == 1.0

@@ -83,7 +83,7 @@ def test_document__what_check_makes_of_it__and_its_source(downloader):
 @pytest.mark.parametrize(
     ("failure", "code", "text"),
     [
-        (ProtocolError("bad_head", "it is no head"), "no_relay", "sent something else: it is no head"),
+        (ProtocolError("bad_head", "it is not a head"), "no_relay", "sent wrong bytes: it is not a head"),
         (LackingError("knows no route"), "not_at_relays", "no relay has the head: .* knows no route"),
     ],
 )
@@ -97,7 +97,7 @@ def test_document_that_check_refuses(downloader, failure, code, text):
 
 
 def test_document_over_its_limit(downloader):
-    with pytest.raises(TransientError, match="offers 13 bytes, and at most 12 are allowed"):
+    with pytest.raises(TransientError, match="offers 13 bytes, but at most 12 are allowed"):
         downloader.fetch("/heads/1.json", limit=12, check=bytes, thing="the head")
 
 

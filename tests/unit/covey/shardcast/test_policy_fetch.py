@@ -252,7 +252,7 @@ def test_head_of_another_pool__or_garbage__is_a_lie(policies, serve, connect):
     other = policies.head().model_copy(update={"pool": 2}).to_bytes()
     for false in (other, b"{", b"null", b'{"pool": 1}'):
         liar = serve(policies, lambda path, body, false=false: false if path.startswith("/heads") else body)
-        with raising("no_relay", "sent something else"):
+        with raising("no_relay", "sent wrong bytes"):
             connect(liar).fetch(0, policies.hash_of(0))
 
 

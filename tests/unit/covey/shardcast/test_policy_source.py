@@ -62,7 +62,7 @@ def test_find_route__avoided_and_refused_claims_are_left_out(policies, policy_so
     policy_source.refuse([Claim(first, claim.way)], route.source, "it is false")
     assert policy_source.find_route(second, frozenset()).claims == route.claims
     policy_source.refuse([claim], route.source, "it is false")
-    with pytest.raises(TransientError, match="knows no route to it"):
+    with pytest.raises(TransientError, match="knows no route to the policy"):
         policy_source.find_route(second, frozenset())
     assert route.source.success == 0.0
 
@@ -91,7 +91,7 @@ def test_fetch_manifest__must_be_what_the_claim_says(policies, policy_source):
         Claim(first, anchor.model_copy(update={"base": other})),
         Claim(second, anchor),
     ):
-        with pytest.raises(ProtocolError, match="is not the one in the head") as caught:
+        with pytest.raises(ProtocolError, match="does not match the head") as caught:
             policy_source.fetch_manifest(claim)
         assert caught.value.code == "bad_manifest"
 

@@ -90,11 +90,11 @@ def build(header: bytes, states: tuple[int, ...] = (1 << 16,) * 4) -> bytes:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b"", "ends within a number"),
-        (b"\x80", "ends within a number"),
+        (b"", "ends inside a number"),
+        (b"\x80", "ends inside a number"),
         (b"\x80\x80\x80\x80\x01", "more than four bytes"),
-        (b"\x01\x00", "ends too early"),
-        (b"\x00\x00", "ends too late"),
+        (b"\x01\x00", "too few numbers"),
+        (b"\x00\x00", "too many numbers"),
         (b"\x01\x00\x00", "has 0 changes of one class"),
         (b"\x01\x00\x0b", "has 11 changes of one class"),
         (b"\x02\x00\x06\x00\x06", "has 12 changes"),

@@ -225,8 +225,8 @@ def test_apply__arrays_of_another_size__are_the_callers_mistake(sizes: tuple[int
         (join(b"\0", b"\0", b"\0"), "is not a delta of 2 blocks"),
         (join(b"\0", b""), "an encoded block is empty"),
         (join(b"\0", b"\3" + bytes(11)), "larger than the block itself"),
-        (join(b"\0", b"\3" + bytes(10))[:-1], "the blocks end at byte 28 of 27 bytes"),
-        (join(b"\0", b"\3" + bytes(10)) + b"\0", "the blocks end at byte 28 of 29 bytes"),
+        (join(b"\0", b"\3" + bytes(10))[:-1], "the blocks end at byte 28, but the file has 27 bytes"),
+        (join(b"\0", b"\3" + bytes(10)) + b"\0", "the blocks end at byte 28, but the file has 29 bytes"),
         (b"CVD1\x02\0\0\0" + b"\xff" * 8, "larger than the block itself"),
     ],
 )

@@ -1,0 +1,53 @@
+"use strict";
+// Draws each chart from the table beside it, and asks for a new section after an event of the pool.
+const plots = [];
+function read(table, isTime) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const rows = [...table.tBodies[0].rows].filter((row) => row.cells.length === names.length);
+  const value = (cell) => Number(cell.dataset.x ?? cell.textContent);
+  return { names, columns: names.map((_, i) => rows.map((row) => value(row.cells[i]))), isTime };
+}
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+function draw(figure) {
+  const target = figure.querySelector(".plot");
+  const { names, columns, isTime } = read(figure.querySelector("table"), "time" in figure.dataset);
+  if (target.firstChild || columns[0].length < 2) return;
+  const colors = ["--link", "--good", "--bad", "--wait"].map(color);
+  const line = (label, i, more) => ({ label, stroke: colors[i % 4], width: 1.5, ...more });
+  const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
+  const options = { width: target.clientWidth, height: 240, scales: { x: { time: isTime } }, axes: [axis, axis], series: [{ label: names[0] }] };
+  let data = columns;
+  if ("band" in figure.dataset) {
+    const [x, mean, deviation] = columns;
+    data = [x, mean, mean.map((m, i) => m + deviation[i]), mean.map((m, i) => m - deviation[i])];
+    options.series.push(line(names[1], 0), line("upper", 0, { width: 0.5 }), line("lower", 0, { width: 0.5 }));
+    options.bands = [{ series: [2, 3], fill: colors[0] + "22" }];
+  } else {
+    names.slice(1).forEach((name, i) => options.series.push(line(name, i)));
+  }
+  plots.push([new uPlot(options, data, target), target]);
+}
+function drawAll() {
+  for (let i = plots.length - 1; i >= 0; i -= 1) if (!plots[i][1].isConnected) plots.splice(i, 1)[0][0].destroy();
+  document.querySelectorAll("figure.chart").forEach(draw);
+}
+function follow() {
+  let fast = Date.now();
+  let slow = Date.now();
+  new EventSource("/v1/events").addEventListener("overview", () => {
+    const now = Date.now();
+    if (document.hidden) return;
+    if (now - fast > 3000) { fast = now; document.body.dispatchEvent(new Event("covey")); }
+    if (now - slow > 60000) { slow = now; document.body.dispatchEvent(new Event("covey-slow")); }
+  });
+}
+drawAll();
+document.body.addEventListener("htmx:afterSettle", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  plots.splice(0).forEach(([plot]) => plot.destroy());
+  drawAll();
+});
+addEventListener("resize", () => plots.forEach(([plot, target]) => plot.setSize({ width: target.clientWidth, height: 240 })));
+if (document.getElementById("live")) follow();
