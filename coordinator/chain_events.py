@@ -1,6 +1,6 @@
 """Follows the chain and sends what the outbox holds; nobody else in the coordinator does either.
 
-Events become rows in one transaction with the follower's cursor; a reorganisation drops what its blocks had brought.
+Events become rows in one transaction with the follower's cursor; a reorganization drops what its blocks had brought.
 """
 
 import asyncio
@@ -253,7 +253,7 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
     case = repository.get_case(event.receipt_hash)
     if case is None:
         case = CaseRow(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
-    if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
+    if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganization
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)

@@ -70,7 +70,7 @@ class CoordinatorConfig(MetricsSettings):
     """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
     finality: Finality = "latest"
     """Newest block that events are read from: "latest", or "safe" or "finalized" on a chain whose newest blocks may be
-    reorganised. The outbox sends what a reorganisation drops again until its block has this tag and 128 blocks follow
+    reorganized. The outbox sends what a reorganization drops again until its block has this tag and 128 blocks follow
     it."""
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""

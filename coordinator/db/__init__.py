@@ -1,1 +1,1 @@
-"""The coordinator's database: tables, connection, queries, migrations."""
+"""The coordinator's database: tables, connections, queries and migrations."""

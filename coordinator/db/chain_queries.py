@@ -1,6 +1,7 @@
-"""Queries over what the chain has told (followed blocks, challenges) and over what goes to it (the outbox).
+"""Queries about what was read from the chain (followed blocks, challenges) and what is sent to it (the outbox).
 
-`coordinator.db.repository.Repository` has them; a reorganisation takes back what they hold of its blocks.
+They are methods of `coordinator.db.repository.Repository`. After a reorganization, `forget_blocks_above` removes what
+was recorded from the lost blocks.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ _IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
 
 
 class ChainQueries(FactQueries):
-    """The part of the repository that the chain's loop works on."""
+    """Repository queries for the chain loop."""
 
     # -- followed blocks
 
@@ -25,7 +26,10 @@ class ChainQueries(FactQueries):
         return [(row.number, row.hash) for row in self.session.execute(_BLOCKS)]
 
     def forget_blocks_above(self, number: int) -> None:
-        """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
+        """Undo what was recorded from blocks above a number, after a reorganization removed them.
+
+        Events that the new blocks contain again are recorded as new ones.
+        """
         is_locked = CaseRow.state == CaseState.LOCKED
         self.session.execute(delete(CaseRow).where(CaseRow.block_number > number, is_locked))
         closed = update(CaseRow).where(CaseRow.block_number > number, ~is_locked)
@@ -38,7 +42,7 @@ class ChainQueries(FactQueries):
         self.session.flush()
 
     def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
-        """Store the follower's cursor."""
+        """Replace the followed blocks, which are the follower's cursor."""
         before = set(self.list_blocks())
         gone = [number for number, _ in before.difference(blocks)]
         self.session.execute(delete(BlockRow).where(BlockRow.number.in_(gone)))
@@ -53,9 +57,9 @@ class ChainQueries(FactQueries):
         return self.session.get(ChallengeRow, receipt_hash)
 
     def list_unanswered(self, *, most_tries: int) -> Sequence[tuple[ChallengeRow, SubmissionRow]]:
-        """Open challenges of submissions in an epoch that stands on chain, by epoch.
+        """Return open challenges of submissions in posted epochs that are not disabled, by epoch.
 
-        They have no answer yet, or one that the ledger refused and fewer than `most_tries` tries.
+        They have no answer yet, or their last answer was reverted after fewer than `most_tries` tries.
         """
         is_refused = IntentRow.state == IntentState.REVERTED
         query = (
@@ -74,7 +78,7 @@ class ChainQueries(FactQueries):
     # -- the outbox
 
     def count_pending_intents(self) -> int:
-        """Number of transactions that are not mined."""
+        """Return the number of transactions that are not mined yet."""
         is_pending = IntentRow.state.in_((IntentState.UNSENT, IntentState.SIGNED))
         return self.session.scalar(select(func.count()).select_from(IntentRow).where(is_pending)) or 0
 
@@ -87,11 +91,11 @@ class ChainQueries(FactQueries):
         ).all()
 
     def list_provisional_intents(self) -> Sequence[IntentRow]:
-        """Those that are in a block which is not final."""
+        """Return the intents that were mined in a block that is not final yet."""
         return self.session.scalars(select(IntentRow).where(_IS_PROVISIONAL).order_by(IntentRow.position)).all()
 
     def list_nonces(self) -> set[int]:
-        """Nonces of all intents that are signed or in a block which is not final."""
+        """Return the nonces of all intents that are signed, or mined in a block that is not final yet."""
         is_signed = IntentRow.state == IntentState.SIGNED
         found = self.session.scalars(select(IntentRow.nonce).where(or_(is_signed, _IS_PROVISIONAL)))
         return {nonce for nonce in found if nonce is not None}

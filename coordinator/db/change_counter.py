@@ -1,4 +1,4 @@
-"""Whether the database has changed, so that a waiting request looks at its rows only then."""
+"""Counters of commits. A waiting request reads its rows only after the count has changed."""
 
 import sqlite3
 import time
@@ -11,28 +11,28 @@ from sqlalchemy.exc import SQLAlchemyError
 RETRY_SECONDS = 1.0
 """Minimum time in seconds between two attempts to listen to PostgreSQL."""
 CHANNEL = "'covey_' || md5(current_schema())"
-"""SQL of the channel on which PostgreSQL tells of commits. Pools in one database have their own schemas."""
+"""SQL expression for the name of the NOTIFY channel that announces commits. Each pool's schema has its own channel."""
 
 
 class ChangeCounter(Protocol):
-    """Counts the commits of all processes. `read` costs microseconds and waits for nothing."""
+    """Counts the commits of all processes. `read` takes microseconds and never blocks."""
 
     def read(self) -> int | None:
-        """Return a number that differs from the last one after a commit. None while nobody counts."""
+        """Return a number that changes after each commit, or None while commits cannot be counted."""
 
     def close(self) -> None:
-        """End the counting."""
+        """Stop counting and close the connection."""
 
 
 class SqliteCommits:
-    """SQLite's count of the commits of all other connections. Example: `SqliteCommits("home/rows.sqlite3").read()`."""
+    """SQLite's own count of commits by other connections. Example: `SqliteCommits("home/rows.sqlite3").read()`."""
 
     def __init__(self, file: str) -> None:
         self._file, self._lock = file, Lock()
         self._connection: sqlite3.Connection | None = None
 
     def read(self) -> int | None:
-        """Return a number that differs from the last one after a commit. None if the file cannot be read now."""
+        """Return a number that changes after each commit, or None if the file cannot be read now."""
         with self._lock:
             try:
                 if self._connection is None:
@@ -50,21 +50,21 @@ class SqliteCommits:
 
 
 class PostgresCommits:
-    """Counts what `connection.lock_writers_out` announces. Example: `PostgresCommits(engine).read()`.
+    """Counts the commits that `connection.lock_writers_out` announces. Example: `PostgresCommits(engine).read()`.
 
-    A connection that the server has closed is opened again by a thread, because that may take seconds.
+    A thread reopens a connection that the server has closed, because reconnecting may take seconds.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._lock = engine, Lock()
         self._connection: Any = None
-        """A connection of psycopg that listens. None while there is none."""
+        """The psycopg connection that listens for announcements, or None while there is none."""
         self._count = 0
         self._retry_at = float("-inf")
         self._is_closed = False
 
     def read(self) -> int | None:
-        """Return a number that differs from the last one some milliseconds after a commit. None if nobody listens."""
+        """Return a number that changes within milliseconds of each commit, or None while no connection listens."""
         with self._lock:
             if self._connection is None:
                 self._begin_to_listen()
@@ -98,10 +98,10 @@ class PostgresCommits:
             connection.execute(text(f"LISTEN {connection.scalar(text(f'SELECT {CHANNEL}'))}"))
             found = connection.connection.dbapi_connection
         except SQLAlchemyError:
-            pass  # It is tried again.
+            pass  # The next `read` tries again.
         with self._lock:
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            self._count += 1  # What was committed before is not counted.
+            self._count += 1  # Commits may have been missed while no connection listened.
             self._connection = found
             if self._is_closed and found is not None:
                 found.close()

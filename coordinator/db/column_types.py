@@ -1,4 +1,4 @@
-"""Columns that hold values of the protocol."""
+"""Column types for values of the protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from covey.protocol.running_sums import ItemSum, Sums
 from covey.protocol.verdict import Decision
 
 Number = BigInteger().with_variant(Integer, "sqlite")
-"""Type of a column of integers of 64 bits, which SQLite can also count up as a primary key."""
+"""Type of a column of 64-bit integers. SQLite can also autoincrement such a column as a primary key."""
 
 
 class VerdictColumn(TypeDecorator[Verdict]):
@@ -28,7 +28,7 @@ class VerdictColumn(TypeDecorator[Verdict]):
 
 
 class SumsColumn(TypeDecorator[Sums]):
-    """Sums of one submission, stored as JSON. Empty ones are stored as NULL."""
+    """Sums of one submission, stored as JSON. An empty mapping is stored as NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -41,7 +41,7 @@ class SumsColumn(TypeDecorator[Sums]):
 
 
 class ValidatorSumsColumn(TypeDecorator[Mapping[str, Sums]]):
-    """Sums by the address of the validator that stated them, stored as JSON."""
+    """Sums by the address of the validator that reported them, stored as JSON."""
 
     impl = JSON
     cache_ok = True
@@ -64,7 +64,7 @@ def load_sums(values: Mapping[Any, Any]) -> Sums:
 
 
 class DecisionColumn(TypeDecorator[Decision]):
-    """A decision, stored as its number."""
+    """A decision, stored as its integer value."""
 
     impl = Integer
     cache_ok = True

@@ -1,4 +1,4 @@
-"""The connection to the database: SQLite or PostgreSQL, its lock for the one writer, its outages."""
+"""Connections to SQLite or PostgreSQL: engines, the lock of the single writer, and errors during outages."""
 
 import re
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from coordinator.db.sqlite_wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import OperatorError, TransientError
 
 WAIT_SECONDS = 15
-"""Maximum time in seconds that a statement waits for a lock, and a thread for a connection."""
+"""Maximum time in seconds that a statement waits for a lock, and that a thread waits for a connection."""
 _REFUSALS = re.compile(
     r'(role|database) ".*" does not exist|password authentication failed.*|no password supplied|no pg_hba\.conf entry.*'
 )
-"""What PostgreSQL says if a connection is refused until someone changes the server or `database_url`."""
+"""Messages of PostgreSQL for refusals that last until somebody changes the server or `database_url`."""
 _OPTIONS = (
     f"-c lock_timeout={WAIT_SECONDS}s -c statement_timeout={2 * WAIT_SECONDS}s"
     f" -c tcp_keepalives_idle={WAIT_SECONDS} -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 )
-"""Settings of the server for each connection. The keepalives end the session of a client whose host is gone. Otherwise
-its advisory locks would be held for hours."""
+"""Server settings of each connection. The keepalives end the session of a client whose host is gone, which would
+otherwise hold its advisory locks for hours."""
 
 _NETWORK = {
     "connect_timeout": str(WAIT_SECONDS),
@@ -32,14 +32,15 @@ _NETWORK = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
-"""Options of libpq that end a connection to a server whose host is gone."""
+"""Options of libpq that close a connection to a server whose host is gone."""
 
 
 def build(url: str, *, is_read_only: bool = False) -> Engine:
-    """The engine of a database.  Its connections take SQLite's write lock at BEGIN if the engine's option `covey_begin`
-    is "IMMEDIATE". With `is_read_only` the database itself refuses every change.
+    """Return an engine for a database. With `is_read_only`, the database itself refuses every change.
 
-    Raises OperatorError("no_psycopg") if the URL is of PostgreSQL, whose driver is not installed.
+    With SQLite, its connections take the write lock at BEGIN if the engine's option `covey_begin` is "IMMEDIATE".
+
+    Raises OperatorError("no_psycopg") if the URL names PostgreSQL and its driver is not installed.
     """
     if not url.startswith("sqlite"):
         try:
@@ -57,9 +58,10 @@ def build(url: str, *, is_read_only: bool = False) -> Engine:
 
 
 def require_admitted(engine: Engine) -> None:
-    """Connect once. A server that refuses the user or does not have the database will not do so later either.
+    """Connect once, to distinguish a refusal, which an operator must fix, from an outage, which ends by itself.
 
-    Raises OperatorError("database_refused") then, and TransientError("database_unavailable") if it does not answer.
+    Raises OperatorError("database_refused") if the server refuses the user or does not have the database, and
+    TransientError("database_unavailable") if it does not answer.
     """
     try:
         with translate_outage():
@@ -76,21 +78,21 @@ def require_admitted(engine: Engine) -> None:
 
 
 def lock_writers_out(connection: Connection) -> int:
-    """Lock other writers out until the transaction ends, and have its commit announced. For PostgreSQL.
+    """Lock out other writers of PostgreSQL until the transaction ends, and announce its commit to listeners.
 
-    Returns the number of the transaction.
+    Returns the transaction id.
     """
-    # By schema, so that two pools in one database do not wait for each other.
+    # Each schema has its own lock, so that two pools in one database do not wait for each other.
     lock = "pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
     row = connection.execute(text(f"SELECT {lock}, pg_notify({CHANNEL}, ''), txid_current()")).one()
     return int(row[2])
 
 
 def read_commit(engine: Engine) -> int:
-    """Return the number of a transaction of PostgreSQL.
+    """Return the id of a PostgreSQL transaction. A transaction that begins now sees this one and all earlier ones.
 
-    A transaction that begins now sees this one and all earlier ones. The number stays behind the newest commit while
-    an older transaction is open anywhere on the server, also in another database.
+    The id may be older than the newest commit while an older transaction is open anywhere on the server, even in
+    another database.
 
     Raises TransientError if the database does not answer.
     """
@@ -100,7 +102,7 @@ def read_commit(engine: Engine) -> int:
 
 @contextmanager
 def translate_outage() -> Iterator[None]:
-    """Raise TransientError("database_unavailable") for SQLAlchemy's errors about a database that does not answer."""
+    """Translate SQLAlchemy's errors about an unavailable database to TransientError("database_unavailable")."""
     try:
         yield
     except (OperationalError, InterfaceError) as error:
@@ -112,7 +114,7 @@ def translate_outage() -> Iterator[None]:
 
 
 def _add_options(url: str, options: str) -> URL:
-    """Return the URL with timeouts of PostgreSQL, before the options that it has."""
+    """Return a PostgreSQL URL with our timeouts added. The URL's own options take precedence."""
     parsed = make_url(url).set(drivername="postgresql+psycopg")
     parsed = parsed.update_query_dict({name: text for name, text in _NETWORK.items() if name not in parsed.query})
     given = parsed.query.get("options", "")
@@ -122,9 +124,9 @@ def _add_options(url: str, options: str) -> URL:
 def _prepare_sqlite(engine: Engine, *, is_read_only: bool) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
-        connection.isolation_level = None  # BEGIN is ours
+        connection.isolation_level = None  # `_on_begin` sends BEGIN itself.
         switch_to_wal(connection)
-        connection.execute("PRAGMA synchronous=FULL")  # A countersignature must outlive a power cut.
+        connection.execute("PRAGMA synchronous=FULL")  # A countersignature must survive a power cut.
         connection.execute("PRAGMA foreign_keys=ON")
         if is_read_only:
             connection.execute("PRAGMA query_only=ON")

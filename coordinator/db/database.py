@@ -1,7 +1,7 @@
-"""The database: one transaction at a time writes, whatever the backend.
+"""The database. With either backend, at most one transaction writes at a time.
 
-SQLite's writers take turns by `WriteLock`, PostgreSQL's by an advisory lock. That serialises changes of state, so the
-domain needs no row locks. A process with many callers uses `run`, which commits many of them at once.
+A `WriteLock` orders the writers of SQLite, and an advisory lock those of PostgreSQL. Because changes of state are
+serialized, the domain needs no row locks. A process with many callers uses `run`, which commits many commands at once.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from coordinator.db.writer import Writer, WriterMeter
 from covey.errors import TransientError
 
 PATIENCE_SECONDS = 20.0
-"""Seconds for which a caller waits for its turn to write, or for what it reads."""
+"""Maximum time in seconds that a caller waits for its turn to write, or for the result of a query."""
 READERS = 4
-"""Maximum number of `look`s at a time."""
+"""Maximum number of concurrent `query` calls."""
 Result = TypeVar("Result")
 
 
 class Database:
-    """Example: `with Database(url).write() as repository: ...` commits at the end, or rolls back."""
+    """Opens transactions. Example: `with Database(url).write() as repository: ...` commits at the end or rolls back."""
 
     def __init__(self, url: str, *, is_read_only: bool = False) -> None:
         """With `is_read_only` the database itself refuses every change."""
@@ -43,13 +43,13 @@ class Database:
         self._lock = None if file is None else WriteLock(Path(file))
         self._writer = Writer(self._begin)
         self.newest_commit: int | None = None
-        """Number of the newest commit of this process. None before the first one."""
+        """Number of this process's newest commit, comparable with `read_commit`. None before the first commit."""
         self._noting = Lock()
         self._readers = ThreadPoolExecutor(READERS, "reader")
         self.changes: ChangeCounter = PostgresCommits(self._engine) if file is None else SqliteCommits(file)
 
     def prepare(self) -> None:
-        """Make the tables of an empty database. Raises the errors of `prepare_tables`."""
+        """Create the tables of an empty database. Raises the errors of `schema_version.prepare_tables`."""
         schema_version.prepare_tables(self._engine)
 
     def require_tables(self) -> None:
@@ -57,36 +57,42 @@ class Database:
         schema_version.require_tables(self._engine)
 
     def migrate(self) -> bool:
-        """Bring the tables up to date, and return whether anything changed. Raises the errors of `migrate`."""
+        """Migrate the tables to this version of Covey, and return whether anything changed.
+
+        Raises the errors of `schema_version.migrate`.
+        """
         return schema_version.migrate(self._engine)
 
     @contextmanager
     def write(self) -> Iterator[Repository]:
-        """Open the one writing transaction. Raises TransientError if the database does not answer."""
+        """Open a write transaction, of which only one exists at a time.
+
+        Raises TransientError if the database does not answer.
+        """
         with self._begin() as opened, Session(opened, expire_on_commit=False) as session:
             yield Repository(session)
             session.flush()
 
     @contextmanager
     def read(self) -> Iterator[Repository]:
-        """Open a transaction that changes nothing."""
+        """Open a read-only transaction."""
         with connection.translate_outage(), Session(self._reading, expire_on_commit=False) as session, session.begin():
             yield Repository(session)
 
     async def run(self, work: Callable[[Repository], Result], *, name: str = "other") -> Result:
         """Apply a command, and return its result after the commit. `name` is its label in metrics.
 
-        Raises what the command raises, or TransientError if nothing could be committed in time.
+        Raises the command's error, or TransientError if the database did not commit in time.
         """
         waiting = asyncio.wrap_future(self._writer.submit(work, name=name, patience_s=PATIENCE_SECONDS))
         try:
-            async with asyncio.timeout(2 * PATIENCE_SECONDS):  # A command that is being applied may still be committed.
+            async with asyncio.timeout(2 * PATIENCE_SECONDS):  # A command that has begun may take as long again.
                 return await waiting
         except TimeoutError:
             raise TransientError("database_busy", "the database did not commit in time") from None
 
     async def query(self, work: Callable[[Repository], Result]) -> Result:
-        """Return the result of a function that changes nothing. It never waits for a writer.
+        """Return the result of a read-only function. It never waits for a writer.
 
         Raises TransientError if the database does not answer in time.
         """
@@ -102,16 +108,16 @@ class Database:
             raise TransientError("database_busy", "the database did not answer in time") from None
 
     def read_commit(self) -> int:
-        """Return the number of a commit, of any process.
+        """Return the number of a recent commit of any process.
 
-        A transaction that begins now sees this one and all earlier ones.
+        A transaction that begins now sees this commit and all earlier ones.
 
         Raises TransientError if the database does not answer.
         """
         return connection.read_commit(self._engine) if self._lock is None else self._lock.read_count()
 
     def open_leadership(self, name: str) -> Leadership:
-        """Return a lock that at most one process among those of this database has at a time."""
+        """Return a lock that at most one process of this database holds at a time."""
         file = self._engine.url.database
         if self._lock is None or file is None:
             return PostgresLeadership(self._engine, name)
@@ -119,11 +125,11 @@ class Database:
 
     @property
     def writer_meter(self) -> WriterMeter:
-        """What the commands of this process have cost."""
+        """Number and duration of this process's commits."""
         return self._writer.meter
 
     def close(self) -> None:
-        """Apply the commands that wait, and close all connections."""
+        """Apply the waiting commands, and close all connections."""
         self._writer.close()
         self._readers.shutdown()
         self.changes.close()
@@ -131,7 +137,7 @@ class Database:
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
-        """Begin the one writing transaction, commit it at the end, or roll it back."""
+        """Begin a write transaction. Commit it at the end of the block, or roll it back after an error."""
         with connection.translate_outage():
             if self._lock is None:
                 with self._writing.begin() as opened:

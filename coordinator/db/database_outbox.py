@@ -1,6 +1,6 @@
-"""The outbox in the coordinator's database, so that an intent commits together with the state that wants it.
+"""The outbox in the coordinator's database. An intent is committed together with the state that requires it.
 
-`add_intent` is for whoever decides (jobs); `DatabaseOutbox` is what the one sender, `loop.cycle`, works on.
+Jobs add intents with `add_intent` within their transactions. The sender reads and updates them by `DatabaseOutbox`.
 """
 
 from coordinator.db.database import Database
@@ -13,9 +13,9 @@ from covey.protocol.ids import Address, Hash
 
 
 def add_intent(repository: Repository, *, key: str, call: Call) -> None:
-    """Add an intent within the caller's transaction; the same again changes nothing.
+    """Add an intent within the caller's transaction. Adding the same intent again changes nothing.
 
-    Raises ProtocolError("intent_conflict") when `key` stands for another call.
+    Raises ProtocolError("intent_conflict") if `key` is already used for a different call.
     """
     row = repository.get_intent(key)
     if row is None:
@@ -30,11 +30,11 @@ def add_intent(repository: Repository, *, key: str, call: Call) -> None:
         )
         repository.add(row)
     if _to_entry(row).intent.call != call:
-        raise ProtocolError("intent_conflict", f"{key} stands for another call", status=409)
+        raise ProtocolError("intent_conflict", f"the intent key {key} is already used for a different call", status=409)
 
 
 class DatabaseOutbox:
-    """An `OutboxStore`; each method is one transaction."""
+    """An `OutboxStore` in the coordinator's database. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -69,7 +69,7 @@ class DatabaseOutbox:
         with self._database.write() as repository:
             row = _require_row(repository, key)
             row.state, row.nonce, row.offered_at = IntentState.SIGNED, nonce, offered_at
-            # Signed as before: with a nonce that a reorganisation gave back.
+            # A transaction signed again with a nonce that a reorganization freed may be identical to an earlier one.
             row.attempts = [*(made for made in row.attempts if made["hash"] != attempt.hash), _to_json(attempt)]
             _set_refusal(row, None, "")
 
@@ -114,7 +114,7 @@ def _set_place(row: IntentRow, state: IntentState, reason: str, place: Place | N
 def _require_row(repository: Repository, key: str) -> IntentRow:
     row = repository.get_intent(key)
     if row is None:
-        raise ProtocolError("unknown_intent", f"there is no intent {key}", status=404)
+        raise ProtocolError("unknown_intent", f"no intent has the key {key}", status=404)
     return row
 
 

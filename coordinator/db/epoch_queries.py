@@ -1,6 +1,6 @@
-"""Queries over epochs, what they hold, and what everybody has earned by their ends.
+"""Queries about epochs, their submissions, and the rewards that contributors have earned by their ends.
 
-`coordinator.db.repository.Repository` has them.
+They are methods of `coordinator.db.repository.Repository`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,18 +23,18 @@ _UNSETTLED: tuple[ColumnElement[bool], ...] = (
 
 
 class Unsettled(NamedTuple):
-    """Sums over the decided submissions that no epoch holds, or only one that was disabled."""
+    """Sums over the decided submissions that are in no epoch. A disabled epoch has released its submissions."""
 
     submissions: int
     units: int
     least_units: int
-    """Units of the one with the fewest. 0 if there is none."""
+    """Smallest number of units among the submissions. 0 if there are no submissions."""
     first_decided_at: float
-    """Unix seconds. 0 if there is none."""
+    """Unix time of the earliest decision. 0 if there are no submissions."""
 
 
 class EpochQueries:
-    """The part of the repository that is about settlement."""
+    """Repository queries about settlement."""
 
     session: Session
 
@@ -49,32 +49,32 @@ class EpochQueries:
         return Unsettled(count, int(units), least, decided_at or 0.0)
 
     def list_unsettled(self, among: Collection[str] | None = None) -> list[tuple[str, int]]:
-        """Receipt hash and units of each decided submission that no epoch holds, in the order of their tasks.
+        """Return receipt hash and units of each decided submission that is in no epoch, by task.
 
-        `among` are receipt hashes, and None stands for all.
+        `among` restricts the result to these receipt hashes. None means all.
         """
         query = select(SubmissionRow.receipt_hash, SubmissionRow.units).where(*_UNSETTLED).order_by(SubmissionRow.task)
         parts = [query] if among is None else [query.where(SubmissionRow.receipt_hash.in_(part)) for part in cut(among)]
         return [(row[0], row[1]) for part in parts for row in self.session.execute(part)]
 
     def sum_settled_units(self, *, until: int) -> dict[str, int]:
-        """Sum the units by contributor in all epochs up to one. A disabled epoch contains no submissions."""
+        """Return the units of each contributor in all epochs up to and including `until`. Disabled epochs are empty."""
         query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until)
         return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
 
     def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
-        """The submissions of an epoch, in the order of their tasks."""
+        """Return the submissions of an epoch, by task."""
         query = select(SubmissionRow).where(SubmissionRow.epoch == epoch)
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
 
     def put_into_epoch(self, epoch: int, receipt_hashes: Collection[str]) -> None:
-        """Put submissions that no epoch holds into one."""
+        """Put submissions into an epoch. Those that are in an epoch already stay there."""
         for part in cut(receipt_hashes):
             unheld = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(part), SubmissionRow.epoch.is_(None))
             self.session.execute(unheld.values(epoch=epoch))
 
     def release_from_epoch(self, epoch: int) -> None:
-        """Take all submissions out of an epoch. What was accepted is accepted again, and not settled."""
+        """Take all submissions out of an epoch. Settled ones that were accepted return to the state ACCEPTED."""
         held = update(SubmissionRow).where(SubmissionRow.epoch == epoch)
         is_settled = SubmissionRow.state == SubmissionState.SETTLED
         is_accepted = SubmissionRow.decision == Decision.ACCEPT
@@ -82,7 +82,7 @@ class EpochQueries:
         self.session.execute(held.values(epoch=None))
 
     def mark_settled(self, epoch: int, *, limit: int) -> int:
-        """Mark at most `limit` submissions of an epoch as settled. Returns their number."""
+        """Mark at most `limit` submissions of an epoch as settled, and return how many were marked."""
         unmarked = select(SubmissionRow.receipt_hash).where(
             SubmissionRow.epoch == epoch, SubmissionRow.state != SubmissionState.SETTLED
         )
@@ -98,36 +98,36 @@ class EpochQueries:
         return self.session.scalars(select(EpochRow).order_by(EpochRow.number)).all()
 
     def list_unposted(self) -> Sequence[EpochRow]:
-        """Return the epochs that the chain does not have, oldest first. Some may be closing."""
+        """Return the epochs that are not on chain, oldest first. The newest ones may still be closing."""
         return self.session.scalars(select(EpochRow).where(_UNPOSTED).order_by(EpochRow.number)).all()
 
     def list_unmarked(self) -> list[int]:
-        """Numbers of the epochs on chain whose submissions are not all marked as settled."""
+        """Return the numbers of the posted epochs whose submissions are not all marked as settled."""
         query = select(EpochRow.number).where(~_UNPOSTED, EpochRow.settled.is_(False), EpochRow.disabled.is_(False))
         return list(self.session.scalars(query.order_by(EpochRow.number)))
 
     def count_unposted_leaves(self) -> int:
-        """Number of submissions in epochs that the chain does not have."""
+        """Return the number of submissions in epochs that are not on chain."""
         query = select(func.count()).select_from(SubmissionRow).join(EpochRow, EpochRow.number == SubmissionRow.epoch)
         return self.session.scalar(query.where(_UNPOSTED)) or 0
 
     def list_disabled(self) -> list[int]:
-        """Numbers of the epochs that the arbiter has disabled."""
+        """Return the numbers of the epochs that the arbiter has disabled."""
         return list(self.session.scalars(select(EpochRow.number).where(EpochRow.disabled).order_by(EpochRow.number)))
 
     def get_last_epoch(self) -> EpochRow | None:
-        """The last epoch. None if there is none."""
+        """Return the last epoch, or None if there is none."""
         return self.session.scalars(select(EpochRow).order_by(EpochRow.number.desc()).limit(1)).first()
 
     def get_last_epoch_number(self) -> int | None:
-        """Number of the last epoch. None if there is none."""
+        """Return the number of the last epoch, or None if there is none."""
         return self.session.scalar(select(func.max(EpochRow.number)))
 
     def get_epoch(self, number: int) -> EpochRow | None:
         return self.session.get(EpochRow, number)
 
     def require_epoch(self, number: int, *, closed_at: float) -> EpochRow:
-        """The row of an epoch. An epoch without a row gets one that is closing."""
+        """Return the row of an epoch. If it has none, add one for an epoch that is closing."""
         row = self.get_epoch(number)
         if row is None:
             row = EpochRow(number=number, work_root="", reward_root="", data_hash="", leaf_count=0, units=0)
@@ -137,15 +137,19 @@ class EpochQueries:
         return row
 
     def delete_epoch(self, number: int) -> None:
-        """Delete an epoch that holds nothing."""
+        """Delete an epoch that has no submissions."""
         self.session.execute(delete(EpochRow).where(EpochRow.number == number))
 
     def has_epoch_file(self, data_hash: str) -> bool:
-        """Whether an epoch's leaves and rewards lie under this hash."""
+        """Return whether this hash names the file with an epoch's leaves and rewards."""
         return self.session.scalar(select(EpochRow.number).where(EpochRow.data_hash == data_hash).limit(1)) is not None
 
     def is_needed(self, epoch: int, *, oldest_version: int) -> bool:
-        """Whether a case about a submission of an epoch is open, or a batch has it or may have it that is not taken."""
+        """Return whether the files of an epoch's submissions may still be read.
+
+        They may if a case about one is open, if one is in a batch that is not trained yet, or if one can still be
+        packed into a batch.
+        """
         held = select(SubmissionRow.receipt_hash).where(SubmissionRow.epoch == epoch)
         in_case = held.join(CaseRow, CaseRow.receipt_hash == SubmissionRow.receipt_hash)
         in_batch = held.join(StepRow, StepRow.number == SubmissionRow.step)
@@ -158,7 +162,7 @@ class EpochQueries:
         return any(self.session.scalar(reason.limit(1)) is not None for reason in reasons)
 
     def list_files(self, epoch: int, *, after_task: int, limit: int) -> list[tuple[int, int, str]]:
-        """Task, lease and work key of the submissions of an epoch, in the order of their tasks, after one of them."""
+        """Return task, lease and work key of the submissions of an epoch, by task, from the task after `after_task`."""
         query = select(SubmissionRow.task, SubmissionRow.lease, SubmissionRow.work_key)
         query = query.where(SubmissionRow.epoch == epoch, SubmissionRow.task > after_task)
         found = self.session.execute(query.order_by(SubmissionRow.task).limit(limit))
@@ -167,7 +171,7 @@ class EpochQueries:
     # -- rewards
 
     def list_rewards(self, epoch: int) -> dict[str, int]:
-        """What each contributor had earned in all by the end of an epoch, in the token's smallest unit."""
+        """Return each contributor's total earnings up to the end of an epoch, in the token's smallest unit."""
         query = select(RewardRow.contributor, RewardRow.cumulative).where(RewardRow.epoch == epoch)
         return {row[0]: int(row[1]) for row in self.session.execute(query.order_by(RewardRow.contributor))}
 
@@ -175,7 +179,7 @@ class EpochQueries:
         self.session.execute(delete(RewardRow).where(RewardRow.epoch == epoch))
 
     def add_rewards(self, epoch: int, rewards: Mapping[Address, int]) -> None:
-        """Add what contributors had earned in all by the end of an epoch, by one statement."""
+        """Add contributors' total earnings up to the end of an epoch, by one statement."""
         rows = [{"epoch": epoch, "contributor": who, "cumulative": str(amount)} for who, amount in rewards.items()]
         if rows:
             self.session.execute(insert(RewardRow), rows)

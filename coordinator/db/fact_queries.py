@@ -1,4 +1,4 @@
-"""Named numbers about the pool, such as the last lease and since when tasks are paused."""
+"""Queries about facts, which are named numbers about the pool, such as the number of the last lease."""
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -7,18 +7,18 @@ from coordinator.db.models import FactRow
 
 
 class FactQueries:
-    """The part of the repository that is about named numbers. They are few, so one query reads all of them."""
+    """Repository queries about named numbers. One query reads all of them, because there are few."""
 
     session: Session
     _facts: dict[str, int] | None = None
-    """All facts. None until this transaction asks for the first one."""
+    """All facts by name. None until this transaction reads the first one."""
 
     def get_fact(self, name: str) -> int:
-        """Return a named number, 0 where it was never set."""
+        """Return a named number, or 0 if it was never set."""
         return self._load_facts().get(name, 0)
 
     def set_fact(self, name: str, value: int) -> None:
-        """Give a named number a value."""
+        """Set a named number."""
         facts = self._load_facts()
         if name in facts:
             self.session.execute(update(FactRow).where(FactRow.name == name).values(value=value))

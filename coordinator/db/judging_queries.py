@@ -1,6 +1,6 @@
-"""Queries over undecided submissions and the turns of validators.
+"""Queries about undecided submissions and the turns of validators.
 
-`coordinator.db.repository.Repository` has them.
+They are methods of `coordinator.db.repository.Repository`.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,17 +15,17 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 
 JUDGED_STATES = (SubmissionState.SUBMITTED, SubmissionState.REJECTED)
-"""States of submissions that validators judge: undecided ones, and hard rejections that need more signatures."""
+"""States of submissions that validators judge. A hard rejection may need the signatures of more validators."""
 _IS_OPEN = (
     TurnRow.verdict.is_(None),
     TurnRow.lapsed.is_(False),
     SubmissionRow.state.in_(JUDGED_STATES),
 )
-"""A turn of such a submission that is neither revealed nor lapsed."""
+"""Conditions of open turns. An open turn is neither revealed nor lapsed, and its submission is being judged."""
 _IS_UNDRAWN = SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.draw.is_(None)
 
 Turn = tuple[TurnRow, SubmissionRow]
-"""A turn and the submission that it is about, which has all of its turns."""
+"""A turn and its submission, whose `turns` are loaded."""
 
 
 _TURNS = (
@@ -36,16 +36,16 @@ _TURNS = (
 
 
 class ReplayedWork(NamedTuple):
-    """Replayed work of a contributor. Example: ReplayedWork(units=40_000, faults=1)."""
+    """Work of one contributor that validators have replayed. Example: ReplayedWork(units=40_000, faults=1)."""
 
     units: int
-    """Claimed units of its decided submissions."""
+    """Units that the receipts of its replayed and decided submissions claim."""
     faults: int
-    """Number of its submissions that are void because of a single fault in the exact lane."""
+    """Number of its replayed submissions that are void because of a single fault in the exact lane."""
 
 
 def _is_ready(validator: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of turns to which a validator and all others have committed."""
+    """Return the conditions of turns that a validator may reveal, because all validators have committed."""
     other = aliased(TurnRow)
     missing = select(other.id).where(
         other.receipt_hash == TurnRow.receipt_hash,
@@ -57,7 +57,7 @@ def _is_ready(validator: str) -> tuple[ColumnElement[bool], ...]:
 
 
 class JudgingQueries:
-    """The part of the repository that is about what is to be judged."""
+    """Repository queries about judging."""
 
     session: Session
 
@@ -65,7 +65,7 @@ class JudgingQueries:
         return self.session.get(TurnRow, judgement)
 
     def list_due(self, now: float, *, limit: int) -> Sequence[str]:
-        """Return receipt hashes of drawn, undecided submissions whose next check is due, the first due first."""
+        """Return receipt hashes of drawn, undecided submissions whose next check is due, the most overdue first."""
         query = select(SubmissionRow.receipt_hash).where(
             SubmissionRow.state == SubmissionState.SUBMITTED,
             SubmissionRow.next_check_at <= now,
@@ -74,7 +74,10 @@ class JudgingQueries:
         return self.session.scalars(query.order_by(SubmissionRow.next_check_at, SubmissionRow.task).limit(limit)).all()
 
     def list_undrawn(self, *, signed_until: float) -> list[tuple[str, int]]:
-        """Return receipt hash and time of countersignature of the submissions that await their draw, oldest first."""
+        """Return receipt hash and Unix time of countersignature of the submissions that await their draw, oldest first.
+
+        Only submissions that were countersigned at or before `signed_until` are included.
+        """
         query = select(SubmissionRow.receipt_hash, SubmissionRow.signed_at).where(
             *_IS_UNDRAWN, SubmissionRow.signed_at <= signed_until
         )
@@ -82,7 +85,11 @@ class JudgingQueries:
         return [(row[0], row[1]) for row in found]
 
     def has_undrawn(self, *, signed_until: float | None = None, due_until: float | None = None) -> bool:
-        """Return whether a submission awaits its draw that was countersigned, or has its next check, by a time."""
+        """Return whether any submission awaits its draw.
+
+        With `signed_until`, only submissions countersigned by then count. With `due_until`, only those whose next check
+        is due by then.
+        """
         query = select(SubmissionRow.receipt_hash).where(*_IS_UNDRAWN)
         if signed_until is not None:
             query = query.where(SubmissionRow.signed_at <= signed_until)
@@ -91,12 +98,15 @@ class JudgingQueries:
         return self.session.scalar(query.limit(1)) is not None
 
     def has_undecided(self) -> bool:
-        """Whether any submission awaits its verdict."""
+        """Return whether any submission is undecided."""
         undecided = select(SubmissionRow.receipt_hash).where(SubmissionRow.state == SubmissionState.SUBMITTED)
         return self.session.scalar(undecided.limit(1)) is not None
 
     def find_oldest(self) -> dict[str, float | None]:
-        """Unix seconds since when the oldest submission or turn is in its state. None if there is none."""
+        """Return the Unix time since which the oldest submission or turn has waited, by what it waits for.
+
+        A value is None if nothing waits.
+        """
         undecided = select(func.min(SubmissionRow.signed_at)).where(SubmissionRow.state == SubmissionState.SUBMITTED)
         free = select(func.min(TurnRow.opened_at)).where(
             TurnRow.validator.is_(None), TurnRow.verdict.is_(None), TurnRow.lapsed.is_(False)
@@ -108,7 +118,7 @@ class JudgingQueries:
         }
 
     def list_undecided(self, receipt_hashes: Collection[str]) -> Sequence[SubmissionRow]:
-        """Those of some submissions that are undecided, with their judgements."""
+        """Return the undecided ones among some submissions, with their turns."""
         found: list[SubmissionRow] = []
         for part in cut(receipt_hashes):
             query = select(SubmissionRow).where(
@@ -119,7 +129,7 @@ class JudgingQueries:
         return found
 
     def list_drawn(self, *, above: int) -> Sequence[SubmissionRow]:
-        """Submissions in no epoch, undecided or accepted, whose drawing blocks are above a number."""
+        """Return undecided and accepted submissions in no epoch whose drawing blocks are above a number."""
         query = select(SubmissionRow).where(
             SubmissionRow.draw_block > above,
             SubmissionRow.epoch.is_(None),
@@ -128,14 +138,14 @@ class JudgingQueries:
         return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def check_promised_next(self, *, latest_epoch: int) -> None:
-        """Have all undecided submissions looked at that are promised to an epoch up to `latest_epoch`."""
+        """Schedule an immediate check of undecided submissions that are promised to an epoch up to `latest_epoch`."""
         promised = update(SubmissionRow).where(
             SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.latest_epoch <= latest_epoch
         )
         self.session.execute(promised.values(next_check_at=0.0))
 
     def load_turns(self, turns: Collection[int]) -> dict[int, Turn]:
-        """Return turns by their ids, as far as they exist."""
+        """Return turns by id. Unknown ids are left out."""
         found: dict[int, Turn] = {}
         for part in cut(turns):
             pairs = self.session.execute(_TURNS.where(TurnRow.id.in_(part)).order_by(TurnRow.id))
@@ -143,30 +153,33 @@ class JudgingQueries:
         return found
 
     def list_held(self, validator: str) -> list[int]:
-        """Ids of the turns that a validator has taken and not committed to, oldest first."""
+        """Return the ids of the open turns that a validator has taken and not committed to, oldest first."""
         query = select(TurnRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
         query = query.where(TurnRow.validator == validator, TurnRow.commitment.is_(None), *_IS_OPEN)
         return list(self.session.scalars(query.order_by(TurnRow.id)))
 
     def has_ready(self, validator: str) -> bool:
-        """Return whether `list_ready` has any turn, without reading one."""
+        """Return whether a validator has any turn that is ready to be revealed, without loading one."""
         query = select(TurnRow.id).join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
         return self.session.scalar(query.where(*_is_ready(validator), *_IS_OPEN).limit(1)) is not None
 
     def list_ready(self, validator: str, *, after: int, limit: int) -> list[Turn]:
-        """Turns to which a validator has committed, as all others have to theirs, oldest first, from the id `after` on.
+        """Return a validator's turns that are ready to be revealed, oldest first, from the id after `after`.
 
-        Its other turns wait, and they may be many.
+        All validators of such a submission have committed. The validator may have many other turns that are not ready.
         """
         return self._list_turns(*_is_ready(validator), after=after, limit=limit)
 
     def list_free(self, contract: str = "", *, after: int, limit: int) -> list[Turn]:
-        """Turns that nobody has taken, oldest first, from the id `after` on: of the calibrated lane or a contract."""
+        """Return open turns that nobody has taken, oldest first, from the id after `after`.
+
+        They are of the calibrated lane or, if `contract` is given, also of the lane of that execution contract.
+        """
         is_in_lane = SubmissionRow.contract.in_({"", contract})
         return self._list_turns(TurnRow.validator.is_(None), is_in_lane, after=after, limit=limit)
 
     def sum_replayed(self, contributor: str) -> ReplayedWork:
-        """Units of a contributor's decided submissions that were replayed, and how many of them had a single fault."""
+        """Return the units of a contributor's replayed and decided submissions, and how many had a single fault."""
         units, is_faulty = (
             func.coalesce(func.sum(SubmissionRow.receipt_units), 0),
             SubmissionRow.reason == Reason.INEXACT,

@@ -1,4 +1,4 @@
-"""The lock of one process among those that share a database. It ends with its process or its connection."""
+"""A lock that one process holds among those that share a database. It is freed when its process or connection ends."""
 
 import fcntl
 import time
@@ -13,31 +13,31 @@ from sqlalchemy.exc import SQLAlchemyError
 from covey.runtime.log import get_logger
 
 LOOK_SECONDS = 1.0
-"""Seconds between two attempts to get the lock, and between two checks that this process still has PostgreSQL's."""
+"""Time in seconds between attempts to take the lock, and between checks that this process still holds it."""
 
 
 class Leadership(Protocol):
-    """Example: `if leadership.is_held(): send_all()`."""
+    """A lock that at most one process holds. Example: `if leadership.is_held(): send_all()`."""
 
     def is_held(self) -> bool:
-        """Return whether this process has the lock, which it takes if nobody has it."""
+        """Return whether this process holds the lock. Takes it if it is free."""
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class FileLeadership:
-    """A lock on a file, for the processes of one machine. Example: `FileLeadership(home / "rows.sqlite3.beat")`."""
+    """A file lock for the processes of one machine. Example: `FileLeadership(home / "rows.sqlite3.beat")`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIOWrapper | None = None
         self._has_failed = False
-        """Whether the file could not be opened or locked at the last attempt, which is logged once."""
+        """Whether the last attempt to open or lock the file failed. Only the first of several failures is logged."""
         self._looked_at = float("-inf")
 
     def is_held(self) -> bool:
-        """Return whether this process has the lock, which it takes if nobody has it."""
+        """Return whether this process holds the lock. Takes it if it is free."""
         if self._file is None and time.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = time.monotonic()
             try:
@@ -49,13 +49,13 @@ class FileLeadership:
         return self._file is not None
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _look(self) -> None:
-        """Take the lock if nobody has it. Raises OSError if the file cannot be opened or locked."""
+        """Take the lock if it is free. Raises OSError if the file cannot be opened or locked."""
         with ExitStack() as opened:
             file = opened.enter_context(self._path.open("w"))
             try:
@@ -67,19 +67,19 @@ class FileLeadership:
 
 
 class PostgresLeadership:
-    """PostgreSQL's advisory lock of a session. Example: `PostgresLeadership(engine, "beat").is_held()`.
+    """A session-level advisory lock of PostgreSQL. Example: `PostgresLeadership(engine, "beat").is_held()`.
 
-    A session whose connection is lost has lost the lock. Each look makes sure of that.
+    The server frees the lock when the connection is lost, so each look checks that the connection is alive.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name
         self._connection: Any = None
-        """Connection that has the lock. None while another process has it."""
+        """Connection that holds the lock. None while this process does not hold it."""
         self._looked_at = float("-inf")
 
     def is_held(self) -> bool:
-        """Return whether this process has the lock, which it takes if nobody has it."""
+        """Return whether this process holds the lock. Takes it if it is free."""
         if time.monotonic() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = time.monotonic()
             try:
@@ -89,9 +89,9 @@ class PostgresLeadership:
         return self._connection is not None
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._connection is not None:
-            self._connection.invalidate()  # Closed and not returned to the pool, where it would keep the lock.
+            self._connection.invalidate()  # In the pool, the connection would keep the lock.
             self._connection.close()
             self._connection = None
 

@@ -1,6 +1,6 @@
-"""The coordinator's tables.  Rows are the truth; a Celery message is only a trigger.
+"""The coordinator's tables. They hold all state; a Celery message only triggers work on them.
 
-States and their lawful moves are those of `covey.protocol.status`.  Times are Unix seconds.
+`covey.protocol.status` defines the states and the allowed transitions. Times are Unix seconds.
 """
 
 from enum import StrEnum
@@ -16,12 +16,12 @@ from covey.protocol.verdict import Decision
 
 
 def _states(kind: type[StrEnum]) -> Enum:
-    """A column of states, stored as text and loaded as the enumeration."""
+    """Return the type of a column of states, stored as text and loaded as members of an enum."""
     return Enum(kind, native_enum=False, length=16)
 
 
 def _index_some(name: str, *columns: str, where: str) -> Index:
-    """Index the rows for which a condition holds, which are few."""
+    """Return a partial index of the few rows for which a condition holds."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
@@ -37,84 +37,87 @@ class Base(DeclarativeBase):
 
 
 class NodeRow(Base):
-    """A registered node and its standing."""
+    """A registered node: its presence, its record of work and its suspension."""
 
     __tablename__ = "nodes"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     contributor: Mapped[str] = mapped_column(String(42), index=True)
     instance: Mapped[str] = mapped_column(String(32), default="")
-    """Name of the worker that was heard last. Empty: none was heard yet."""
+    """Id of the worker process that last sent a heartbeat or claim. Empty if none has yet."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Digest of its execution contract. Empty: it works in the calibrated lane."""
+    """Digest of the node's execution contract. Empty if it works in the calibrated lane."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
-    """When that was, in a heartbeat or a claim."""
+    """Unix time of the node's last heartbeat or claim. 0 if there was none yet."""
     waiting_until: Mapped[float] = mapped_column(default=0.0, index=True)
-    """Time in Unix seconds until which a long poll of the node is open, inclusive. Only nodes that ask are served. A
-    claim that does not wait asks at this moment only."""
+    """Unix time until which the node's long poll for a task is open, inclusive. Tasks are leased only to nodes with an
+    open poll. A claim without a wait sets the current time."""
     free_slots: Mapped[int] = mapped_column(default=0)
+    """Number of leases that the worker can hold at a time, as last reported."""
     cached_version: Mapped[int | None] = mapped_column(Number)
+    """Step of the policy that the worker has on disk, as last reported. None if it has none."""
     accepted: Mapped[int] = mapped_column(default=0)
-    """Accepted submissions for its contributor, since one of the contributor's nodes was caught cheating last."""
+    """Number of accepted submissions for its contributor, since a node of that contributor was last caught cheating."""
     dropped: Mapped[int] = mapped_column(default=0)
+    """Number of collected leases that the node dropped, since a node of its contributor was last caught cheating."""
     cooldown_until: Mapped[float] = mapped_column(default=0.0)
-    """Unix seconds until which the node gets no task."""
+    """Unix time until which the node gets no task."""
     suspended: Mapped[str] = mapped_column(String(32), default="")
-    """Reason for which nothing is assigned any more (`coordinator.domain.nodes`). Empty: it is not suspended."""
+    """Reason why the node gets no more tasks (see `coordinator.domain.nodes`). Empty if it is not suspended."""
     removed: Mapped[bool] = mapped_column(default=False)
-    """Whether its contributor vouches for it no more. Registration takes this back, and no suspension."""
+    """Whether the contributor has removed the node. Registering it again ends the removal, but not a suspension."""
     registered_block: Mapped[int] = mapped_column(Number, default=0)
-    """Number of the newest block when it registered, for the first time or after its removal."""
+    """Number of the newest block when the node registered, for the first time or after its removal."""
 
     @property
     def barred(self) -> str:
-        """Why nothing is assigned to the node. Empty: tasks are assigned."""
+        """Reason why the node gets no tasks. Empty if it gets tasks."""
         return self.suspended or ("removed" if self.removed else "")
 
 
 class ContributorRow(Base):
-    """A wallet that vouches for nodes, from the registration of its first node on."""
+    """A wallet that has registered nodes. The row exists from the first registration on."""
 
     __tablename__ = "contributors"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     strikes: Mapped[int] = mapped_column(default=0)
-    """Soft rejections and repeated drops of all its nodes, removed ones included."""
+    """Number of strikes, from soft rejections and repeated drops of all its nodes, removed ones included."""
     accepted_since: Mapped[int] = mapped_column(default=0)
-    """Number of submissions accepted since the last strike was taken back; 0 without strikes."""
+    """Number of submissions accepted since a strike was last forgiven. 0 if there are no strikes."""
     accepted: Mapped[int] = mapped_column(default=0)
-    """Accepted submissions of all its nodes, since one of them was caught cheating last."""
+    """Number of accepted submissions of all its nodes. It restarts at 0 when one of them is caught cheating."""
     dropped: Mapped[int] = mapped_column(default=0)
-    """Leases that its nodes dropped or held when they were removed."""
+    """Number of leases that its nodes dropped, or held when they were removed."""
     suspended: Mapped[str] = mapped_column(String(32), default="")
-    """Reason for which none of its nodes is served, future ones included. Empty: they are served."""
+    """Reason why none of its nodes, present or future, gets tasks. Empty if the contributor is not suspended."""
     pardons: Mapped[int] = mapped_column(default=0)
-    """Number of times that the operator took back all strikes."""
+    """Number of times that the operator forgave all strikes."""
     staked: Mapped[str | None] = mapped_column(String(78))
-    """Stake in the token's smallest unit (decimal text). None: it is not looked up yet."""
+    """Stake in the token's smallest unit, as decimal text. None if it has not been read from the chain yet."""
     locked: Mapped[str | None] = mapped_column(String(78))
-    """Stake that cases lock, like `staked`. It may be larger than `staked`."""
+    """Stake that open cases lock, in the format of `staked`. It may be larger than `staked`."""
     stake_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block at which both were looked up."""
+    """Number of the block at which `staked` and `locked` were read. None if they have not been read yet."""
 
 
 class StepRow(Base):
-    """A policy and the batch that the next one is trained on."""
+    """A policy, and the batch on which the next policy is trained."""
 
     __tablename__ = "steps"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
     record_hash: Mapped[str] = mapped_column(String(66), default="")
-    """Empty while the trainer has the policy and the chain does not."""
+    """Hash of the policy's record. Empty while only the trainer has the policy and it is not on chain yet."""
     block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
     packed_groups: Mapped[int] = mapped_column(default=0)
-    """Groups of its batch. 0 until it is packed."""
+    """Number of groups in the step's batch. 0 until the batch is packed."""
     packed_live_groups: Mapped[int] = mapped_column(default=0)
-    """Groups of its batch whose rewards are not all equal."""
+    """Number of live groups in the step's batch, which are those whose rewards are not all equal."""
     accepted_groups: Mapped[int] = mapped_column(default=0)
-    """Groups of all accepted work of this policy, in whichever batch."""
+    """Number of groups in all accepted submissions of this policy, in any batch or none."""
 
 
 class TaskRow(Base):
-    """An order for `groups` groups, leased to one node.  An expired task is planned anew under another id."""
+    """An order for `groups` groups, leased to one node. An expired task is replaced by a new one with another id."""
 
     __tablename__ = "tasks"
     id: Mapped[int] = mapped_column(Number, primary_key=True)
@@ -124,13 +127,13 @@ class TaskRow(Base):
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
     lease: Mapped[int | None] = mapped_column(Number, unique=True)
     offered_until: Mapped[float] = mapped_column(default=0.0)
-    """Until when the lease may be collected."""
+    """Unix time until which the node may collect the lease."""
     collected_at: Mapped[float | None]
-    """When the node collected the lease. None: not yet."""
+    """Unix time at which the node collected the lease. None if it has not."""
     ends_at: Mapped[float | None]
-    """When the collected lease ends. None: it is not collected."""
+    """Unix time at which the collected lease ends. None if the lease is not collected."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Execution contract of its node at collection, under which its file is judged. Empty: the calibrated lane."""
+    """Digest of the node's execution contract at collection, which the judging uses. Empty for the calibrated lane."""
     __table_args__ = (
         Index("ix_tasks_state_node", "state", "node"),
         Index("ix_tasks_state_collected_at", "state", "collected_at", "node"),
@@ -139,12 +142,12 @@ class TaskRow(Base):
 
     @property
     def expires_at(self) -> float:
-        """When the lease, or the offer of a lease that is not collected yet, expires."""
+        """Unix time at which the lease expires or, if it is not collected yet, its offer."""
         return self.offered_until if self.ends_at is None else self.ends_at
 
 
 class SubmissionRow(Base):
-    """A receipt with its countersignature, and what became of it."""
+    """A receipt with its countersignature, and the state of its judging and settlement."""
 
     __tablename__ = "submissions"
     receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
@@ -156,41 +159,44 @@ class SubmissionRow(Base):
     work_key: Mapped[str] = mapped_column(String(66), unique=True)
     groups: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
-    """Claimed by the receipt until decided, counted by the validators after."""
+    """Number of work units: claimed by the receipt until the decision, then as counted by the validators."""
     deadline: Mapped[int] = mapped_column(Number)
     signature: Mapped[str] = mapped_column(String(132))
     receipt_units: Mapped[int] = mapped_column(Number)
     signed_at: Mapped[int] = mapped_column(Number)
-    """Time of the countersignature; the draw comes `draw_seconds` later."""
+    """Unix time of the countersignature. The draw comes `draw_seconds` later."""
     latest_epoch: Mapped[int] = mapped_column(Number)
+    """Latest epoch in which the countersignature promises to settle the submission."""
     countersignature: Mapped[str] = mapped_column(String(132))
     state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
     draw: Mapped[str | None] = mapped_column(String(66))
-    """Hash of the drawing block; None until that block exists, and again when a reorganisation removes it."""
+    """Hash of the block that draws the audit. None until that block is final, and after a reorganization removed it."""
     draw_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the drawing block; None as long as `draw` is."""
+    """Number of the block that draws the audit. None if `draw` is None."""
     audited: Mapped[bool | None]
-    """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
+    """Whether a quorum of validators replays the submission. Set by intake, by the draw or later. None if undrawn."""
     confirmed: Mapped[bool] = mapped_column(default=False)
-    """Whether a second validator repeats its cheap checks."""
+    """Whether a second validator repeats the cheap checks of the submission."""
     decision: Mapped[Decision | None] = mapped_column(DecisionColumn)
-    """What a quorum decided. None until then. Settlement and a disabled epoch leave it as it is."""
+    """Decision of the quorum. None while undecided. Neither settlement nor a disabled epoch changes it."""
     reason: Mapped[int] = mapped_column(default=0)
+    """Value of the `Reason` of a decision that does not accept. 0 otherwise."""
     evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
     decided_at: Mapped[float | None]
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
-    """Whose batch it belongs to, once accepted and packed."""
+    """Number of the step whose batch contains the submission. None if it is in no batch."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"))
+    """Number of the epoch that contains the submission. None if it is in no epoch."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Contract of its lease. Only validators with the same one judge it. Empty: all validators do."""
+    """Execution contract of the lease. Only validators with the same contract judge it. Empty if all validators do."""
     canary: Mapped[int] = mapped_column(default=0)
-    """A `CanaryKind`, fixed at intake."""
+    """Value of a `CanaryKind`, set at intake. 0 for an ordinary submission."""
     consent: Mapped[str] = mapped_column(String(132), default="")
-    """Signature of its contributor that it is a canary. Empty: it is ordinary."""
+    """Signature by which the contributor confirms that the submission is a canary. Empty for an ordinary submission."""
     live_groups: Mapped[int] = mapped_column(default=0)
-    """Groups of accepted work whose rewards are not all equal (`coordinator.domain.panel`)."""
+    """Number of groups whose rewards are not all equal, once accepted (see `coordinator.domain.panel`)."""
     next_check_at: Mapped[float] = mapped_column(default=0.0)
-    """Unix seconds from which there may be something to do for it while it is undecided."""
+    """Unix time from which the undecided submission may need attention."""
     turns: Mapped[list["TurnRow"]] = relationship(order_by="TurnRow.id")
     __table_args__ = (
         UniqueConstraint("task", "lease"),
@@ -208,35 +214,35 @@ class SubmissionRow(Base):
 
     @property
     def is_replayed(self) -> bool:
-        """Whether validators accepted it after a replay."""
+        """Whether validators accepted the submission after a replay."""
         return self.decision is Decision.ACCEPT and bool(self.audited)
 
 
 class ValidatorRow(Base):
-    """What the coordinator has seen of a validator.  Who is one, the chain says."""
+    """The coordinator's record of a validator. Whether an address is a validator is decided by the chain."""
 
     __tablename__ = "validators"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     seen_at: Mapped[float] = mapped_column(default=0.0)
-    """When it last asked for work, to about ten seconds."""
+    """Unix time of its last request for work, accurate to about ten seconds."""
     contract: Mapped[str] = mapped_column(String(66), default="")
-    """Digest of its execution contract, which it named then. Empty: it judges in the calibrated lane alone."""
+    """Digest of the execution contract that it last named. Empty if it judges only in the calibrated lane."""
     active_at: Mapped[float] = mapped_column(default=0.0)
-    """When it last began to ask under its contract, committed to a verdict or let a turn of its contract pass."""
+    """Unix time at which it last committed a verdict, let a turn of its contract pass, returned or changed contract."""
     passed_at: Mapped[float] = mapped_column(default=0.0)
-    """When it last let a turn of its contract pass (`coordinator.domain.exact_lane`)."""
+    """Unix time at which it last let a turn of its contract pass (see `coordinator.domain.exact_lane`)."""
     passes: Mapped[int] = mapped_column(default=0)
-    """Number of turns of its contract that it let pass since it last decided a replay under it."""
+    """Number of turns of its contract that it has let pass since it last decided a replay under that contract."""
     lapsed: Mapped[int] = mapped_column(default=0)
-    """Turns that it took and did not finish in time."""
+    """Number of turns that it took and did not finish in time."""
     slow: Mapped[int] = mapped_column(default=0)
-    """Verdicts to which it committed in the last fifth of its time."""
+    """Number of verdicts that it committed in the last fifth of its time."""
     contradicted: Mapped[int] = mapped_column(default=0)
-    """Verdicts of its own that were the opposite of a quorum's."""
+    """Number of its verdicts that were the opposite of the quorum's."""
     judged: Mapped[int] = mapped_column(default=0)
-    """Verdicts of its own that were revealed when a submission was decided."""
+    """Number of its verdicts that were revealed by the time their submission was decided."""
     failed_at: Mapped[float] = mapped_column(default=0.0)
-    """When one of the two last happened."""
+    """Unix time of its last lapsed or passed turn or contradicted verdict. 0 if there was none."""
 
 
 class TurnRow(Base):
@@ -247,23 +253,23 @@ class TurnRow(Base):
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), index=True)
     validator: Mapped[str | None] = mapped_column(String(42))
     full: Mapped[bool]
-    """Whether it is a replay; otherwise the cheap checks alone."""
+    """Whether the validator replays the submission, instead of running only the cheap checks."""
     opened_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)
-    """Unix seconds by which the validator that has taken the turn must commit and, once all have committed, reveal."""
+    """Unix time by which the validator must commit or, once all validators have committed, reveal."""
     commitment: Mapped[str | None] = mapped_column(String(66))
     verdict: Mapped[Verdict | None] = mapped_column(VerdictColumn)
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
-    """What the verdict's evidence says; None: nothing, or nonsense."""
+    """Number of live groups according to the verdict's evidence. None if the evidence has no valid number."""
     drawn_rows_false: Mapped[bool] = mapped_column(default=False)
-    """Whether the evidence of a rejection says that the drawn rows alone show why. False before the reveal."""
+    """Whether the evidence of a rejection says that the drawn rows alone prove its reason. False before the reveal."""
     drew_other_rows: Mapped[bool] = mapped_column(default=False)
-    """Whether a reorganization removed the block that drew the rows of this turn, so that it judged other rows."""
+    """Whether a reorganization replaced the block that drew the rows, so that the validator judged other rows."""
     sums: Mapped[Sums | None] = mapped_column(SumsColumn)
-    """Sums in the verdict's evidence, of the statistics with limits. None: nothing, or nonsense."""
+    """Sums of the limited statistics according to the verdict's evidence. None if the evidence has no valid sums."""
     lapsed: Mapped[bool] = mapped_column(default=False)
-    """Whether the turn is over and does not count. It took too long, or a replay is asked for now."""
+    """Whether the turn has ended without counting, because it took too long or because a replay replaces it."""
     __table_args__ = (
         Index("ix_judgements_validator_id", "validator", "id"),
         Index(
@@ -277,7 +283,7 @@ class TurnRow(Base):
 
 
 class EpochRow(Base):
-    """A settlement period; its leaves lie in the store under `data_hash`."""
+    """A settlement period. The object store has its leaves under `data_hash`."""
 
     __tablename__ = "epochs"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
@@ -287,22 +293,24 @@ class EpochRow(Base):
     leaf_count: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
     previous_hash: Mapped[str] = mapped_column(String(66))
-    """Header hash of the epoch before, disabled or not; zero for the first."""
+    """Header hash of the previous epoch, even of a disabled one. Zero for the first epoch."""
     closed_at: Mapped[float]
     header_hash: Mapped[str | None] = mapped_column(String(66))
-    """This and the next three: as EpochPosted told them; None until then."""
+    """Hash of the epoch's header, from the event EpochPosted. None until the epoch is posted."""
     final_at: Mapped[int | None] = mapped_column(Number)
+    """Unix time at which rewards can be claimed, from the event EpochPosted. None until the epoch is posted."""
     reward: Mapped[str | None] = mapped_column(String(78))
-    """Like `cumulative` in the token's smallest unit."""
+    """Reward of this epoch in the token's smallest unit, as decimal text. None until the epoch is posted."""
     cumulative: Mapped[str | None] = mapped_column(String(78))
+    """Total rewards up to this epoch, in the format of `reward`. None until the epoch is posted."""
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)
     settled: Mapped[bool] = mapped_column(default=False)
-    """Whether its submissions are marked as settled, after it was posted."""
+    """Whether all submissions of the posted epoch are marked as settled."""
 
 
 class RewardRow(Base):
-    """What a contributor had earned in all by the end of an epoch, in the token's smallest unit (decimal text)."""
+    """A contributor's total earnings up to the end of an epoch, in the token's smallest unit, as decimal text."""
 
     __tablename__ = "rewards"
     epoch: Mapped[int] = mapped_column(ForeignKey("epochs.number"), primary_key=True)
@@ -311,7 +319,7 @@ class RewardRow(Base):
 
 
 class CaseRow(Base):
-    """A slashing case as the chain tells it; a receipt has one at most."""
+    """A slashing case, as the chain reports it. A receipt has at most one."""
 
     __tablename__ = "cases"
     receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
@@ -319,27 +327,27 @@ class CaseRow(Base):
     contributor: Mapped[str] = mapped_column(String(42))
     state: Mapped[CaseState] = mapped_column(_states(CaseState), default=CaseState.LOCKED)
     block_number: Mapped[int] = mapped_column(Number)
-    """Where it was opened or, later, closed."""
+    """Number of the block that opened the case or, once it is closed, the block that closed it."""
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 
 class ChallengeRow(Base):
-    """An omission challenge as the chain tells it: somebody says that no epoch holds a receipt."""
+    """An omission challenge, as the chain reports it. It claims that no epoch contains a countersigned receipt."""
 
     __tablename__ = "challenges"
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), primary_key=True)
     block_number: Mapped[int] = mapped_column(Number)
-    """Where it was opened."""
+    """Number of the block that opened the challenge."""
     decided_block: Mapped[int | None] = mapped_column(Number)
-    """Where it was answered or upheld; None while it is open."""
+    """Number of the block in which the challenge was answered or upheld. None while it is open."""
     answer: Mapped[str | None] = mapped_column(String(96))
-    """Key of the intent that answers it; None until there is one."""
+    """Key of the intent that answers the challenge. None while there is none."""
     tries: Mapped[int] = mapped_column(default=0)
-    """Number of intents that were written to answer it."""
+    """Number of intents added so far to answer the challenge."""
 
 
 class BlockRow(Base):
-    """A followed block: where the follower stands, and how it notices a reorganisation."""
+    """A block that the follower has read. By its hash, the follower detects a reorganization."""
 
     __tablename__ = "blocks"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
@@ -347,7 +355,7 @@ class BlockRow(Base):
 
 
 class FactRow(Base):
-    """A named value: the last lease number, whether the pool has ended."""
+    """A named number, for example the number of the last lease."""
 
     __tablename__ = "facts"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -355,7 +363,7 @@ class FactRow(Base):
 
 
 class IdentityRow(Base):
-    """What tells the network of this database from others (`coordinator.identity`).  Example: pool, "7"."""
+    """A value that identifies the network of this database (see `coordinator.identity`). Example: "pool", "7"."""
 
     __tablename__ = "identity"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -363,7 +371,7 @@ class IdentityRow(Base):
 
 
 class IntentRow(Base):
-    """The outbox: a transaction to send, written in the same database transaction as the state that wants it."""
+    """A transaction in the outbox, added in the same database transaction as the state that requires it."""
 
     __tablename__ = "intents"
     position: Mapped[int] = mapped_column(Number, primary_key=True)
@@ -373,20 +381,20 @@ class IntentRow(Base):
     value: Mapped[str] = mapped_column(String(78))
     label: Mapped[str] = mapped_column(String(96))
     state: Mapped[str] = mapped_column(String(8), index=True)
-    """An `IntentState`."""
+    """Value of an `IntentState`."""
     nonce: Mapped[int | None] = mapped_column(Number)
     attempts: Mapped[list[dict[str, str | int]]] = mapped_column(JSON, default=list)
-    """Signed transactions of this intent, oldest first, all with one nonce."""
+    """Signed transactions of this intent, oldest first, all with the same nonce."""
     offered_at: Mapped[int | None] = mapped_column(Number)
-    """Number of the newest block when it was signed last, or when a reorganisation was found to have dropped it."""
+    """Number of the newest block when the intent was last signed, or found to be dropped by a reorganization."""
     block_number: Mapped[int | None] = mapped_column(Number)
-    """This and the next two: where it was mined; None while it is in no block."""
+    """Number of the block in which the transaction was mined. This and both hashes are None while it is in no block."""
     block_hash: Mapped[str | None] = mapped_column(String(66))
     transaction_hash: Mapped[str | None] = mapped_column(String(66))
     is_final: Mapped[bool] = mapped_column(default=False)
-    """Whether its block is final, so that it is not looked at any more."""
+    """Whether the block of the transaction is final. A final intent is never checked again."""
     refused_first: Mapped[int | None] = mapped_column(Number)
-    """This and the next two: the `Refusal` of an intent that is not signed; None when there is none."""
+    """Field `first_at` of an unsigned intent's `Refusal`. The `refused` columns are None if it was not refused."""
     refused_last: Mapped[int | None] = mapped_column(Number)
     refused_heads: Mapped[int | None]
     reason: Mapped[str] = mapped_column(Text, default="")

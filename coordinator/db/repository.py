@@ -1,4 +1,4 @@
-"""Every query of the coordinator. `Repository` never commits: whoever opened the transaction does."""
+"""All queries of the coordinator. `Repository` never commits. The code that opened the transaction does."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _IS_HARD = and_(
     SubmissionRow.reason.in_(HARD_REASONS),
 )
 _HAS_RECEIPT = SubmissionRow.signature != ""
-"""What was read back from the file of an epoch has none (`coordinator.domain.restoring`)."""
+"""Submissions that were restored from the file of an epoch have no receipt (see `coordinator.domain.restoring`)."""
 _SUMS = func.coalesce(func.sum(SubmissionRow.groups), 0), func.coalesce(func.sum(SubmissionRow.live_groups), 0)
 
 
@@ -47,7 +47,7 @@ def _is_unpacked(oldest_version: int) -> tuple[ColumnElement[bool], ...]:
 class Repository(
     ChainQueries, EpochQueries, JudgingQueries, NodeQueries, PageQueries, RateQueries, RunningSumsQueries, TaskQueries
 ):
-    """Every query of the coordinator, within one transaction."""
+    """All queries of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -63,35 +63,35 @@ class Repository(
         self.session.flush()
 
     def flush(self) -> None:
-        """Send pending changes, so that the next query sees them."""
+        """Send pending changes to the database, so that the next query sees them."""
         self.session.flush()
 
     # -- steps
 
     def get_step(self, number: int) -> StepRow | None:
-        """Return a step, which stays in memory for the other items of a batch."""
+        """Return a step. The row stays in memory, because other items of a batch need it too."""
         row = self.session.get(StepRow, number)
         self.kept.add(row)
         return row
 
     def get_latest_step(self) -> StepRow | None:
-        """The newest one whose policy is on chain."""
+        """Return the newest step whose policy is on chain, or None if there is none."""
         query = select(StepRow).where(StepRow.record_hash != "").order_by(StepRow.number.desc())
         return self.session.scalars(query.limit(1)).first()
 
     def list_publications(self, versions: range) -> Sequence[tuple[int, int]]:
-        """Those of some policies that are on chain, in order, each with the number of the block that published it."""
+        """Return the policies in `versions` that are on chain, each with the number of the block that published it."""
         query = select(StepRow.number, StepRow.block_number).where(
             StepRow.number.in_(versions), StepRow.record_hash != ""
         )
         return [(number, block) for number, block in self.session.execute(query.order_by(StepRow.number))]
 
     def get_open_step(self) -> StepRow | None:
-        """The one whose batch is to be packed."""
+        """Return the step whose batch is to be packed next, or None if there is none."""
         return self.session.scalars(select(StepRow).where(StepRow.state == StepState.OPEN)).first()
 
     def count_closed_batches(self) -> int:
-        """Also the step that the next batch is for."""
+        """Return the number of packed batches, which is also the step of the next batch."""
         return self.session.scalar(select(func.count()).where(StepRow.state != StepState.OPEN)) or 0
 
     def list_steps(self) -> Sequence[StepRow]:
@@ -107,14 +107,14 @@ class Repository(
         return self.session.scalars(query).first()
 
     def list_submissions_of(self, tasks: Collection[int]) -> Sequence[SubmissionRow]:
-        """Submissions of some tasks."""
+        """Return the submissions of some tasks."""
         found: list[SubmissionRow] = []
         for part in cut(tasks):
             found += self.session.scalars(select(SubmissionRow).where(SubmissionRow.task.in_(part)))
         return found
 
     def list_used_work_keys(self, work_keys: Collection[str]) -> set[str]:
-        """Those among some work keys that a submission has."""
+        """Return the work keys among these that a submission already has."""
         found: set[str] = set()
         for part in cut(work_keys):
             found.update(self.session.scalars(select(SubmissionRow.work_key).where(SubmissionRow.work_key.in_(part))))
@@ -125,7 +125,7 @@ class Repository(
         return self.session.scalars(query.order_by(SubmissionRow.policy_version, SubmissionRow.task)).all()
 
     def list_unreplayed(self, contributor: str) -> Sequence[SubmissionRow]:
-        """Submissions of a contributor, undecided or accepted, that no replay was asked for and no epoch holds."""
+        """Return a contributor's undecided and accepted submissions that are in no epoch and not to be replayed."""
         query = select(SubmissionRow).where(
             *_is_unreplayed(contributor),
             _HAS_RECEIPT,
@@ -134,10 +134,10 @@ class Repository(
         return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def sum_unreplayed_units(self, contributors: Collection[str]) -> dict[str, int]:
-        """Units of contributors' submissions that no replay was asked for: claimed ones of those that are undecided.
+        """Return the units of each contributor's submissions that are not replayed. Claimed units count if undecided.
 
-        Those in an epoch count while an earlier submission is being replayed: what that replay finds comes too late for
-        them.
+        Submissions in an epoch count only while an earlier submission of the contributor is being replayed, because the
+        result of that replay comes too late for them.
         """
         units: Counter[str] = Counter()
         total = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).group_by(SubmissionRow.contributor)
@@ -159,21 +159,21 @@ class Repository(
         return dict(units)
 
     def list_rejected_contributors(self) -> Sequence[str]:
-        """Contributors that a quorum rejected a submission of for a hard reason."""
+        """Return the contributors of submissions that a quorum rejected for a hard reason."""
         query = select(SubmissionRow.contributor).where(_IS_HARD).distinct()
         return self.session.scalars(query.order_by(SubmissionRow.contributor)).all()
 
     def list_rejected(self, contributor: str) -> Sequence[str]:
-        """Receipt hashes of a contributor's submissions that a quorum rejected for a hard reason."""
+        """Return the receipt hashes of a contributor's submissions that a quorum rejected for a hard reason."""
         query = select(SubmissionRow.receipt_hash).where(_IS_HARD, SubmissionRow.contributor == contributor)
         return self.session.scalars(query).all()
 
     def list_recent_submissions(
         self, limit: int, *, before: int | None = None, **wanted: str | None
     ) -> Sequence[SubmissionRow]:
-        """Those of the newest tasks first, with these values of their columns. None stands for any.
+        """Return submissions with these values of columns, those of the newest tasks first. None matches any value.
 
-        With `before`, those of earlier tasks than this one. A task has one submission at most.
+        With `before`, only submissions of tasks with a lower id are returned.
         """
         named = {name: value for name, value in wanted.items() if value is not None}
         query = select(SubmissionRow).filter_by(**named).order_by(SubmissionRow.task.desc()).limit(limit)
@@ -182,7 +182,7 @@ class Repository(
         return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
 
     def list_submissions_like(self, prefix: str) -> Sequence[SubmissionRow]:
-        """At most two whose receipt hash, in lower case, begins so."""
+        """Return at most two submissions whose receipt hash begins with a prefix in lower case."""
         return self.session.scalars(
             select(SubmissionRow)
             .where(SubmissionRow.receipt_hash >= prefix, SubmissionRow.receipt_hash < prefix + "g")
@@ -191,9 +191,9 @@ class Repository(
         ).all()
 
     def list_unpacked(self, *, oldest_version: int) -> list[tuple[str, int, int]]:
-        """Accepted submissions that no batch holds and that are fresh enough, oldest first.
+        """Return accepted submissions of `oldest_version` or later that are in no batch, oldest first.
 
-        Each with its receipt hash, its groups, and the live ones among them.
+        Each is given as receipt hash, number of groups, and number of live groups.
         """
         query = select(SubmissionRow.receipt_hash, SubmissionRow.groups, SubmissionRow.live_groups)
         query = query.where(*_is_unpacked(oldest_version))
@@ -201,7 +201,7 @@ class Repository(
         return [(row[0], row[1], row[2]) for row in found]
 
     def sum_unpacked(self, *, oldest_version: int) -> tuple[int, int]:
-        """Groups of `list_unpacked`, and the live ones among them."""
+        """Return the total numbers of groups and live groups of `list_unpacked`."""
         groups, live = self.session.execute(select(*_SUMS).where(*_is_unpacked(oldest_version))).one()
         return int(groups), int(live)
 
@@ -211,30 +211,30 @@ class Repository(
         ).all()
 
     def count_packed_groups(self) -> int:
-        """Groups of all batches."""
+        """Return the number of groups in all batches."""
         return int(self.session.scalar(select(func.coalesce(func.sum(StepRow.packed_groups), 0))) or 0)
 
     def pack(self, step: StepRow, receipt_hashes: Collection[str], *, groups: int, live_groups: int) -> None:
-        """Put submissions into the batch of a step, which have these groups in total."""
+        """Put submissions into the batch of a step. `groups` and `live_groups` are their totals."""
         step.packed_groups, step.packed_live_groups = groups, live_groups
         for part in cut(receipt_hashes):
             packed = update(SubmissionRow).where(SubmissionRow.receipt_hash.in_(part))
             self.session.execute(packed.values(step=step.number))
 
     def sum_accepted_groups(self, *, oldest_version: int) -> tuple[int, int]:
-        """Groups of accepted work of `oldest_version` or later, in a batch or not, and the live ones among them."""
+        """Return the numbers of groups and live groups of all accepted submissions of `oldest_version` or later."""
         query = select(*_SUMS).where(_IS_ACCEPTED, SubmissionRow.policy_version >= oldest_version)
         groups, live = self.session.execute(query).one()
         return int(groups), int(live)
 
     def get_validator(self, address: str) -> ValidatorRow | None:
-        """Return a validator, which stays in memory for the other items of a batch."""
+        """Return a validator. The row stays in memory, because other items of a batch need it too."""
         row = self.session.get(ValidatorRow, address)
         self.kept.add(row)
         return row
 
     def require_validator(self, address: str) -> ValidatorRow:
-        """The row of a validator, which begins with its first mention."""
+        """Return the row of a validator. Add it if there is none."""
         row = self.get_validator(address)
         if row is None:
             row = ValidatorRow(
@@ -245,11 +245,11 @@ class Repository(
         return row
 
     def list_validators(self) -> dict[str, ValidatorRow]:
-        """All that were seen, by address."""
+        """Return all validators that ever had a row, by address."""
         return {row.address: row for row in self.session.scalars(select(ValidatorRow).order_by(ValidatorRow.address))}
 
     def list_canary_judgements(self) -> list[tuple[TurnRow, int]]:
-        """Verdicts revealed on decided, replayed canaries, with the kind of each."""
+        """Return the turns with revealed verdicts about decided and replayed canaries, with each canary's kind."""
         query = (
             select(TurnRow, SubmissionRow.canary)
             .join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
@@ -272,15 +272,15 @@ class Repository(
         return self.session.scalars(select(CaseRow).order_by(CaseRow.block_number, CaseRow.receipt_hash)).all()
 
     def list_hard_rejections(self) -> Sequence[SubmissionRow]:
-        """Submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""
+        """Return submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""
         closed = select(CaseRow.receipt_hash).where(CaseRow.state != CaseState.LOCKED)
         query = select(SubmissionRow).where(_IS_HARD, _HAS_RECEIPT, SubmissionRow.receipt_hash.not_in(closed))
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
 
     def list_unopened(self, *, decided_since: float) -> Sequence[SubmissionRow]:
-        """Submissions that a quorum has rejected since then for a hard reason and that no case is about.
+        """Return submissions that a quorum rejected for a hard reason since a Unix time and that have no case.
 
-        They come with their judgements.
+        Their turns are loaded.
         """
         query = select(SubmissionRow).where(
             _IS_HARD,
@@ -304,10 +304,10 @@ class Repository(
     # -- the network
 
     def get_identity(self) -> dict[str, str]:
-        """Values by name that were recorded of the network."""
+        """Return the recorded values that identify the network, by name."""
         return {row.name: row.value for row in self.session.scalars(select(IdentityRow))}
 
     def add_identity(self, values: Mapping[str, str]) -> None:
-        """Record the values whose names are new."""
+        """Record identifying values. Names that are already recorded keep their values."""
         known = self.get_identity()
         self.session.add_all(IdentityRow(name=name, value=value) for name, value in values.items() if name not in known)

@@ -1,6 +1,6 @@
-"""The version of the tables. A process that finds an empty database makes them. Only `migrate` changes others.
+"""The version of the tables. A process that finds an empty database creates them. Only `migrate` changes existing ones.
 
-An upgrade of a coordinator is a step of its own, because processes of the version before may still be running.
+Upgrading is a separate step, because processes of the previous version may still be running.
 """
 
 from pathlib import Path
@@ -18,10 +18,10 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def prepare_tables(engine: Engine) -> None:
-    """Make the tables if the database has none. Processes that start together do this one after the other.
+    """Create the tables if the database has none. Processes that start together do this one after the other.
 
-    Raises OperatorError "old_tables" if the tables are of an earlier version of Covey and "unknown_tables" if they are
-    of a later one, and the errors of `require_admitted`.
+    Raises OperatorError("old_tables") if an earlier version of Covey created the tables, and
+    OperatorError("unknown_tables") if a later version did. Raises the errors of `require_admitted`, too.
     """
     found = _find_revision(engine)
     if found is None:
@@ -46,15 +46,16 @@ def _require_newest(found: str) -> None:
     if found != ScriptDirectory(str(MIGRATIONS)).get_current_head():
         raise OperatorError(
             "old_tables",
-            f"the database has tables of revision {found}, which an earlier version of Covey made",
+            f"the tables of the database have revision {found}, which is from an earlier version of Covey",
             fix="Stop the coordinator's processes and run covey coordinator migrate",
         )
 
 
 def migrate(engine: Engine) -> bool:
-    """Bring the tables up to date, all steps in one transaction. Returns whether anything changed.
+    """Migrate the tables to this version of Covey in one transaction, and return whether anything changed.
 
-    Raises OperatorError("unknown_tables") as `prepare_tables` does, and the errors of `require_admitted`.
+    Raises OperatorError("unknown_tables") if a later version of Covey created the tables, and the errors of
+    `require_admitted`.
     """
     before = _find_revision(engine)
     _upgrade(engine)
@@ -70,8 +71,8 @@ def _find_revision(engine: Engine) -> str | None:
     if found is not None and found not in known:
         raise OperatorError(
             "unknown_tables",
-            f"the database has tables of revision {found}, which this version of Covey does not know",
-            fix="Install the version of Covey that made them, or name another database_url",
+            f"the tables of the database have revision {found}, which this version of Covey does not know",
+            fix="Install the version of Covey that created the tables, or set another database_url",
         )
     return found
 

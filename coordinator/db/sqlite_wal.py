@@ -1,17 +1,20 @@
-"""SQLite's write-ahead log, which readers need to go on while one process writes."""
+"""SQLite's write-ahead log, with which readers can continue while one process writes."""
 
 import sqlite3
 import time
 from threading import Event as Flag
 
 BUSY_SECONDS = 15
-"""How long SQLite waits for another process's lock."""
+"""Maximum time in seconds that SQLite waits for another process's lock."""
 
 _OCCUPIED = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
 def switch_to_wal(connection: sqlite3.Connection) -> None:
-    """The one statement for which SQLite does not wait by itself: processes that open a new file at once meet here."""
+    """Switch a database to write-ahead logging, and wait while other processes do the same.
+
+    SQLite's own timeout does not apply to this statement, which fails if several processes open a new file at once.
+    """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

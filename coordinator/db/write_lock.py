@@ -1,6 +1,6 @@
-"""The lock that SQLite's writers take before BEGIN, so that processes write in turns. It counts their transactions.
+"""The lock that SQLite's writers take before BEGIN, so that processes take turns. It also counts their transactions.
 
-SQLite's own waiting is a loop of sleeps: a process that writes again and again keeps all others out.
+SQLite's own busy handler polls, so a process that writes continuously would starve all others.
 """
 
 import fcntl
@@ -17,25 +17,26 @@ _COUNT = struct.Struct("<q")
 
 
 class WriteLock:
-    """Two files next to the database, `flock`ed one after the other. Example: `with WriteLock(path).hold(): ...`.
+    """A fair lock of two files next to the database. Example: `with WriteLock(path).hold(): ...`.
 
-    A writer waits for its turn on the first file and holds the second one, so one that has just written comes after
-    those that wait. The locks end with their process. The second file holds the number of the last transaction.
+    A writer waits for its turn with `flock` on the first file, and holds the second file while it writes. A writer that
+    has just finished therefore comes after those that wait. The locks end with their process. The second file contains
+    the number of the last transaction.
     """
 
     def __init__(self, database: Path) -> None:
         self._turn, self._writing = (database.with_name(f"{database.name}.{name}") for name in ("turn", "writing"))
         self._threads_turn, self._threads_writing = Lock(), Lock()
-        """The same for the threads of this process, which share the files."""
+        """Locks with the same order for the threads of this process, which share the files."""
 
     @contextmanager
     def hold(self) -> Iterator[int]:
-        """Wait for the turn of this thread, and keep the lock to the end of the block.
+        """Wait for this thread's turn, and hold the lock until the end of the block.
 
-        Yields the number of the transaction in the block, which is counted once it has ended.
+        Yields the number of the block's transaction, which `read_count` returns once the block has ended.
 
-        Raises TransientError("database_unavailable") if a file cannot be opened or written, as on a full disk. What
-        the block did may be kept even so, as if its answer had been lost.
+        Raises TransientError("database_unavailable") if a file cannot be opened or written, for example on a full disk.
+        The transaction may have been committed in that case.
         """
         with ExitStack() as held:
             with _translate_errors(), self._threads_turn, self._turn.open("w") as turn:
@@ -50,9 +51,9 @@ class WriteLock:
                 os.pwrite(writing, _COUNT.pack(number), 0)
 
     def read_count(self) -> int:
-        """Return the number of the last transaction that has ended. A transaction that begins now sees what it wrote.
+        """Return the number of the last finished transaction, or 0 if there is none.
 
-        0 if none has ended.
+        A transaction that begins now sees what that one wrote.
         """
         try:
             file = os.open(self._writing, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,11 +67,11 @@ class WriteLock:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise TransientError for the system's errors about the lock's files."""
+    """Translate OSError about the lock's files to TransientError("database_unavailable")."""
     try:
         yield
     except OSError as error:
-        raise TransientError("database_unavailable", f"the lock of the database: {error}") from error
+        raise TransientError("database_unavailable", f"the database cannot be locked: {error}") from error
 
 
 def _read_count(file: int) -> int:

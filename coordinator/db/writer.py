@@ -1,7 +1,7 @@
-"""Group commit: one thread applies commands in the order in which they come, many of them in one transaction.
+"""Group commit: one thread applies commands in the order of their arrival, many of them in one transaction.
 
-A command is a function of a `Repository`. It changes rows or raises, and then only its own changes are undone. Its
-caller learns the result after the commit, so whatever a caller was told is on disk.
+A command is a function of a `Repository`, which changes rows. If it raises, only its own changes are rolled back. A
+caller gets the result after the commit, so every result that a caller has seen is on disk.
 """
 
 import time
@@ -25,7 +25,7 @@ from covey.runtime.prometheus import LATENCY_SECONDS
 MAX_COMMANDS = 256
 """Maximum number of commands in one transaction."""
 SLICE_SECONDS = 0.05
-"""Seconds after which a transaction takes no further command, because other processes wait for their turn."""
+"""Time in seconds after which a transaction takes no further commands, so that other processes get their turn."""
 Result = TypeVar("Result")
 
 
@@ -34,11 +34,11 @@ class _Command(NamedTuple):
     name: str
     future: "Future[Any]"
     expires_at: float
-    """Time of the monotonic clock after which nobody waits for the result any more."""
+    """Time of the monotonic clock after which the caller no longer waits for the result."""
 
 
 class _Outcome:
-    """Keeps what its block raises for the caller who waits for it, as a future does."""
+    """Context manager that keeps the error of its block for a waiting caller, instead of propagating it."""
 
     def __init__(self) -> None:
         self.result: Any = None
@@ -76,10 +76,10 @@ class WriterMeter:
 
 
 class Writer:
-    """Applies commands in a thread of its own. Example: `writer.submit(count_rows, patience_s=10).result()`."""
+    """Applies commands in its own thread. Example: `writer.submit(count_rows, patience_s=10).result()`."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[Connection]]) -> None:
-        """`begin` opens the one writing transaction, which is committed at the end of its block."""
+        """Create a writer. `begin` opens a write transaction, which is committed at the end of its block."""
         self._begin = begin
         self._queue: SimpleQueue[_Command | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -90,10 +90,10 @@ class Writer:
     def submit(
         self, work: Callable[[Repository], Result], *, patience_s: float, name: str = "other"
     ) -> "Future[Result]":
-        """Add a command. `name` is its label in metrics.
+        """Enqueue a command. It is skipped if its turn does not come within `patience_s` seconds, or if it is canceled.
 
-        It is not applied if its turn does not come within `patience_s`, or if it was cancelled. The future raises what
-        the command raises, or TransientError if nothing could be committed.
+        `name` is its label in metrics. The future raises the command's error, or TransientError if the transaction was
+        not committed.
         """
         with self._starting:
             if self._thread is None:
@@ -104,7 +104,7 @@ class Writer:
         return command.future
 
     def close(self) -> None:
-        """Apply what was added so far, and end the thread."""
+        """Apply the enqueued commands, and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -119,7 +119,7 @@ class Writer:
                 self._is_closing = True
 
     def _commit(self, first: _Command) -> None:
-        """Apply commands in one transaction, commit it, and tell their callers."""
+        """Apply commands in one transaction, commit it, and give the callers their results."""
         if not first.future.set_running_or_notify_cancel():
             return
         commands: list[_Command] = []
@@ -133,7 +133,7 @@ class Writer:
                 outcomes.append(_apply(connection, command, is_alone=is_alone))
                 self.meter.command_seconds.labels(command.name).observe(time.monotonic() - begun)
                 if is_alone and outcomes[0].error is not None:
-                    raise outcomes[0].error  # There is nothing else to keep.
+                    raise outcomes[0].error  # Roll back, because no other command has changed anything.
         if commit.error is not None:  # Nothing was committed.
             for command in commands or [first]:
                 command.future.set_exception(commit.error)
@@ -146,7 +146,7 @@ class Writer:
                 command.future.set_exception(outcome.error)
 
     def _take(self, first: _Command) -> Iterator[_Command]:
-        """Yield the first command and those that wait after it, until the transaction is long enough."""
+        """Yield the first command and the enqueued ones after it, up to the limits of one transaction."""
         end, count = time.monotonic() + SLICE_SECONDS, 1
         yield first
         while count < MAX_COMMANDS and time.monotonic() < end:
@@ -163,9 +163,9 @@ class Writer:
 
 
 def _apply(connection: Connection, command: _Command, *, is_alone: bool) -> _Outcome:
-    """Apply a command. One that is not alone has a savepoint, so that its failure leaves what others did.
+    """Apply a command. If the transaction has other commands, a savepoint confines a failure to this one.
 
-    A savepoint takes two trips to the database.
+    A command that is alone needs no savepoint, which saves two round trips to the database.
     """
     outcome = _Outcome()
     with outcome:
@@ -181,5 +181,5 @@ def _apply(connection: Connection, command: _Command, *, is_alone: bool) -> _Out
         ):
             outcome.result = command.work(Repository(session))
     if isinstance(outcome.error, OperationalError | PendingRollbackError | InterfaceError):
-        raise outcome.error  # The database has failed and not the command, so the whole transaction is undone.
+        raise outcome.error  # The database has failed, not the command, so the whole transaction is rolled back.
     return outcome

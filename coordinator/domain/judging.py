@@ -71,7 +71,7 @@ def _compute_next_check(params: PoolParams, row: SubmissionRow, now: float) -> f
 
 
 def forget_draws_above(repository: Repository, block: int) -> None:
-    """A reorganisation removed all blocks above this one: draw again what they drew, unless it is in an epoch.
+    """A reorganization removed all blocks above this one: draw again what they drew, unless it is in an epoch.
 
     Work that validators have judged without a whole replay is replayed, because the block that replaces its own may ask
     for that and draws other rows. What was ordered by the removed block stays ordered. Turns without a commitment end.

@@ -24,7 +24,7 @@ from covey.runtime.log import get_logger
 SLICE = 50
 """Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""
 MAX_TRIES = 8
-"""Transactions for one challenge: a refusal may come from a reorganisation or from a node that lags."""
+"""Transactions for one challenge: a refusal may come from a reorganization or from a node that lags."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,7 @@ def record_answer(repository: Repository, answer: Answer) -> None:
 def _find_free_key(repository: Repository, first: Hash) -> str:
     """Name of a new intent, whose first answer is for this receipt.
 
-    An earlier intent with the same first answer may be another call: a reorganisation changes who is challenged, and
+    An earlier intent with the same first answer may be another call: a reorganization changes who is challenged, and
     the record of an epoch.
     """
     number = 0

@@ -87,7 +87,7 @@ def open_step(
 ) -> StepRow:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     step = repository.get_step(number)
-    if step is not None and step.record_hash:  # The event is delivered again, or a second time after a reorganisation.
+    if step is not None and step.record_hash:  # The event is delivered again, or a second time after a reorganization.
         if step.record_hash != record_hash:
             _void_work(repository, number, now)
         step.record_hash, step.block_number = record_hash, block
@@ -120,7 +120,7 @@ def open_ahead(repository: Repository, params: PoolParams, *, number: int) -> No
 
 
 def _void_work(repository: Repository, version: int, now: float) -> None:
-    """A reorganisation gave a version another policy: what was begun with the first one would look like fraud."""
+    """A reorganization gave a version another policy: what was begun with the first one would look like fraud."""
     for task in repository.list_tasks(TaskState.ASSIGNED):
         if task.policy_version == version:
             task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)

@@ -119,7 +119,7 @@ def _find_free(
         return
     standing = repository.list_validators()
     for turn, row in _page(partial(repository.list_free, query.contract)):
-        if row.draw is None or turn.validator is not None:  # Without a draw: a reorganisation removed its block.
+        if row.draw is None or turn.validator is not None:  # Without a draw: a reorganization removed its block.
             continue
         place = _find_place(params, row, turn, query, standing=standing, now=now)
         if place is not None:

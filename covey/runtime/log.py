@@ -5,6 +5,8 @@ Lines are key=value on a terminal and JSON otherwise. Only named values are logg
 
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 
@@ -42,7 +44,25 @@ def _open_logger(*_: object) -> structlog.WriteLogger:
 
     It writes a line and its end in one call. Otherwise a line that another thread writes could come in between.
     """
-    return structlog.WriteLogger(sys.stderr)
+    return structlog.WriteLogger(cast("TextIO", _LossyStream(sys.stderr)))
+
+
+class _LossyStream:
+    """A stream that loses what cannot be written, as on a full disk. A log must not end the work that it is about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a line, or lose it. Returns its length."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is left in memory, or keep it there."""
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:

@@ -1,6 +1,6 @@
 """Kills and deceives the processes of a coordinator at random, and then proves that every promise was kept.
 
-Nodes and validators work for some seconds while the faults of `tests.chaos.faults` happen: processes are killed, disks
+Nodes and validators work while the faults of `tests.chaos.faults` happen: processes are killed, disks
 are full, clocks jump, blocks are taken back. Then the pool is ended and must settle. A seed repeats the same faults in
 the same order. Even seeds run on SQLite and a folder. Odd ones run two API processes on a PostgreSQL and a Redis of
 their own, which are stopped and killed as well.
@@ -35,8 +35,10 @@ from tests.fakes.private_servers import open_private_postgres, open_private_redi
 from tests.fakes.troubled_node import open_troubled_node
 from tests.integration.chain.conftest import open_chain
 
-START_S, WORK_S, DRAIN_S = 300.0, 30.0, 900.0
-"""Maximum number of seconds until the first promise, seconds with faults, and maximum number until all is settled."""
+START_S, DRAIN_S = 300.0, 900.0
+"""Maximum number of seconds until the first promise, and until all is settled."""
+FAULTS = 12
+"""Number of faults of a run."""
 LOCK_S = 60.0
 """Seconds for which another process has SQLite's lock."""
 NODES = ("node", *(f"node-{number}" for number in range(2, 9)))
@@ -45,34 +47,35 @@ BLOCKS_BEFORE = 80
 
 
 @contextmanager
-def open_servers(folder: Path, *, data: Path | None, is_wanted: bool) -> Iterator[Servers | None]:
-    """Run a PostgreSQL, with its files in `data`, and a Redis. None if they are not wanted, or are not installed."""
+def open_servers(folder: Path, *, has_own_disk: bool, is_wanted: bool) -> Iterator[Servers | None]:
+    """Run a PostgreSQL and a Redis. None if they are not wanted, or are not installed.
+
+    On a disk of its own, the folder has the files of PostgreSQL too, whose user could not reach it otherwise.
+    """
     if not is_wanted:
         yield None
         return
+    data = folder / "postgres" if has_own_disk else None
+    if data is not None:
+        data.mkdir(mode=0o700)
     with open_private_postgres(folder, data=data) as postgres, open_private_redis(folder) as redis:
         yield Servers(postgres, redis) if postgres and redis else None
 
 
 @contextmanager
-def open_disk(folder: Path) -> Iterator[tuple[SmallDisk | None, Path | None]]:
-    """Put the home of the coordinator in `folder` on a disk of its own. Yields the disk, and a place for PostgreSQL.
+def open_folder() -> Iterator[tuple[Path, SmallDisk | None]]:
+    """Make a folder for all files of a run, logs included, on a disk of its own.
 
-    Without the right to mount one, home is an ordinary folder, and nothing is yielded.
+    The disk is None if this user may not mount one.
     """
-    with tempfile.TemporaryDirectory(prefix="covey-disk-") as name, open_small_disk(Path(name)) as disk:
+    with tempfile.TemporaryDirectory(prefix="covey-chaos-") as name, open_small_disk(Path(name)) as disk:
         if disk is None:
             print("this user may not mount a file system, so no disk is ever full", flush=True)
-            yield None, None
-            return
-        for each in ("home", "postgres"):
-            (Path(name) / each).mkdir(mode=0o700)
-        (folder / "home").symlink_to(Path(name) / "home")
-        yield disk, Path(name) / "postgres"
+        yield Path(name), disk
 
 
 class Chaos:
-    """One run. Example: `await chaos.run(lambda: chaos.faults.happen(20.0))`."""
+    """One run. Example: `await chaos.run(lambda: chaos.faults.happen(12))`."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults, self.chain, self.pool = faults, faults.chain, faults.pool
@@ -105,7 +108,10 @@ class Chaos:
         try:
             async with asyncio.timeout(START_S):
                 await self.record.has_begun.wait()
-            await happen()
+            try:
+                await happen()
+            except TimeoutError:
+                self._broken.append("Work did not go on after the faults.")
             self.record.is_working = False
             async with asyncio.timeout(DRAIN_S):
                 await asyncio.gather(*actors[: len(NODES)])
@@ -181,9 +187,8 @@ def open_chaos(seed: int, *, has_servers: bool, lock_s: float = LOCK_S) -> Itera
         judgement_seconds=5,
     )
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-chaos-")))
-        disk, data = stack.enter_context(open_disk(folder))
-        servers = stack.enter_context(open_servers(folder, data=data, is_wanted=has_servers))
+        folder, disk = stack.enter_context(open_folder())
+        servers = stack.enter_context(open_servers(folder, has_own_disk=disk is not None, is_wanted=has_servers))
         chain = stack.enter_context(open_chain())
         node = stack.enter_context(open_troubled_node(chain.anvil.url))
         pool = create_pool(chain, params)
@@ -209,15 +214,15 @@ def open_chaos(seed: int, *, has_servers: bool, lock_s: float = LOCK_S) -> Itera
         )
 
 
-def run_seed(seed: int, *, work_s: float = WORK_S, lock_s: float = LOCK_S, names: tuple[str, ...] = ()) -> list[str]:
-    """Run one seed, with faults for `work_s` seconds, which have some names or are drawn from all.
+def run_seed(seed: int, *, count: int = FAULTS, lock_s: float = LOCK_S, names: tuple[str, ...] = ()) -> list[str]:
+    """Run one seed, with `count` faults, which have some names or are drawn from all.
 
     Returns what was broken, after the faults that led to it.
     """
     started = time.monotonic()
     with open_chaos(seed, has_servers=seed % 2 == 1, lock_s=lock_s) as chaos:
         faults = chaos.faults
-        broken = asyncio.run(chaos.run(lambda: faults.happen(work_s, names)))
+        broken = asyncio.run(chaos.run(lambda: faults.happen(count, names)))
         print(
             f"seed {seed} on {'PostgreSQL' if faults.servers else 'SQLite'}: {len(faults.record.promises)} promises, "
             f"{len(faults.happened)} faults, {time.monotonic() - started:.0f} s",

@@ -6,8 +6,10 @@ import signal
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -25,6 +27,10 @@ ROLES = ("serve", "jobs", "more jobs")
 """Names of the processes of the coordinator."""
 CLOCK_S = (60.0, 120.0)
 """Smallest and largest number of seconds by which a clock jumps, in either direction."""
+WAITING_SHARE = 0.6
+"""Share of the faults before which work goes on."""
+PATIENCE_S, STUCK_S = 20.0, 300.0
+"""Maximum number of seconds to wait for work between two faults, and after the last one."""
 Fault = Callable[[], Awaitable[None]]
 
 
@@ -37,7 +43,7 @@ class Servers(NamedTuple):
 
 @dataclass(kw_only=True)
 class Faults:
-    """What may go wrong in one run. Example: `await faults.happen(20.0)`."""
+    """What may go wrong in one run. Example: `await faults.happen(12)`."""
 
     chain: Any
     pool: PoolId
@@ -58,16 +64,30 @@ class Faults:
     _ends: list[asyncio.Task[None]] = field(default_factory=list)
     """What ends faults that last while others happen."""
 
-    async def happen(self, seconds: float, names: tuple[str, ...] = ()) -> None:
-        """Let faults happen for some seconds, of some names or of all, and end those that last."""
-        deck = self._deal(names)
-        end = time.monotonic() + seconds
+    async def happen(self, count: int, names: tuple[str, ...] = ()) -> None:
+        """Let a number of faults happen, of some names or of all, and end those that last.
+
+        About half of them wait until work goes on after the one before. Raises TimeoutError if it does not go on after
+        the last one.
+        """
         try:
-            while time.monotonic() < end:
-                await next(deck)()
-                await asyncio.sleep(self.random.uniform(0.2, 2.0))
+            for fault in islice(self._deal(names), count):
+                await fault()
+                if self.random.random() < WAITING_SHARE:
+                    with suppress(TimeoutError):
+                        await self._await_promises(PATIENCE_S)
+                else:
+                    await asyncio.sleep(self.random.uniform(0.2, 2.0))
         finally:
             await asyncio.gather(*self._ends)
+        await self._await_promises(STUCK_S)
+
+    async def _await_promises(self, seconds: float) -> None:
+        """Wait until the coordinator has made some more promises. Raises TimeoutError after `seconds`."""
+        before = len(self.record.promises)
+        async with asyncio.timeout(seconds):
+            while len(self.record.promises) < before + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     def keep_running(self) -> Iterator[str]:
         """Start processes again that have ended because the chain or the database is down, as `covey up` does.
@@ -81,9 +101,10 @@ class Faults:
             self.processes.start(name)
 
     def _deal(self, names: tuple[str, ...]) -> Iterator[Fault]:
-        """Yield all faults in random order, again and again."""
-        faults = self.list_faults()
-        chosen = [faults[name] for name in names or faults]
+        """Yield the faults that are possible here in random order, again and again."""
+        chosen = [fault for name, fault in self.list_faults().items() if not names or name in names]
+        if not chosen:
+            raise ValueError(f"none of the faults {names} is among {list(self.list_faults())}")
         while True:
             yield from self.random.sample(chosen, len(chosen))
 

@@ -1,4 +1,4 @@
-"""One seed of `make chaos`, with some faults for less time. Every night runs 20 seeds with all of them."""
+"""One seed of `make chaos`, with fewer faults. Every night runs 20 seeds with all of them."""
 
 import pytest
 
@@ -20,4 +20,4 @@ SHORT = (
 
 
 def test_chaos__one_seed__every_promise_is_kept(capsys: pytest.CaptureFixture[str]):
-    assert run_seed(0, work_s=10.0, lock_s=3.0, names=SHORT) == [], capsys.readouterr().out
+    assert run_seed(26, count=5, lock_s=3.0, names=SHORT) == [], capsys.readouterr().out

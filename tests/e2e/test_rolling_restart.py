@@ -20,7 +20,7 @@ from tests.fakes.coordinator_processes import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.full]
 PACKAGES = ("covey", "coordinator", "worker", "validator", "trainer")
-SHARED = ("coordinator/db", "covey/protocol")
+SHARED = ("coordinator/db/models.py", "coordinator/db/migrations", "covey/protocol")
 """What processes of both versions share: tables, and bodies of requests."""
 LOAD = 20
 """Number of promises after each replacement, which shows that work goes on."""

@@ -65,7 +65,7 @@ class TurnIntake:
 
 
 def _build_order(ctx: Context, order: Order, step: StepRow | None) -> JudgeOrder | RevealOrder | None:
-    """Return the order as it is sent. None while a reorganisation has removed what it is about."""
+    """Return the order as it is sent. None while a reorganization has removed what it is about."""
     if order.kind == "reveal":
         return RevealOrder(judgement=order.turn.id)
     if step is None or order.row.draw is None:

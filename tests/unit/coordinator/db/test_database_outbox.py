@@ -91,7 +91,7 @@ def test_record_displaced__signed__needs_a_new_nonce_and_keeps_its_attempts(outb
 
 
 def test_record_signed__the_same_again_after_it_was_displaced__is_the_newest_attempt(outbox: OutboxStore):
-    """A reorganisation gave its nonce back, and the fees are as they were."""
+    """A reorganization gave its nonce back, and the fees are as they were."""
     outbox.put(make_intent("a"))
     outbox.record_signed("a", 4, make_attempt(1), offered_at=5)
     outbox.record_displaced("a")

@@ -1,4 +1,4 @@
-"""The database: one writer at a time, all or nothing, and what a reorganisation takes back."""
+"""The database: one writer at a time, all or nothing, and what a reorganization takes back."""
 
 from concurrent.futures import ThreadPoolExecutor
 

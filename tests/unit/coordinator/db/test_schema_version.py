@@ -84,7 +84,7 @@ def test_prepare__tables_of_an_earlier_version__are_changed_by_the_command_alone
             with database.write() as rows:
                 rows.set_fact("lease", 5)
         monkeypatch.setattr(schema_version, "MIGRATIONS", with_another)
-        with pytest.raises(OperatorError, match="which an earlier version of Covey made") as caught:
+        with pytest.raises(OperatorError, match="which is from an earlier version of Covey") as caught:
             database.prepare()
         assert caught.value.code == "old_tables"
         assert "more" not in list_columns(database)
@@ -105,7 +105,7 @@ def test_prepare__tables_of_a_later_version__are_refused_and_kept(database: Data
         rows.session.execute(text("UPDATE alembic_version SET version_num = 'later'"))
     try:
         for act in (database.prepare, database.migrate):
-            with pytest.raises(OperatorError, match="tables of revision later, which this version of Covey does not"):
+            with pytest.raises(OperatorError, match="revision later, which this version of Covey does not"):
                 act()
     finally:
         with database.write() as rows:

@@ -1,6 +1,8 @@
+import contextlib
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -40,6 +42,18 @@ def test_log__line_and_its_end__are_one_write(monkeypatch):
     configure("origin", json=True)
     get_logger().info("x")
     assert [text[-1:] for text in writes] == ["\n"]
+
+
+def test_log__disk_is_full__loses_lines_and_goes_on(tmp_path, monkeypatch):
+    """A log line must not end the work that it is about."""
+    with Path("/dev/full").open("w") as full, (tmp_path / "log").open("w") as log:
+        configure("coordinator", json=True)
+        for stream in (full, full, log):
+            monkeypatch.setattr(sys, "stderr", stream)
+            get_logger().warning("x" * 100_000 if stream is full else "y")
+        with contextlib.suppress(OSError):
+            full.flush()
+    assert [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()] == ["y"]
 
 
 def test_log__not_a_terminal__defaults_to_json(capsys):
