@@ -1,7 +1,8 @@
-"""What the upstreams of a relay say about one pool, and the head that the relay serves.
+"""Heads of one pool at the upstreams of a relay, and the head that the relay serves.
 
-Heads are not signed and a relay cannot tell a true one from a false one. So it serves the union of them, in which every
-upstream has an equal part of the space. One honest upstream suffices, because no other can displace what it says.
+Heads are not signed, and a relay cannot tell a true head from a false one. So it serves the union of all heads, in
+which each upstream has an equal share of the space. One honest upstream is enough, because no other can displace what
+it says.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,9 @@ from covey.protocol import canonical
 from covey.protocol.head import MAX_HEAD_BYTES, MAX_POLICIES, Head, ServedPolicy, Way, build_head
 
 RESTORED = -1
-"""Number of the head that a relay has restored from its disk, in place of the number of an upstream."""
+"""Number of the head that a relay has restored from its disk. Other heads have the number of their upstream."""
 _FORGOTTEN_AFTER_SECONDS = 3600.0
-"""Seconds after which a head no longer counts if its upstream does not answer and another one does."""
+"""Age in seconds at which a head is dropped if its upstream does not answer but another one does."""
 _MAX_WAYS = 64
 """Maximum number of ways of a policy, as in `ServedPolicy`."""
 
@@ -26,7 +27,7 @@ class FetchedHead:
     data: bytes
     etag: str | None
     mirrored: Head
-    """The part of it that the relay fetches ahead."""
+    """Part of the head that the relay mirrors."""
 
 
 @dataclass(slots=True)
@@ -36,13 +37,13 @@ class PoolHeads:
     pool: int
     heads: dict[int, FetchedHead] = field(default_factory=dict)
     mirrored: set[int] = field(default_factory=set)
-    """Upstreams of which everything that is fetched ahead is here."""
+    """Upstreams that are completely mirrored for this pool."""
     data: bytes | None = None
-    """The head that is served. None if there is none yet."""
+    """Head that the relay serves. None before the first one."""
     checked_at: float = float("-inf")
     """Time at which an upstream last confirmed its head."""
     is_changed: bool = False
-    """Whether a head has changed since the served one was merged."""
+    """Whether a head has changed since the served head was merged."""
     _confirmed_at: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -52,12 +53,12 @@ class PoolHeads:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether everything that is fetched ahead is here, whichever upstream names it."""
+        """Whether all upstreams are completely mirrored for this pool."""
         numbers = self.heads.keys() - {RESTORED}
         return bool(numbers) and numbers <= self.mirrored
 
     def put(self, number: int, head: FetchedHead, now: float) -> bool:
-        """Note the present head of an upstream. Returns whether it has changed."""
+        """Record the current head of an upstream. Returns whether it has changed."""
         known = self.heads.get(number)
         self.heads[number], self._confirmed_at[number] = head, now
         if known is not None and known.data == head.data:
@@ -67,7 +68,7 @@ class PoolHeads:
         return True
 
     def forget_old(self, upstreams: int, now: float) -> None:
-        """Forget heads that have not been confirmed for long, and the restored one if all upstreams have answered."""
+        """Drop heads that were not confirmed for a long time, and the restored one once all upstreams have answered."""
         old = [number for number, at in self._confirmed_at.items() if now - at > _FORGOTTEN_AFTER_SECONDS]
         if RESTORED in self.heads and len(self.heads) > upstreams:
             old.append(RESTORED)
@@ -79,7 +80,8 @@ class PoolHeads:
 def merge_heads(pool: int, heads: Sequence[bytes]) -> bytes:
     """Return the union of valid heads, or the head itself if all are equal.
 
-    If it would exceed the maximum size of a head, each head contributes its first bytes up to an equal share.
+    If the union would exceed the maximum size of a head, each head contributes its first policies, up to an equal
+    share.
     """
     distinct = list(dict.fromkeys(heads))
     if len(distinct) == 1:
@@ -98,7 +100,7 @@ def merge_heads(pool: int, heads: Sequence[bytes]) -> bytes:
 
 
 def _measure(head: Head) -> Iterator[tuple[int, bytes, ServedPolicy]]:
-    """Yield each policy of a head with its encoding and with the size of all encodings so far."""
+    """Yield each policy of a head with its encoding and the total size of all encodings so far."""
     size = 0
     for policy in head.policies:
         encoded = canonical.to_bytes(policy.model_dump(mode="json"))
@@ -107,7 +109,9 @@ def _measure(head: Head) -> Iterator[tuple[int, bytes, ServedPolicy]]:
 
 
 def _join(policies: Sequence[ServedPolicy]) -> list[ServedPolicy]:
-    """Return the policies with one entry for each record and step, which has the first ways of all its entries."""
+    """Return the policies with one entry per record and step. Each entry has the first ways of all entries that it
+    merges.
+    """
     entries: dict[tuple[int, str], list[ServedPolicy]] = {}
     for policy in policies:
         entries.setdefault((policy.step, policy.record), []).append(policy)

@@ -1,8 +1,9 @@
-"""A relay: fetches ahead what the newest policies need, and anything else when a client asks for it.
+"""A relay: mirrors what the newest policies need, and fetches anything else when a client requests it.
 
-Nobody trusts a relay, and a relay does not trust its upstream: whatever it keeps or serves has the hash in its name.
-Heads have none, so the relay serves the union of what all upstreams say (`pool_heads`), and fetches ahead for each
-upstream on its own. An upstream that lies or stalls then delays nothing that another one names.
+To mirror means to fetch a resource before a client requests it. Nobody trusts a relay, and a relay does not trust its
+upstreams. Whatever it keeps or serves is verified by the hash in its name. Heads have no hash, so the relay serves the
+union of the heads of all upstreams (`pool_heads`). It mirrors each upstream independently, so an upstream that lies or
+stalls does not delay what another one names.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from covey.shardcast.relay_previews import RelayPreviews
 from covey.shardcast.upstream import Upstream
 
 _PRUNE_SECONDS = 60.0
-"""Seconds after which a relay prunes even if no head has changed, and fetches ahead again after the disk was full."""
+"""Interval in seconds at which a relay prunes if no head changes. It also mirrors again then if the disk was full."""
 _MAKE_ROOM_SECONDS = 5.0
 """Minimum time in seconds between two attempts to make room on a full disk."""
 Item = TypeVar("Item")
@@ -42,27 +43,29 @@ class RelaySettings:
     """How a relay fetches and what it keeps. Example: RelaySettings(keep=3, pools=(1,))."""
 
     keep: int = KEPT_POLICIES
-    """Number of the newest policies of each pool and upstream that are fetched ahead and kept. Honest upstreams name
-    the same ones.
+    """Number of newest policies that are mirrored and kept for each pool and upstream. Honest upstreams name the same
+    policies.
     """
     keep_datasets: int = KEPT_DATASETS
-    """Number of data sets that are kept: those that were fetched last."""
+    """Number of data sets that are kept. The most recently fetched ones stay."""
     spare_bytes: int = SPARE_BYTES
-    """Size in bytes of other pieces that are kept."""
+    """Maximum total size in bytes of the kept pieces that no kept manifest lists."""
     pools: tuple[int, ...] = ()
-    """Pools that are followed from the start. Others are followed once a client requests their head."""
+    """Pools that are followed from the start. Any other pool is followed once a client requests its head."""
     poll_s: float = 1.0
     """Seconds between two requests for the head of a pool."""
     fresh_s: float = 0.2
-    """Seconds for which a head is served without asking the upstreams."""
+    """Age in seconds up to which a head is served without asking the upstreams."""
     fetches: int = 8
-    """Maximum number of pieces, manifests and records that are fetched at once."""
+    """Maximum number of concurrent requests for pieces, manifests and records."""
     ahead: int = 4
-    """Maximum number of pieces that are fetched ahead at once for each upstream."""
+    """Maximum number of concurrent requests that mirror one upstream."""
 
 
 class _NoRoomError(Exception):
-    """A piece was fetched but not stored. Fetching ahead ends, because others would not be stored either."""
+    """A piece was fetched but could not be stored. It ends the mirroring, because other pieces could not be stored
+    either.
+    """
 
 
 class Relay:
@@ -80,7 +83,7 @@ class Relay:
         keep, ahead = self._settings.keep, self._settings.ahead * len(upstreams)
         self._fetcher = RelayFetcher(cache, upstreams, keep=keep, make_room=self._make_room)
         self._news = [asyncio.Event() for _ in upstreams]
-        """One event for each upstream, set when one of its heads has changed."""
+        """One event for each upstream, which is set when one of its heads changes."""
         self._heads = RelayHeads(
             self._fetcher,
             pools=self._settings.pools,
@@ -96,7 +99,7 @@ class Relay:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to follow the known pools. Must be called in the event loop."""
+        """Start to follow the known pools. Must be called in the event loop."""
         mirrors = (self._mirror_forever(number) for number in range(len(self._news)))
         loops = (self._poll_forever(), self._preview_forever(), self._abort_forever(), *mirrors)
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -114,29 +117,29 @@ class Relay:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
-        """Return a piece, fetched if need be. It is in memory if the disk is full."""
+        """Return a piece, which is fetched if it is missing. It is returned in memory if the disk is full."""
         if not verify and (location := self._cache.find_checked_piece(digest)) is not None:
             return location
         return await self._flights.run(("piece", digest), partial(self._obtain_piece, digest, verify=verify))
 
     async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
-        """Return the bytes of a manifest, fetched if need be."""
+        """Return the bytes of a manifest, which is fetched if it is missing."""
         return await self._get_manifest(address, verify=verify, is_listed=False)
 
     async def get_record(self, record: Hash, *, verify: bool) -> bytes:
-        """Return the bytes of a policy record, fetched if need be."""
+        """Return the bytes of a policy record, which is fetched if it is missing."""
         return await self._get_record(record, verify=verify, is_listed=False)
 
     async def get_head(self, pool: int) -> bytes:
-        """Return the union of the heads that the upstreams have now, or the last one if none of them answers."""
+        """Return the union of the upstreams' current heads, or the last union if none of them answers."""
         return await self._heads.get(pool)
 
     async def get_preview(self, pool: int) -> bytes:
-        """Return the preview of the export of a pool, from the first upstream that has one."""
+        """Return the preview of a pool's export, from the first upstream that has one."""
         return await self._previews.get(pool)
 
     def describe(self) -> Mapping[str, object]:
-        """Return the values of /status. Everybody can read them, so they do not name the upstreams."""
+        """Return the values of /status. They are public, so they do not name the upstreams."""
         upstreams = [
             {
                 "number": number,
@@ -150,17 +153,17 @@ class Relay:
         return {"role": "relay", "upstreams": upstreams, "pools": self._heads.describe(), **disk}
 
     def read_metrics(self) -> Iterable[Metric]:
-        """Return the metrics of upstreams, heads and disk. Upstreams have the numbers of /status."""
+        """Return the metrics of upstreams, heads and disk. Upstreams have the same numbers as in /status."""
         upstreams = {str(number): each for number, each in enumerate(self._fetcher.upstreams, 1)}
         received = {number: each.received_bytes for number, each in upstreams.items()}
         failed = {number: each.failed_requests for number, each in upstreams.items()}
         text = "Bytes received from an upstream."
         yield build_counter("covey_upstream_received_bytes", text, received, label="upstream")
-        text = "Requests to an upstream that failed or brought wrong bytes."
+        text = "Requests to an upstream that failed or returned wrong bytes."
         yield build_counter("covey_upstream_failures", text, failed, label="upstream")
         yield from self._heads.read_metrics()
         yield from self._cache.read_metrics()
-        text = "1 if something could not be stored, because there is no room. It is then served from memory."
+        text = "1 if the disk or its limit is full, so that new items are served from memory."
         yield build_gauge("covey_disk_is_full", text, self._fetcher.is_full)
 
     async def _get_manifest(self, address: Hash, *, verify: bool, is_listed: bool) -> bytes:
@@ -220,7 +223,7 @@ class Relay:
             await asyncio.sleep(1)
 
     async def _mirror_forever(self, number: int) -> None:
-        """Fetch ahead after each change of an upstream's head, and again after a while if something was missing."""
+        """Mirror an upstream after each change of its heads, and again later if something was missing."""
         news, should_wait = self._news[number], True
         while True:
             try:
@@ -231,14 +234,15 @@ class Relay:
             news.clear()
             try:
                 should_wait = await self._mirror(number)
-            except (CoveyError, OSError) as error:  # The next round may succeed.
+            except (CoveyError, OSError) as error:  # The next attempt may succeed.
                 should_wait = True
-                get_logger().warning("cannot fetch ahead", upstream=number, reason=str(error))
+                get_logger().warning("cannot mirror an upstream", upstream=number, reason=str(error))
 
     async def _mirror(self, number: int) -> bool:
         """Fetch what the newest policies of an upstream need, the newest first, and prune.
 
-        Returns whether everything is here or there is no room. Ends early if a head of this upstream changes meanwhile.
+        Returns whether everything is on disk, or the disk is full. Ends early if a head of this upstream changes
+        meanwhile.
         """
         self._fetcher.is_full = False
         named = [(heads, head) for heads in self._heads.pools.values() if (head := heads.heads.get(number)) is not None]
@@ -248,7 +252,7 @@ class Relay:
         get_manifest = partial(self._get_manifest, verify=False, is_listed=True)
         is_complete = await run_all(policies, lambda policy: get_record(policy.record))
         is_complete &= await run_all(ways, lambda way: get_manifest(way.manifest))
-        if is_complete:  # Otherwise the pieces of a missing manifest would be removed.
+        if is_complete:  # Pruning would remove the pieces of a missing manifest.
             await asyncio.to_thread(self._prune)
         pieces: dict[Hash, int] = {}
         for way in ways:
@@ -278,7 +282,7 @@ class Relay:
     async def _run_all(
         self, news: asyncio.Event, items: Iterable[Item], work: Callable[[Item], Awaitable[object]]
     ) -> bool:
-        """Do the work for all items, several at once. Returns whether all succeeded. Ends early if there is news."""
+        """Do the work for all items concurrently. Returns whether all succeeded. Ends early if `news` is set."""
         queue, is_complete = iter(items), True
 
         async def run() -> None:
@@ -289,9 +293,9 @@ class Relay:
                     return
                 try:
                     await work(item)
-                except (CoveyError, OSError) as error:  # Neither ends the mirror: it tries again later.
+                except (CoveyError, OSError) as error:  # Mirroring goes on, and tries the item again later.
                     is_complete = False
-                    get_logger().debug("cannot fetch ahead", reason=str(error))
+                    get_logger().debug("cannot mirror an item", reason=str(error))
 
         results = await asyncio.gather(*(run() for _ in range(self._settings.ahead)), return_exceptions=True)
         for error in filter(None, results):

@@ -1,4 +1,4 @@
-"""Fetches one verified thing at a time from a relay's upstreams, in threads, and stores it in the relay's cache."""
+"""Fetches one verified item at a time from a relay's upstreams, in threads, and stores it in the relay's cache."""
 
 import threading
 import time
@@ -24,8 +24,10 @@ Stored = TypeVar("Stored")
 
 
 class RelayFetcher:
-    """Blocking methods for a relay's threads. All raise ProtocolError("not_found") if no upstream has the thing, and
-    TransientError if none sent it.
+    """Blocking methods for a relay's threads.
+
+    All fetching methods raise ProtocolError("not_found") if no upstream has the item, and TransientError if none sends
+    it.
     """
 
     def __init__(
@@ -37,21 +39,21 @@ class RelayFetcher:
         make_room: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`keep` is the number of policies that are fetched ahead. `make_room` is called when the disk is full or the
-        pieces have reached their limit.
+        """`keep` is the number of newest policies that are mirrored. `make_room` is called when an item cannot be
+        stored, because the disk is full or the pieces have reached their limit.
         """
         self.cache, self.upstreams, self.keep = cache, tuple(upstreams), keep
         self._make_room, self._clock = make_room, clock
         self._warned_at = float("-inf")
         self._local = threading.local()
-        """Buffer of each thread for a piece."""
+        """Buffer for one piece per thread."""
         self.is_full = False
-        """Whether something could not be stored, because the disk is full or the pieces have reached their limit. It
-        ends with the next piece that is stored.
+        """Whether an item could not be stored, because the disk is full or the pieces have reached their limit. The
+        next piece that is stored clears it.
         """
 
     def fetch_piece(self, digest: Hash) -> Location | memoryview:
-        """Return where the piece is now, or its bytes if the disk is full or the pieces have reached their limit."""
+        """Return the location of a fetched piece, or its bytes if it could not be stored."""
 
         def verify(data: memoryview) -> None:
             if compute_blake3(data) != digest:
@@ -67,22 +69,22 @@ class RelayFetcher:
         return stored
 
     def fetch_manifest(self, address: Hash) -> bytes:
-        """Return the bytes of a manifest."""
+        """Fetch and store a manifest, and return its bytes."""
         path = get_manifest_path(address)
         data = bytes(self._fetch(path, MAX_MANIFEST_BYTES, lambda data: read_contents(bytes(data), address)))
         self._store(lambda: self.cache.add_manifest(address, data))
-        self.cache.list_pieces(address)  # From now on they count as listed.
+        self.cache.list_pieces(address)  # Its pieces now count as listed.
         return data
 
     def fetch_record(self, record: Hash) -> bytes:
-        """Return the bytes of a policy record."""
+        """Fetch and store a policy record, and return its bytes."""
         path = get_record_path(record)
         data = bytes(self._fetch(path, MAX_RECORD_BYTES, lambda data: PolicyRecord.from_bytes(bytes(data), record)))
         self._store(lambda: self.cache.add_record(record, data))
         return data
 
     def fetch_head(self, upstream: Upstream, pool: int, known: FetchedHead | None) -> FetchedHead:
-        """Return the pool's head at one upstream. It is `known` if that has not changed."""
+        """Return the current head of a pool at one upstream. Returns `known` if it has not changed."""
         path, etag = get_head_path(pool), None if known is None else known.etag
         reply = upstream.request(path, MAX_HEAD_BYTES, etag=etag)
         if reply.status == 304 and known is not None:
@@ -103,11 +105,11 @@ class RelayFetcher:
         return bytes(self._fetch(get_preview_path(pool), MAX_PREVIEW_BYTES, lambda data: parse_preview(bytes(data))))
 
     def store_head(self, pool: int, data: bytes) -> None:
-        """Store the head that is served, unless the disk is full."""
+        """Store the head that the relay serves, unless the disk is full."""
         self._store(lambda: self.cache.add_head(pool, data))
 
     def report_full(self, reason: str) -> None:
-        """Log now and then that something could not be stored."""
+        """Record that an item could not be stored. Logs it at most once per minute."""
         self.is_full = True
         now = self._clock()
         if now - self._warned_at >= _WARN_EVERY_SECONDS:
@@ -116,9 +118,9 @@ class RelayFetcher:
             get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)
 
     def _fetch(self, path: str, target: memoryview | int, verify: Callable[[memoryview], object]) -> memoryview:
-        """Return verified bytes from the first upstream that sends them, into `target` as in `Upstream.request`.
+        """Return verified bytes from the first upstream that sends them. `target` is that of `Upstream.request`.
 
-        Wrong bytes are requested once more.
+        If an upstream sends wrong bytes, it is asked once more to verify its copy.
         """
         failure: TransientError | None = None
         for upstream in self._order():
@@ -143,14 +145,14 @@ class RelayFetcher:
         return TransientError("bad_upstream", f"{upstream.url}{path}: {error.message}")
 
     def _order(self) -> list[Upstream]:
-        """Return the upstreams with the fewest recent failures first, otherwise in the order of the settings."""
+        """Return the upstreams, fewest recent failures first, otherwise in the order of the settings."""
         usable = [upstream for upstream in self.upstreams if not upstream.is_paused]
         if not usable:
             raise TransientError("upstream_unreachable", "no upstream answers. Try again in a second")
         return sorted(usable, key=lambda upstream: upstream.failures)
 
     def _store(self, store: Callable[[], Stored]) -> Stored | None:
-        """Store something, after making room if need be. Returns None if there is no room."""
+        """Store an item, after making room if necessary. Returns None if there is no room."""
         try:
             return store()
         except OSError:

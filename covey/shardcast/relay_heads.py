@@ -1,7 +1,7 @@
-"""Asks the upstreams of a relay for the heads of the pools that it follows.
+"""Requests the heads of a relay's pools from its upstreams.
 
-All upstreams are asked at once. One that is late is not awaited once another has answered, and what it then says
-counts from the next request on.
+All upstreams are asked concurrently. Once one has answered, late ones are not awaited any more. A late answer counts
+from the next request for the head.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from covey.shardcast.relay_fetch import RelayFetcher
 _MAX_POOLS = 64
 """Maximum number of pools that a relay learns from its clients."""
 _TOGETHER_SECONDS = 0.5
-"""Seconds for which all upstreams are awaited. Clients take a relay for a silent one after a second."""
+"""Seconds for which all upstreams are awaited. After a second, clients assume that a relay is silent."""
 _LONGEST_SECONDS = 3.0
-"""Seconds after which no head is awaited any more. One that comes later is noted for the next request."""
+"""Maximum time in seconds to wait for a first head. A later head counts from the next request."""
 
 _Answer = tuple[int, FetchedHead | CoveyError]
-"""Number of an upstream, and its head or why it was not fetched."""
+"""Number of an upstream, and its head or the error with which the request failed."""
 
 
 class RelayHeads:
@@ -45,8 +45,8 @@ class RelayHeads:
         on_change: Callable[[int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A head is served for `fresh_s` seconds without asking. `on_change` receives the number of an upstream of
-        which a head has changed.
+        """A head is served for `fresh_s` seconds without asking the upstreams. `on_change` receives the number of an
+        upstream when one of its heads has changed.
         """
         self._fetcher, self._fresh_s, self._on_change, self._clock = fetcher, fresh_s, on_change, clock
         self.pools = {pool: PoolHeads(pool) for pool in pools}
@@ -55,14 +55,14 @@ class RelayHeads:
         self._flights = Flights(most=512)
         self._misses = Misses()
         self._asked: dict[tuple[int, int], asyncio.Task[_Answer]] = {}
-        """Requests under way, by pool and number of the upstream."""
+        """Requests in flight, by pool and number of the upstream."""
         self._threads = [ThreadPoolExecutor(2, "head") for _ in fetcher.upstreams]
-        """Threads of each upstream, so that one that is silent does not take those of the others."""
+        """Threads of each upstream, so that a silent upstream does not block the others."""
         self._failed: set[int] = set()
         """Pools whose last poll failed."""
 
     async def get(self, pool: int) -> bytes:
-        """Return the head that the upstreams have now, or the last one if none of them answers."""
+        """Return the union of the upstreams' current heads, or the last union if none of them answers."""
         heads = self.pools.get(pool)
         if heads is None or self._clock() - heads.checked_at > self._fresh_s:
             try:
@@ -75,7 +75,7 @@ class RelayHeads:
         return heads.data
 
     async def poll(self) -> None:
-        """Ask for the heads of all pools. Never raises CoveyError."""
+        """Request the heads of all pools. Never raises CoveyError."""
         pools = list(self.pools)
         polls = (self._flights.run(pool, partial(self._refresh, pool)) for pool in pools)
         for pool, result in zip(pools, await asyncio.gather(*polls, return_exceptions=True), strict=True):
@@ -97,11 +97,11 @@ class RelayHeads:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def list_mirrored(self) -> list[Head]:
-        """Return what is fetched ahead, for each pool and upstream. Any thread may call this."""
+        """Return the mirrored part of each head, for each pool and upstream. Any thread may call this."""
         return [head.mirrored for heads in list(self.pools.values()) for head in list(heads.heads.values())]
 
     def describe(self) -> Mapping[str, object]:
-        """Return the values of /status by pool."""
+        """Return the values of /status for each pool."""
         now = self._clock()
         return {
             str(pool): {
@@ -113,7 +113,7 @@ class RelayHeads:
         }
 
     def read_metrics(self) -> Iterable[Metric]:
-        """Return the age and the newest step of the heads of the first pools."""
+        """Return the age and the newest step of the heads of the first _MAX_POOLS pools."""
         now, followed = self._clock(), list(islice(self.pools.items(), _MAX_POOLS))
         ages = {str(pool): now - heads.checked_at for pool, heads in followed if heads.data is not None}
         steps = {str(pool): step for pool, heads in followed if (step := heads.newest_step) is not None}
@@ -122,7 +122,7 @@ class RelayHeads:
         yield build_gauge("covey_newest_step", "Newest step that a head of a pool names.", steps, label="pool")
 
     def describe_upstream(self, number: int) -> Mapping[str, object]:
-        """Return what one upstream says, by pool."""
+        """Return the values of /status for each pool of one upstream."""
         return {
             str(pool): {
                 "newest_step": max((policy.step for policy in head.mirrored.policies), default=None),
@@ -141,7 +141,7 @@ class RelayHeads:
             heads.data = data
 
     async def _refresh(self, pool: int) -> bytes:
-        """Ask all upstreams for their heads, and return the union of what they have said."""
+        """Ask all upstreams for their heads of a pool, and return the union of all heads known."""
         heads = self.pools.get(pool)
         if heads is None:
             self._misses.require_promising(pool, is_listed=False, now=self._clock())
@@ -170,9 +170,9 @@ class RelayHeads:
         return heads.data
 
     async def _ask_all(self, pool: int) -> tuple[dict[int, FetchedHead], list[CoveyError]]:
-        """Return the heads of the upstreams that answer in time, by number, and the failures of the others.
+        """Return the heads of the upstreams that answer in time, by number, and the errors of other upstreams.
 
-        There is a failure if there is no head.
+        There is at least one error if there is no head.
         """
         late = {task for (asked_pool, _), task in self._asked.items() if asked_pool == pool}
         asked = {
@@ -205,7 +205,7 @@ class RelayHeads:
         return task
 
     async def _update(self, pool: int, number: int) -> _Answer:
-        """Fetch the head of one upstream and note it."""
+        """Fetch the head of one upstream, and record it if the pool is followed."""
         heads, loop = self.pools.get(pool), asyncio.get_running_loop()
         known = None if heads is None else heads.heads.get(number)
         fetch = partial(self._fetcher.fetch_head, self._fetcher.upstreams[number], pool, known)
@@ -222,7 +222,7 @@ class RelayHeads:
             self._on_change(number)
 
     def _merge(self, pool: int, datas: Sequence[bytes], *, is_followed: bool) -> bytes:
-        """Return the union of heads. It is stored only if the pool is followed, or many pools would fill the disk."""
+        """Return the union of heads. It is stored only for a followed pool, because many pools would fill the disk."""
         data = merge_heads(pool, datas)
         if is_followed:
             self._fetcher.store_head(pool, data)

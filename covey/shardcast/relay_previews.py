@@ -1,7 +1,7 @@
-"""Previews of exports at a relay: what the upstreams say, and how much of it is fetched ahead.
+"""Previews of exports at a relay, and the budget for fetching their pieces.
 
-Nobody vouches for a preview, so an upstream that makes up pieces may cost a relay bandwidth and disk. Each pool has a
-budget in bytes that is filled again when its preview ends, but at most once in `_REFILL_SECONDS`.
+A preview is not signed, so an upstream that invents pieces could cost a relay bandwidth and disk. Each pool has a
+budget in bytes. It is refilled when the pool's preview ends, but at most once in `_REFILL_SECONDS`.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ from covey.shardcast.flights import Flights, Misses
 from covey.shardcast.relay_fetch import RelayFetcher
 
 _REFILL_SECONDS = 60.0
-"""Minimum time between two fillings of a pool's budget. A relay removes spare pieces as often."""
+"""Minimum time in seconds between two refills of a pool's budget. A relay prunes spare pieces at the same interval."""
 _MAX_POOLS = 64
 """Maximum number of pools whose previews are remembered."""
 
 
 @dataclass(slots=True)
 class _Preview:
-    """The last answer for one pool. Times are those of the relay's clock."""
+    """Last answer for one pool. Times are those of the relay's clock."""
 
     data: bytes | None = None
     """Rows as an upstream sent them. None if no upstream has a preview."""
     checked_at: float = float("-inf")
     filled_at: float = float("-inf")
     left: float = 0.0
-    """Bytes that may still be fetched ahead."""
+    """Remaining budget in bytes."""
     asked: set[Hash] = field(default_factory=set)
-    """Pieces of it that were fetched ahead, or for which that was tried."""
+    """Pieces of the preview that the relay has tried to fetch."""
 
 
 class RelayPreviews:
-    """Methods must be called in the event loop."""
+    """Previews of all pools that a relay follows. Methods must be called in the event loop."""
 
     def __init__(self, fetcher: RelayFetcher, *, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """A preview is served for `fresh_s` seconds without asking."""
+        """A preview is served for `fresh_s` seconds without asking the upstreams."""
         self._fetcher, self._fresh_s, self._clock = fetcher, fresh_s, clock
         self._previews: dict[int, _Preview] = {}
         self._flights = Flights(most=_MAX_POOLS)
@@ -59,7 +59,7 @@ class RelayPreviews:
         return known.data
 
     async def select_missing(self, pool: int, budget: float) -> list[Piece]:
-        """Return the pieces to fetch ahead now. They count against the pool's budget of `budget` bytes."""
+        """Return the pieces to fetch now, and subtract them from the pool's budget. `budget` is its size in bytes."""
         try:
             rows = parse_preview(await self.get(pool))
         except CoveyError:

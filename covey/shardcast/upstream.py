@@ -1,7 +1,7 @@
-"""Blocking HTTP requests to an origin or another relay, for threads of a relay.
+"""Blocking HTTP requests to an origin or another relay, for the threads of a relay.
 
-Every request has a deadline, which `abort_overdue` enforces, so a peer that sends a byte now and then cannot hold a
-thread. An upstream that does not answer is left alone for a moment.
+Every request has a deadline, which `abort_overdue` enforces. A peer that sends single bytes therefore cannot hold a
+thread. An upstream that does not answer is not asked for a moment.
 """
 
 import threading
@@ -15,30 +15,30 @@ from covey.shardcast.source_connection import Connection, DeliveryError, Lacking
 
 _SMOOTHING = 0.2
 _LEAST_RATE, _FIRST_RATE = 15_000.0, 1_000_000.0
-"""Bytes/s that a deadline assumes at least, and before anything was measured."""
+"""Minimum rate in bytes/s that a deadline assumes, and the assumed rate before the first measurement."""
 _PATIENCE = 8.0
-"""A request may take this many times as long as the measured rate suggests."""
+"""Factor by which a request may take longer than the measured rate suggests."""
 _UNREACHABLE, _PAUSE_SECONDS = 3, 1.0
-"""After this many requests without an answer, none is sent for this many seconds."""
+"""Number of consecutive requests without an answer after which requests pause, and the pause in seconds."""
 _FORGIVEN_AFTER_SECONDS = 60.0
-"""Seconds after its last failure from which on an answer clears the failures of an upstream."""
+"""Time in seconds since the last failure after which an answer clears the failures of an upstream."""
 _MEASURED_BYTES = 1 << 16
-"""Size in bytes from which on an answer tells the rate. A smaller one tells the latency."""
+"""Minimum size in bytes of an answer that measures the rate. A smaller one measures the latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamReply:
-    """An answer of an upstream. Example: UpstreamReply(200, memoryview(b"..."), '"5f..."')."""
+    """Answer of an upstream. Example: UpstreamReply(200, memoryview(b"..."), '"5f..."')."""
 
     status: int
-    """200, 304 or 404."""
+    """HTTP status: 200, 304 or 404."""
     body: memoryview
-    """Empty unless the status is 200."""
+    """Body of the answer. Empty unless the status is 200."""
     etag: str | None
 
 
 class Upstream:
-    """One server, with connections that are kept open. Methods can be called by several threads."""
+    """Connections to one server, which are kept open. Methods can be called by several threads."""
 
     def __init__(
         self,
@@ -56,21 +56,21 @@ class Upstream:
             raise OperatorError(
                 "bad_upstream",
                 f"{hide_secrets(url)} is not a URL of an origin",
-                fix="Pass one such as http://host:port",
+                fix="Pass a URL such as http://host:port",
             )
         self.url = hide_secrets(url.rstrip("/"))
-        """URL for messages."""
+        """URL for messages, without secrets."""
         self.rate = _FIRST_RATE
-        """Moving average of the bytes/s of one connection."""
+        """Moving average of the rate of one connection in bytes/s."""
         self.failures = 0
-        """Number of failures since the last bytes that were right, or since a minute without a failure."""
+        """Number of failures since the last correct bytes, or since an answer after a minute without failures."""
         self.received_bytes, self.failed_requests = 0, 0
-        """Bytes received and failures since the start."""
+        """Number of received bytes and number of failed requests since the start."""
         self._full_url, self._stall_s, self._connect_s, self._base_s = url, stall_s, connect_s, base_s
         self._clock = clock
         self._idle: list[Connection] = []
         self._deadlines: dict[Connection, float] = {}
-        """Deadlines of the requests under way."""
+        """Deadlines of the requests in flight."""
         self._lock = threading.Lock()
         self._is_closed = False
         self._failed_at = float("-inf")
@@ -78,12 +78,12 @@ class Upstream:
         """Number of consecutive requests without an answer, and the time of the last one."""
 
     def request(self, path: str, target: memoryview | int, *, etag: str | None = None) -> UpstreamReply:
-        """Return the answer to a GET request. `target` is a buffer for the body, or the maximum size of a body that
-        gets a buffer of its own.
+        """Return the answer to a GET request. `target` is a buffer for the body, or the maximum size of the body in
+        bytes.
 
-        With an ETag, status 304 means that the document has not changed.
-        Raises TransientError("upstream_unreachable") if there is no answer, or one that is late or incomplete.
-        Raises TransientError("upstream_failed") if the answer is too large or has another status.
+        With an ETag, status 304 means that the document has not changed. Raises TransientError("upstream_unreachable")
+        if the answer is missing, late or incomplete. Raises TransientError("upstream_failed") if the answer is too
+        large or has another status.
         """
         limit = target if isinstance(target, int) else len(target)
         connection, begun = self._take(limit), self._clock()
@@ -107,7 +107,7 @@ class Upstream:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it did not answer several times in a row just now, so that asking again would only hold threads."""
+        """Whether the upstream has just failed to answer several times in a row, so that no request should be sent."""
         return self._unreachable >= _UNREACHABLE and self._clock() - self._unreachable_at < _PAUSE_SECONDS
 
     def fail(self) -> None:
@@ -117,11 +117,11 @@ class Upstream:
             self.failed_requests += 1
 
     def succeed(self) -> None:
-        """Note that bytes were right. A head does not count, because nobody can tell whether it is."""
+        """Record that the received bytes were correct. Not called for a head, whose correctness cannot be verified."""
         self.failures = 0
 
     def abort_overdue(self) -> None:
-        """End the requests whose deadline has passed. Must be called about once per second."""
+        """Abort the requests whose deadline has passed. Must be called about once per second."""
         now = self._clock()
         with self._lock:
             for connection, deadline in self._deadlines.items():
@@ -129,7 +129,7 @@ class Upstream:
                     connection.abort()
 
     def close(self) -> None:
-        """Close all connections and end the requests under way."""
+        """Close all connections and abort the requests in flight."""
         with self._lock:
             self._is_closed = True
             for connection in self._deadlines:
@@ -138,11 +138,11 @@ class Upstream:
                 self._idle.pop().close()
 
     def _take(self, size: int) -> Connection:
-        """Return a connection, for an answer of at most `size` bytes. Its deadline starts now."""
+        """Return a connection for an answer of at most `size` bytes. The deadline of the request starts now."""
         allowed_s = self._base_s + _PATIENCE * size / max(self.rate, _LEAST_RATE)
         with self._lock:
             if self._is_closed:
-                raise TransientError("upstream_unreachable", "the relay is ending")
+                raise TransientError("upstream_unreachable", "the relay is shutting down")
             if self._idle:
                 connection = self._idle.pop()
             else:
