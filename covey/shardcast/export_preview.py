@@ -3,8 +3,8 @@
     previews/<pool>/<random>/weights    the weights file, a hard link to the one that is being written
     previews/<pool>/<random>/pieces     rows of the pieces that are in it, as in `covey.protocol.preview`
 
-A pool has one preview at most. It disappears when the policy is offered or when the next export begins. The trainer has
-hashed what it names, but nothing else vouches for it: the file still changes, so that its stamp tells nothing.
+A pool has at most one preview. It disappears when the policy is offered or when the next export begins. The trainer has
+hashed the pieces, but the preview is not signed. The file still changes, so its stamp does not prove anything.
 """
 
 import os
@@ -31,7 +31,7 @@ class PreviewWriter:
         self._lock = threading.Lock()
 
     def add(self, piece: Piece, offset: int) -> None:
-        """Name a piece that was written at a position of the weights file. Does nothing if the preview is full."""
+        """Add a piece that was written at this offset of the weights file. Does nothing if the preview is full."""
         row = PreviewRow(piece, offset).to_bytes()
         with self._lock:
             if self._room >= len(row):
@@ -39,21 +39,21 @@ class PreviewWriter:
                 os.write(self._file, row)
 
     def close(self) -> None:
-        """End the preview. What it names is served until the policy is offered."""
+        """Close the file of rows. Its pieces are served until the policy is offered."""
         os.close(self._file)
 
 
 class PreviewFolder:
-    """The previews at an origin. One process per pool writes, and any number of processes read."""
+    """Previews at an origin. One process per pool writes, and any number of processes read."""
 
     def __init__(self, root: Path) -> None:
         """`root` is the folder of the origin."""
         self._root = root / "previews"
         self._places: dict[Path, tuple[int, dict[Hash, Location]]] = {}
-        """Size of each file of rows when it was read, and where its pieces are."""
+        """Size of each file of rows when it was last read, and the locations of its pieces."""
 
     def open(self, pool: int, weights: Path) -> PreviewWriter | None:
-        """Begin the preview of an export, whose weights file exists. It replaces an earlier preview of the pool.
+        """Start the preview of an export, whose weights file exists. It replaces an earlier preview of the pool.
 
         Returns None if the file cannot be linked, because it is on another file system.
         """
@@ -63,13 +63,15 @@ class PreviewFolder:
         try:
             os.link(weights, folder / _WEIGHTS)
         except OSError as error:
-            get_logger().info("no preview, since the export cannot be linked", path=str(weights), reason=error.strerror)
+            get_logger().info(
+                "export has no preview, because it cannot be linked", path=str(weights), reason=error.strerror
+            )
             shutil.rmtree(folder, ignore_errors=True)
             return None
         return PreviewWriter(folder / _PIECES)
 
     def remove(self, pool: int, weights: Path | None = None) -> None:
-        """Remove the preview of a pool, if there is one. With `weights` only if it is a preview of this file."""
+        """Remove the preview of a pool, if it exists. With `weights`, remove it only if it previews this file."""
         for path in self._root.glob(f"{pool}/*/{_WEIGHTS}"):
             if weights is None or path.samefile(weights):
                 shutil.rmtree(path.parent, ignore_errors=True)
@@ -85,9 +87,11 @@ class PreviewFolder:
         return None
 
     def find_piece(self, digest: Hash, *, verify: bool) -> Location | None:
-        """Return where a previewed piece is, or None. `verify` asks for its bytes to be hashed again."""
+        """Return the location of a previewed piece, or None. If `verify` is True, its bytes are hashed again."""
         location = self._find_known(digest)
-        if location is None:  # It may be new, and reading all rows for each piece would take longer than sending it.
+        if (
+            location is None
+        ):  # Rows are read only for new pieces, because reading them takes longer than sending a piece.
             self._refresh()
             location = self._find_known(digest)
         if location is not None and verify and compute_blake3(read_piece(location) or b"") != digest:
@@ -99,7 +103,7 @@ class PreviewFolder:
         return next((each for each in found if each is not None and each.path.exists()), None)
 
     def _refresh(self) -> None:
-        """Read the rows that were added, and forget previews that have ended."""
+        """Read the rows that were added, and drop previews that have ended."""
         paths = set(self._root.glob(f"*/*/{_PIECES}"))
         for path in paths.union(self._places):
             if path in paths:

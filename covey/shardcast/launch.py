@@ -23,7 +23,7 @@ _CONNECTIONS = ConnectionLimits(descriptors=3)
 
 
 def run_origin(*, root: Path, host: str, port: int, limits: RateLimits | None = None) -> None:
-    """Serve the folder `root`, which trainers write. It may still be empty."""
+    """Serve the folder `root`, which trainers write. It may be empty at first."""
     configure("origin")
     store = OriginStore(root)
     uvloop.run(_run_origin(store, host=host, port=port, limits=limits))
@@ -51,10 +51,10 @@ def run_relay(
     limits: RateLimits | None = None,
     max_bytes: int | None = None,
 ) -> None:
-    """Serve what the upstreams serve, and keep it in the folder `root`.
+    """Serve what the upstreams serve, and cache it in the folder `root`.
 
-    `max_bytes` is the maximum total size of the pieces there. None means that only the disk limits it.
-    Raises OperatorError("bad_upstream") if an upstream is not a URL.
+    `max_bytes` is the maximum total size of the pieces in the folder. None means that only the disk limits it. Raises
+    OperatorError("bad_upstream") if an upstream is not a URL.
     """
     configure("relay")
     servers = [Upstream(url) for url in upstreams]
@@ -88,13 +88,13 @@ async def _run_relay(
 
 
 def build_limits(requests_per_s: float, megabytes_per_s: float | None) -> RateLimits:
-    """Return the limits of one client. Four seconds' worth of requests can be made at once after a pause."""
+    """Return the limits of one client. After a pause it may send the requests of four seconds in a burst."""
     bytes_per_s = None if megabytes_per_s is None else megabytes_per_s * 1e6
     return RateLimits(requests_per_s=requests_per_s, burst=4 * requests_per_s, bytes_per_s=bytes_per_s)
 
 
 def _start_check(verify_all: Callable[[], int]) -> None:
-    """Verify all files in a thread that does not keep the process from ending."""
+    """Verify all files in a daemon thread, so that the process can end before the thread does."""
 
     def check() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The pieces of all manifests in a folder, and where an origin's objects contain them.
+"""Index of the pieces of all manifests in a folder, and where the objects of an origin contain them.
 
 `read_contents` is the only place that knows which kinds of manifest exist. Another process adds and removes manifests,
 so the index lists the folder again when a piece is unknown and the folder has changed.
@@ -18,18 +18,18 @@ from covey.protocol.transport import TransportManifest
 from covey.runtime.log import get_logger
 
 _SETTLED_NS = 100_000_000
-"""Nanoseconds after which a change of the folder is certain to change the time of its last change."""
+"""Time in nanoseconds after which a further change of the folder certainly changes its modification time."""
 
 
 class ObjectContents(NamedTuple):
-    """The pieces of one file of a manifest, in order. Example: name="weights"."""
+    """Pieces of one file of a manifest, in order. Example: name="weights", with the pieces of the weights file."""
 
     name: str
     pieces: tuple[Piece, ...]
 
     @property
     def size(self) -> int:
-        """Size of all pieces in bytes."""
+        """Total size of the pieces in bytes."""
         return sum(piece.size for piece in self.pieces)
 
 
@@ -47,7 +47,7 @@ _READERS: dict[bytes, Callable[[bytes, Hash], tuple[ObjectContents, ...]]] = {
     _TRANSPORT: _read_transport,
     _DATASET: _read_dataset,
 }
-"""Functions that parse a manifest, by the bytes with which manifests of their kind begin."""
+"""Functions that parse a manifest, by the first bytes of manifests of their kind."""
 
 
 def read_contents(data: bytes, address: Hash) -> tuple[ObjectContents, ...]:
@@ -59,22 +59,24 @@ def read_contents(data: bytes, address: Hash) -> tuple[ObjectContents, ...]:
         if data.startswith(mark):
             return read(data, address)
     raise ProtocolError(
-        "bad_manifest", f"the manifest {address} begins with {data[:4]!r}, not a known kind", status=502
+        "bad_manifest", f"the manifest {address} begins with {data[:4]!r}, which is not a known kind", status=502
     )
 
 
 def is_transport(path: Path) -> bool:
-    """Return whether a file begins like a transport manifest, rather than like the manifest of a data set."""
+    """Return whether a file is a transport manifest, rather than the manifest of a data set. Reads its first bytes
+    only.
+    """
     with path.open("rb") as file:
         return file.read(len(_TRANSPORT)) == _TRANSPORT
 
 
 class PiecePlace(NamedTuple):
-    """Where an object contains a piece, counted from the end of its file: a safetensors header may precede it."""
+    """Place of a piece in an object's file, counted from the end because a safetensors header may come first."""
 
     path: Path
     to_end: int
-    """Number of bytes from the piece's first byte to the end of the file."""
+    """Number of bytes from the first byte of the piece to the end of the file."""
     size: int
     """Size of the piece in bytes."""
 
@@ -86,16 +88,16 @@ class ManifestIndex:
         self._manifests, self._objects = manifests, objects
         self._places: dict[Hash, tuple[PiecePlace, ...]] = {}
         self._listed: dict[str, frozenset[Hash]] = {}
-        """Pieces of each manifest in the index, by the name of its file."""
+        """Pieces of each indexed manifest, by file name."""
         self._changed_ns = -1
         self._lock = threading.Lock()
 
     def find(self, digest: Hash) -> tuple[PiecePlace, ...]:
-        """Return the places of a piece. Does not look for new manifests."""
+        """Return the known places of a piece. Does not look for new manifests."""
         return self._places.get(digest, ())
 
     def iterate(self) -> Iterator[tuple[Hash, PiecePlace]]:
-        """Yield every piece with each of its places, object by object."""
+        """Yield every piece with each of its places, grouped by object."""
         pairs = [(digest, place) for digest, places in tuple(self._places.items()) for place in places]
         yield from sorted(pairs, key=lambda pair: (pair[1].path, -pair[1].to_end))
 
@@ -105,7 +107,7 @@ class ManifestIndex:
     def refresh(self) -> tuple[Path, ...]:
         """Add new manifests and drop removed ones, if the folder has changed.
 
-        Returns the folders of the objects of the dropped ones.
+        Returns the object folders of the dropped manifests.
         """
         with self._lock:
             changed_ns = self._manifests.stat().st_mtime_ns

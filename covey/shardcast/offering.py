@@ -1,6 +1,7 @@
-"""Offers a trainer's policies at its origin: the record, the delta from the previous policy, and anchors now and then.
+"""Offers a trainer's policies at its origin: the record, the delta from the previous policy, and occasional anchors.
 
-A repeated offer changes nothing, except that it replaces what the origin's disk has damaged.
+An anchor contains all weights, so it needs no earlier policy. A repeated offer changes nothing, except that it replaces
+damaged files at the origin.
 """
 
 import os
@@ -25,30 +26,30 @@ from covey.shardcast.policy_folder import map_weights
 from covey.shardcast.reachability import PolicyRetention, find_route
 
 ANCHOR_EVERY = 10
-"""Number of steps from one anchor to the next by default. A client without any policy downloads an anchor and then the
-delta from it to the newest policy.
+"""Default number of steps between two anchors. A client without any policy downloads an anchor and then the delta from
+it to the newest policy.
 """
 _WORTHWHILE = 0.5
 _SCRATCH = ".delta-"
 _SMALL_BYTES = 4096
-"""A delta is worth a manifest if it has at most this share of a policy's bytes and this many more."""
+"""Number of bytes by which a delta may exceed the share _WORTHWHILE of a policy's bytes and still be offered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A policy in a folder of the trainer, with its record."""
+    """Policy in a folder of the trainer, with its record."""
 
     folder: Path
     record: PolicyRecord
 
     @property
     def trained_at(self) -> float:
-        """Unix time at which the export began: that of the first file that is written."""
+        """Unix time at which the export began. It is that of the oldest file."""
         return min(path.stat().st_mtime for path in self.folder.iterdir())
 
 
 class Offering:
-    """The policies of one pool at an origin. One thread of one process uses it."""
+    """Policies of one pool at an origin. Only one thread of one process may use it."""
 
     def __init__(
         self,
@@ -63,15 +64,15 @@ class Offering:
     ) -> None:
         """`domain` contains the address of PolicyRegistry, and `signer` is the key of the pool's trainer.
 
-        `threads` encode deltas.
+        `threads` is the number of threads that encode deltas.
         """
         self.store = store
         self.checks = ExportChecks()
-        """Exports whose hashes are known. The thread that writes an export records it here."""
+        """Exports whose hashes are known. The thread that writes an export records it."""
         self._previews = PreviewFolder(store.root)
         self._pool, self._domain, self._signer = pool, domain, signer
         self._retention, self._anchor_every, self._threads = retention, anchor_every, threads
-        for path in store.root.glob(f"{_SCRATCH}*"):  # A killed process has left them.
+        for path in store.root.glob(f"{_SCRATCH}*"):  # An ended process may have left them.
             shutil.rmtree(path, ignore_errors=True)
 
     def describe(self, folder: Path, step: Step, parent: Hash) -> PolicyRecord:
@@ -79,26 +80,26 @@ class Offering:
         return build_record(folder, pool=self._pool, step=step, parent=parent)
 
     def find_record_hash(self, step: int) -> Hash | None:
-        """Return the hash of the record that the origin offers for a step, or None."""
+        """Return the hash of the record that the origin offers for a step. Returns None if there is none."""
         return next((each.record for each in self._read_head().policies if each.step == step), None)
 
     def open_preview(self, step: int, weights: Path) -> PreviewWriter | None:
-        """Begin to serve the pieces of an export that is being written. `weights` is its file.
+        """Start to serve the pieces of an export that is being written. `weights` is its weights file.
 
-        Returns None if the policy of `step` will be reached by a delta, which has none of these pieces. Only the thread
-        that writes exports may call this.
+        Returns None if the policy of `step` will be reached by a delta, which does not contain these pieces. Only the
+        thread that writes exports may call this.
         """
         policies = self._read_head().policies
         newest = next((each.step for each in policies if _has_anchor(each)), None)
         if newest is None or step - newest >= self._anchor_every:
             return self._previews.open(self._pool, weights)
-        self._previews.remove(self._pool)  # A killed process may have left it.
+        self._previews.remove(self._pool)  # An ended process may have left one.
         return None
 
     def offer(self, export: Export, base_folder: Path | None) -> None:
-        """Add a policy to the origin. Policies that are no longer needed are removed first.
+        """Add a policy to the origin. First removes policies that are no longer needed.
 
-        `base_folder` is the export of the previous step, from which a delta is made. None makes an anchor.
+        `base_folder` is the export of the previous step, which is the base of the delta. None adds an anchor instead.
         """
         started, record = time.monotonic(), export.record
         self.store.prune(self._pool, self._retention)
@@ -107,21 +108,21 @@ class Offering:
         if base is not None and base_folder is not None and base.has_same_layout(record):
             if self.checks.is_undamaged(base_folder, threads=self._threads):
                 self._add_delta(export, base, base_folder / WEIGHTS_FILE)
-            else:  # A delta from it would lead clients elsewhere.
-                get_logger().warning("no delta is made: the previous policy is damaged", folder=str(base_folder))
+            else:  # A delta from damaged weights would be wrong for clients.
+                get_logger().warning("no delta is offered: the previous policy is damaged", folder=str(base_folder))
         head, record_hash = self._read_head(), record.compute_hash()
         is_reachable = find_route(head, record_hash) is not None
         is_due = not is_reachable or self._is_anchor_due(_find_last_anchor(head), record.step)
         if is_due or any(each.record == record_hash and _has_anchor(each) for each in head.policies):
-            self._add_anchor(export)  # Again if it is there, because the disk may have damaged it.
+            self._add_anchor(export)  # An existing anchor is added again, because it may be damaged.
         self._previews.remove(self._pool, export.folder / WEIGHTS_FILE)
         seconds = round(time.monotonic() - started, 3)
         get_logger().info("policy offered", step=record.step, bytes=record.size, seconds=seconds)
 
     def add_jump(self, export: Export) -> None:
-        """Add a delta from the last anchor to a policy that was offered, for clients that begin with the anchor.
+        """Add a delta from the last anchor to an offered policy, for clients that start with the anchor.
 
-        Does nothing if there is such a delta or if the policy itself is an anchor.
+        Does nothing if that delta exists or if the policy itself is an anchor.
         """
         head, record = self._read_head(), export.record
         anchor = _find_last_anchor(head)
@@ -137,8 +138,8 @@ class Offering:
     def _is_anchor_due(self, last: ServedPolicy, step: int) -> bool:
         """Return whether the policy of `step` should be an anchor.
 
-        A damaged last anchor cannot wait for its turn. The trainer's export is the same file, so that nothing restores
-        it, and nobody without a policy could join.
+        A damaged last anchor makes one due immediately. The trainer's export is the same file, so nothing can restore
+        the anchor, and no client without a policy could join.
         """
         if step - last.step >= self._anchor_every:
             return True
@@ -155,7 +156,7 @@ class Offering:
         self._add_to_head(export, manifest)
 
     def _add_delta(self, export: Export, base: PolicyRecord, base_weights: Path) -> None:
-        """Add a delta, unless it is so large that an anchor serves as well."""
+        """Add a delta, unless it is so large that an anchor is as good."""
         record = export.record
         with tempfile.TemporaryDirectory(dir=self.store.root, prefix=_SCRATCH) as scratch:
             path = Path(scratch) / DELTA
@@ -167,7 +168,7 @@ class Offering:
                     file=file,
                     threads=self._threads,
                 )
-                os.fsync(file.fileno())  # The head must not outlive it in a power cut.
+                os.fsync(file.fileno())  # After a power cut, the head must not name a lost file.
             if size > _WORTHWHILE * record.size + _SMALL_BYTES:
                 return
             manifest = build_delta(path, export.folder, record=record, base=base)
@@ -177,7 +178,7 @@ class Offering:
         self._add_to_head(export, manifest)
 
     def _add_to_head(self, export: Export, manifest: TransportManifest) -> None:
-        """Add a manifest to the head. It replaces an older one with the same base."""
+        """Add a manifest to the head. It replaces an older manifest with the same base."""
         head, step, record_hash = self._read_head(), export.record.step, export.record.compute_hash()
         ways = {way.base: way for each in head.policies if each.record == record_hash for way in each.ways}
         ways[manifest.base] = Way(manifest=manifest.address, base=manifest.base, size=manifest.size)
@@ -191,7 +192,7 @@ class Offering:
         self.store.write_head(self._pool, head)
 
     def _read_head(self) -> Head:
-        """Return the head of the origin. If it is missing or damaged, it is put together from what is there."""
+        """Return the head of the origin. A missing or damaged head is rebuilt from the records and manifests."""
         try:
             head = self.store.read_head(self._pool)
         except ProtocolError as error:
@@ -205,7 +206,7 @@ class Offering:
 
 
 def _find_last_anchor(head: Head) -> ServedPolicy:
-    """Return the newest policy of a head that has an anchor. There is one if any policy can be reached."""
+    """Return the newest policy of a head that has an anchor. It exists if any policy can be reached."""
     return next(each for each in head.policies if _has_anchor(each))
 
 

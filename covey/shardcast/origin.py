@@ -1,4 +1,4 @@
-"""The origin as a source of pieces: an `OriginStore` whose blocking calls run in threads."""
+"""The origin as a `PieceSource`: an `OriginStore` whose blocking calls run in threads."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,17 @@ from covey.shardcast.piece_files import Location
 
 
 class OriginSource:
-    """Implements `PieceSource` for the folder of a trainer. Raises TransientError("damaged") for what is damaged."""
+    """Implements `PieceSource` for a trainer's folder. Raises TransientError("damaged") if the requested item is
+    damaged.
+    """
 
     def __init__(self, store: OriginStore) -> None:
         self._store, self._previews = store, PreviewFolder(store.root)
         self._valid_heads: dict[int, bytes] = {}
-        """Heads that were parsed, by pool. Relays ask for them every second."""
+        """Last valid head of each pool. It saves parsing, because relays request heads every second."""
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location:
-        """Return where a piece is. The first time, and if `verify` is True, it is hashed before."""
+        """Return the location of a piece. Hashes the piece at its first use, and again if `verify` is True."""
         if not verify and (location := self._store.find_checked_piece(digest)) is not None:
             return location
         found = await asyncio.to_thread(self._find_piece, digest, verify=verify)
@@ -37,7 +39,7 @@ class OriginSource:
         return found
 
     async def get_preview(self, pool: int) -> bytes:
-        """Return the rows of the export that is being written for a pool."""
+        """Return the rows of the preview of a pool's export."""
         data = await asyncio.to_thread(self._previews.find, pool)
         if data is None:
             raise _build_missing(f"the preview of pool {pool}", is_damaged=False)
@@ -58,7 +60,7 @@ class OriginSource:
         return data
 
     async def get_head(self, pool: int) -> bytes:
-        """Return the bytes of a pool's head, if they are valid."""
+        """Return the bytes of a pool's head. Raises an error if they are invalid."""
         data = await asyncio.to_thread(self._store.find_head, pool)
         if data is None:
             raise _build_missing(f"the head of pool {pool}", is_damaged=False)
@@ -76,11 +78,11 @@ class OriginSource:
         return {"role": "origin", **self._store.describe()}
 
     def read_metrics(self) -> Iterable[Metric]:
-        """Return no metrics, because reading the folder takes too long for each request."""
+        """Return no metrics, because reading the folder for each request would take too long."""
         return ()
 
 
 def _build_missing(thing: str, *, is_damaged: bool) -> CoveyError:
     if is_damaged:
-        return TransientError("damaged", f"{thing} is damaged here. Request it from another relay")
-    return ProtocolError("not_found", f"there is no {thing.removeprefix('the ')} here", status=404)
+        return TransientError("damaged", f"{thing} is damaged at this origin. Request it from another relay")
+    return ProtocolError("not_found", f"this origin has no {thing.removeprefix('the ')}", status=404)

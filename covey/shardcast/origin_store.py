@@ -3,11 +3,11 @@
     heads/<pool>.json               the policies of a pool
     records/<hash>.json             policy records
     manifests/<address>             transport manifests and manifests of data sets
-    objects/<address>/<object>      the bytes of a manifest's objects, as they are or with a file header before them
-    objects/<address>/.offered      stamps of the objects that the process that offered them had hashed
+    objects/<address>/<object>      bytes of a manifest's objects, in some files after a safetensors header
+    objects/<address>/.offered      stamps of the objects that the offering process has hashed
 
 Objects are hard links to the trainer's files where possible. A manifest is written after its objects, and a head after
-the manifests that it names. Whatever is removed is first removed from the head.
+its manifests. Items are removed in the opposite order, from the head first.
 """
 
 import json
@@ -30,7 +30,7 @@ from covey.shardcast.reachability import PolicyRetention, retain, select_kept
 
 _OFFERED = ".offered"
 _ORPHAN_SECONDS = 3600.0
-"""Seconds after which a record, manifest or object that no head names is removed: its trainer did not finish."""
+"""Age in seconds at which an item that no head names is removed, because its trainer did not finish."""
 
 
 class OriginStore:
@@ -49,14 +49,14 @@ class OriginStore:
         self._checks = PieceChecks()
         self._documents = DocumentChecks()
         self._sound: dict[Path, FileStamp] = {}
-        """Stamps of objects of which every piece is known to have its hash."""
+        """Stamps of objects whose pieces are all known to match their hashes."""
         self._offered: dict[Path, FileStamp] = {}
-        """Stamps of objects that were hashed by the process that offered them."""
+        """Stamps of objects that the offering process has hashed."""
         self._pools: dict[str, int] = {}
-        """Pools of the records that this process has read, by the names of their files."""
+        """Pools of the records that this process has read, by file name."""
 
     def add_record(self, record: PolicyRecord) -> None:
-        """Write a record, unless it is here with its hash. The file's time tells when the policy was stored."""
+        """Write a record, unless an intact copy exists. The file's modification time is the time of storing."""
         address = record.compute_hash()
         if self.find_record(address, verify=True) is None:
             write_atomically(self._records / f"{address}.json", record.to_bytes())
@@ -64,17 +64,17 @@ class OriginStore:
     def add_manifest(
         self, manifest: TransportManifest, files: Mapping[str, Path], *, known: Collection[str] = ()
     ) -> None:
-        """Add a transport manifest with the files of its objects. Replace damaged objects that are here already.
+        """Add a transport manifest with the files of its objects. Replace existing objects that are damaged.
 
-        A file ends with the bytes of its object. `known` are names of objects whose files this process has hashed.
-        `is_sound` then does not hash them again. Nor do processes that serve them, until a client complains.
-        Raises OperatorError("damaged_object") if an object here is damaged and the offered file does not replace it.
+        A file ends with the bytes of its object. `known` has the names of objects whose files this process has hashed.
+        They are not hashed again until a client requests verification. Raises OperatorError("damaged_object") if an
+        existing object is damaged and the offered file does not replace it.
         """
         contents = tuple(ObjectContents(each.name, each.pieces) for each in manifest.objects)
         self.add_contents(manifest.address, manifest.to_bytes(), contents, files=files)
         folder = self._objects / manifest.address
         for name in known:
-            if get_stamp(folder / name) == get_stamp(files[name]):  # They are one file unless it had to be copied.
+            if get_stamp(folder / name) == get_stamp(files[name]):  # A hard link has the same stamp.
                 self._sound[folder / name] = get_stamp(folder / name)
         hashed = {each.name: self._sound.get(folder / each.name) for each in contents}
         write_atomically(folder / _OFFERED, json.dumps(hashed).encode())
@@ -100,13 +100,13 @@ class OriginStore:
             write_atomically(target, data)
 
     def find_objects(self, address: Hash) -> Path | None:
-        """Return the folder with the objects of a manifest, or None if it is not here."""
+        """Return the folder with the objects of a manifest, or None if it does not exist."""
         folder = self._objects / address
         return folder if folder.is_dir() else None
 
     def is_sound(self, address: Hash) -> bool:
-        """Return whether all objects of a manifest here have all their pieces. Hashes those that have changed, and
-        each one once in a process.
+        """Return whether all objects of a manifest match their hashes. Hashes only objects that are new or have
+        changed.
         """
         data, folder = self.find_manifest(address), self._objects / address
         return data is not None and all(
@@ -128,7 +128,7 @@ class OriginStore:
         return None if data is None else Head.from_bytes(data)
 
     def rebuild_head(self, pool: int) -> Head:
-        """Return the head that follows from the records and manifests in this folder. Nothing is written."""
+        """Return the head that follows from the records and manifests in this folder. Writes nothing."""
         ways: dict[Hash, list[Way]] = {}
         for path in sorted(self._manifests.iterdir()):
             data = self.find_manifest(Hash(path.name)) if is_hash(path.name) and is_transport(path) else None
@@ -151,22 +151,24 @@ class OriginStore:
         return _read(self._heads / f"{pool}.json")
 
     def find_record(self, record: Hash, *, verify: bool = False) -> bytes | None:
-        """Return the bytes of a record, or None if it is absent or damaged.
+        """Return the bytes of a record, or None if it is missing or damaged.
 
-        Checks the hash if `verify` is True, or if that has not been done since the file last changed.
+        Checks the hash if `verify` is True, or if it was not checked since the file last changed.
         """
         return self._find_document(self._records / f"{record}.json", record, PolicyRecord.from_bytes, verify=verify)
 
     def find_manifest(self, address: Hash, *, verify: bool = False) -> bytes | None:
-        """Return the bytes of a manifest, or None if it is absent or damaged. Checks the hash like `find_record`."""
+        """Return the bytes of a manifest, or None if it is missing or damaged. Checks the hash like `find_record`."""
         return self._find_document(self._manifests / address, address, read_contents, verify=verify)
 
     def has_document(self, address: Hash) -> bool:
-        """Return whether there is a file for a record or manifest with this hash, sound or not."""
+        """Return whether the folder has a record or manifest with this hash, damaged or not."""
         return (self._records / f"{address}.json").exists() or (self._manifests / address).exists()
 
     def find_checked_piece(self, digest: Hash) -> Location | None:
-        """Return where a piece is, if it is known to have its hash. Reads no data, so an event loop can call it."""
+        """Return the location of a piece that is known to match its hash, or None. Reads no data, so event loops may
+        call it.
+        """
         for place in self._index.find(digest):
             location = _locate(place)
             if location is not None and self._checks.get_result(digest, location):
@@ -174,9 +176,9 @@ class OriginStore:
         return None
 
     def find_piece(self, digest: Hash, *, verify: bool = False) -> Location | None:
-        """Return where a piece is, or None if it is absent or damaged.
+        """Return the location of a piece, or None if it is missing or damaged.
 
-        Hashes the piece if `verify` is True, or if that has not been done since its file last changed.
+        Hashes the piece if `verify` is True, or if it was not hashed since its file last changed.
         """
         found = self._find_sound(digest, verify=verify)
         if found is None:
@@ -185,11 +187,11 @@ class OriginStore:
         return found
 
     def is_listed(self, digest: Hash) -> bool:
-        """Return whether a manifest here lists the piece, sound or not."""
+        """Return whether a manifest in this folder lists the piece."""
         return bool(self._index.find(digest))
 
     def describe(self) -> dict[str, object]:
-        """Return values for operators: the number of known pieces, the size of all objects and the newest steps."""
+        """Return values for operators: the number of known pieces, the total size of objects and the newest steps."""
         pools: dict[str, int | None] = {}
         for path in self._heads.glob("*.json"):
             try:
@@ -201,7 +203,7 @@ class OriginStore:
         return {"pieces": len(self._index), "bytes_on_disk": size, "newest_steps": pools}
 
     def verify_all(self) -> int:
-        """Hash every piece of every object, and return the number of damaged ones. They are not served from then on."""
+        """Hash every piece of every object. Returns the number of damaged pieces, which are no longer served."""
         self._refresh()
         damaged = 0
         for digest, place in self._index.iterate():
@@ -211,9 +213,9 @@ class OriginStore:
         return damaged
 
     def prune(self, pool: int, retention: PolicyRetention, now: float | None = None) -> None:
-        """Remove the policies of a pool that `retention` does not keep, and whatever only they needed.
+        """Remove the policies of a pool that `retention` does not keep, and the items that only they need.
 
-        `now` is the Unix time, None for the current one. Does nothing if the pool's head is missing or damaged.
+        `now` is a Unix time. None means the current time. Does nothing if the pool's head is missing or damaged.
         """
         now = time.time() if now is None else now
         try:
@@ -261,9 +263,7 @@ class OriginStore:
         return times
 
     def _list_orphans(self, pool: int, named: set[Hash], now: float) -> set[Hash]:
-        """Return records of the pool, and their transport manifests and objects, that its head does not name and that
-        are older than _ORPHAN_SECONDS.
-        """
+        """Return the orphans of a pool: old records that its head does not name, with their manifests and objects."""
         old = {path for path in self._records.iterdir() if now - path.stat().st_mtime > _ORPHAN_SECONDS}
         records = {Hash(path.stem) for path in old if is_hash(path.stem) and self._get_pool(path) == pool}
         found = records - named
@@ -273,7 +273,7 @@ class OriginStore:
             try:
                 manifest = TransportManifest.from_bytes(path.read_bytes(), Hash(path.name))
             except ProtocolError:
-                continue  # It is the manifest of a data set, or damaged.
+                continue  # The file is the manifest of a data set, or damaged.
             if manifest.record in records:
                 found.add(manifest.address)
         unfinished = (p for p in self._objects.iterdir() if not (self._manifests / p.name).exists())
@@ -306,13 +306,13 @@ class OriginStore:
         if result is None:
             result = self._checks.check(digest, location)
             if not result:
-                _warn_of_damage(location.path, f"{location.size} bytes from {location.offset} on are not {digest}")
+                _warn_of_damage(location.path, f"{location.size} bytes at {location.offset} do not match {digest}")
         return result
 
     def _is_offered(self, location: Location) -> bool:
-        """Return whether the file is as it was when the process that offered it had hashed it.
+        """Return whether the file has not changed since the process that offered it hashed it.
 
-        Hashing it again would delay the first download. A client verifies what it receives, and complains (`verify`).
+        Hashing it again would delay the first download. A client that receives wrong bytes requests verification.
         """
         path = location.path
         if path not in self._offered:
@@ -324,7 +324,7 @@ class OriginStore:
         return self._offered[path] == location.stamp
 
     def _hash_object(self, path: Path, contents: ObjectContents) -> bool:
-        """Hash a whole object, and return whether it has all its pieces. Remember that it has."""
+        """Hash a whole object, and return whether all its pieces match. Remembers a match."""
         self._sound.pop(path, None)
         if not path.exists():
             return False
@@ -338,7 +338,7 @@ class OriginStore:
         return True
 
     def _link(self, source: Path | None, target: Path, contents: ObjectContents) -> None:
-        """Make `target` a hard link to `source`, or a copy on another file system."""
+        """Make `target` a hard link to `source`, or a copy if they are on different file systems."""
         if source is None:
             raise _build_damaged(target)
         if source.stat().st_size < contents.size:
@@ -348,7 +348,7 @@ class OriginStore:
         try:
             os.link(source.resolve(), draft)
         except OSError as error:
-            get_logger().info("object is copied, since it cannot be linked", path=str(source), reason=error.strerror)
+            get_logger().info("object is copied, because it cannot be linked", path=str(source), reason=error.strerror)
             shutil.copyfile(source, draft)
             sync(draft)
         draft.replace(target)
@@ -358,14 +358,14 @@ class OriginStore:
 
 
 def _forget(stamps: dict[Path, FileStamp], folders: Collection[Path]) -> None:
-    """Remove the stamps of files in some folders, while other threads may add some."""
+    """Remove the stamps of the files in some folders. Other threads may add stamps meanwhile."""
     for path in tuple(stamps):
         if path.parent in folders:
             stamps.pop(path, None)
 
 
 def _locate(place: PiecePlace) -> Location | None:
-    """Return where a place is in its file now, or None if there is no such file or it is too short."""
+    """Return the current location of a place, or None if its file is missing or too short."""
     try:
         stamp = get_stamp(place.path)
     except FileNotFoundError:
@@ -395,6 +395,6 @@ def _warn_of_damage(path: Path, reason: str) -> None:
 def _build_damaged(path: Path) -> OperatorError:
     return OperatorError(
         "damaged_object",
-        f"{path} does not have the hashes in its manifest",
+        f"{path} does not match the hashes in its manifest",
         fix="Export the policy again, or remove it",
     )

@@ -1,11 +1,11 @@
-"""The folder of a relay. All of it can be deleted, and everything but heads is named by its hash.
+"""The folder of a relay. Everything except heads is named by its hash, and all of it can be deleted at any time.
 
     pieces/<first two digits>/<hash>    pieces
     manifests/<hash>, records/<hash>    manifests and policy records
     heads/<pool>.json                   the last head of each pool
 
-A file appears by one rename, after its bytes were verified. The paths are those of the URLs, except for the digits, so
-a server of static files can serve the folder as well.
+A file appears by one rename, after its bytes were verified. Except for the folders of digits, the paths are those of
+the URLs, so a server of static files can serve the folder as well.
 """
 
 import errno
@@ -32,14 +32,16 @@ from covey.shardcast.piece_files import DocumentChecks, Location, PieceChecks, g
 from covey.shardcast.reachability import KEPT_POLICIES, PolicyRetention, retain, select_kept
 
 KEPT_DATASETS = 16
-"""Number of data sets that a relay keeps by default: those that it fetched last."""
+"""Default number of data sets that a relay keeps. The most recently fetched ones stay."""
 _MAX_PER_STEP = 2
 SPARE_BYTES = 4 << 30
-"""Default size in bytes of pieces that stay although no kept manifest lists them: those that came last."""
+"""Default maximum total size in bytes of the kept pieces that no kept manifest lists. The newest ones stay."""
 
 
 class PieceCache:
-    """Example: `PieceCache(Path("relay")).add_piece(digest, data)`. Methods can be called by several threads."""
+    """Files of a relay. Methods can be called by several threads. Example: `PieceCache(Path("relay")).add_piece(digest,
+    data)`.
+    """
 
     def __init__(self, root: Path, *, max_bytes: int | None = None) -> None:
         """`max_bytes` is the maximum total size of the pieces. None means that only the disk limits it."""
@@ -53,33 +55,35 @@ class PieceCache:
         self._checks = PieceChecks()
         self._documents = DocumentChecks()
         self._listed: dict[Hash, dict[Hash, int]] = {}
-        """Pieces, in order and with their sizes, of the manifests that `list_pieces` was asked for and that were not
-        pruned since.
+        """Distinct pieces of manifests, in order and with their sizes. It contains the manifests that `list_pieces` has
+        read and that were not pruned since.
         """
         self._sizes: dict[Hash, int] = {digest: path.stat().st_size for digest, path in self._iterate_pieces()}
-        """Size of each piece here."""
+        """Size in bytes of each piece in the folder."""
         self._bytes = sum(self._sizes.values())
-        """Total size of the pieces here and of those that are being written."""
+        """Total size in bytes of the pieces in the folder and of those that are being written."""
         self._sizing = threading.Lock()
         self._pruning = threading.Lock()
         if max_bytes is not None and self._bytes > max_bytes:
             self.prune()
 
     def has_piece(self, digest: Hash) -> bool:
-        """Return whether there is a file for the piece, verified or not."""
+        """Return whether the folder has a file for the piece, verified or not."""
         return digest in self._sizes
 
     def find_checked_piece(self, digest: Hash) -> Location | None:
-        """Return where a piece is, if it is known to have its hash. Reads no data, so an event loop can call it."""
+        """Return the location of a piece that is known to match its hash, or None. Reads no data, so event loops may
+        call it.
+        """
         if digest not in self._sizes:
             return None
         location = self._locate(digest)
         return location if location is not None and self._checks.get_result(digest, location) else None
 
     def find_piece(self, digest: Hash, *, verify: bool = False) -> Location | None:
-        """Return where a piece is, or None if it is absent. Removes it if it is damaged.
+        """Return the location of a piece, or None if it is missing or damaged. Removes a damaged piece.
 
-        Hashes the piece if `verify` is True, or if that has not been done since its file last changed.
+        Hashes the piece if `verify` is True, or if it was not hashed since its file last changed.
         """
         location = self._locate(digest)
         if location is None:
@@ -95,7 +99,7 @@ class PieceCache:
         return location
 
     def add_piece(self, digest: Hash, data: Octets) -> Location:
-        """Store bytes that were verified, and return where they are.
+        """Store verified bytes, and return their location.
 
         Raises OSError if that fails or if the pieces would exceed `max_bytes`.
         """
@@ -113,28 +117,28 @@ class PieceCache:
             raise
         self._checks.record(digest, location, is_sound=True)
         with self._sizing:
-            self._bytes -= self._sizes.get(digest, 0)  # It has replaced a file of this piece.
+            self._bytes -= self._sizes.get(digest, 0)  # The new file may have replaced an old one.
             self._sizes[digest] = size
         return location
 
     def find_record(self, record: Hash, *, verify: bool = False) -> bytes | None:
-        """Return the bytes of a record, or None. Checks its hash like `find_piece`."""
+        """Return the bytes of a record, or None if it is missing or damaged. Checks its hash like `find_piece`."""
         return self._find_document(self._records / record, record, PolicyRecord.from_bytes, verify=verify)
 
     def add_record(self, record: Hash, data: bytes) -> None:
-        """Store a record that was verified. Raises OSError if that fails."""
+        """Store a verified record. Raises OSError if that fails."""
         _write(self._records / record, data)
 
     def find_manifest(self, address: Hash, *, verify: bool = False) -> bytes | None:
-        """Return the bytes of a manifest, or None. Checks its hash like `find_piece`."""
+        """Return the bytes of a manifest, or None if it is missing or damaged. Checks its hash like `find_piece`."""
         return self._find_document(self._manifests / address, address, read_contents, verify=verify)
 
     def add_manifest(self, address: Hash, data: bytes) -> None:
-        """Store a manifest that was verified. Raises OSError if that fails."""
+        """Store a verified manifest. Raises OSError if that fails."""
         _write(self._manifests / address, data)
 
     def list_pieces(self, address: Hash) -> Mapping[Hash, int] | None:
-        """Return the distinct pieces of a manifest in order, with their sizes, or None if it is not here."""
+        """Return the distinct pieces of a manifest in order, with their sizes, or None if the manifest is missing."""
         if address not in self._listed:
             data = self.find_manifest(address)
             if data is None:
@@ -144,11 +148,11 @@ class PieceCache:
         return self._listed[address]
 
     def is_listed(self, digest: Hash) -> bool:
-        """Return whether a manifest that is kept here lists the piece."""
+        """Return whether a kept manifest lists the piece."""
         return any(digest in pieces for pieces in tuple(self._listed.values()))
 
     def find_head(self, pool: int) -> bytes | None:
-        """Return the bytes of the last head of a pool, or None if there is none or it is damaged."""
+        """Return the bytes of the last head of a pool, or None if it is missing or damaged."""
         try:
             data = (self._heads / f"{pool}.json").read_bytes()
             Head.from_bytes(data)
@@ -161,7 +165,7 @@ class PieceCache:
         _write(self._heads / f"{pool}.json", data)
 
     def list_pools(self) -> list[int]:
-        """Return the pools of which there is a head."""
+        """Return the pools that have a stored head."""
         return sorted(int(path.stem) for path in self._heads.glob("*.json") if path.stem.isdecimal())
 
     def prune(
@@ -173,16 +177,17 @@ class PieceCache:
         spare_bytes: int = SPARE_BYTES,
         spare_share: float = 1.0,
     ) -> None:
-        """Remove what the newest `keep` policies of each head and the last `keep_datasets` data sets do not need.
+        """Remove what neither the newest `keep` policies of each head nor the last `keep_datasets` data sets need.
 
-        `heads` are those of all pools, possibly several of the same pool. None means those that are stored here.
+        `heads` has the heads of all pools, possibly several of one pool. None means the stored heads.
 
-        Pieces that no kept manifest lists are spare. They stay up to a total of `spare_bytes` and up to `spare_share`
-        of their present size, the newest first. With `max_bytes`, the pieces of the newest policies come first, whether
-        they are here or not, and all heads have equal parts. Whatever then exceeds the limit is removed.
+        Pieces that no kept manifest lists are spare. The newest ones stay, up to a total of `spare_bytes` and up to the
+        share `spare_share` of their current size. With `max_bytes`, the pieces of the newest policies have priority,
+        even if they are not fetched yet, and all heads have equal shares. Pieces that then exceed the limit are
+        removed.
         """
         with self._pruning:
-            # Others may come meanwhile, and stay. A name with a dot is a draft that is being written.
+            # Files that appear later stay. A name that starts with a dot is a draft that is being written.
             present = [*self._records.glob("[!.]*"), *self._manifests.glob("[!.]*")]
             if heads is None:
                 heads = [Head.from_bytes(data) for pool in self.list_pools() if (data := self.find_head(pool))]
@@ -203,10 +208,10 @@ class PieceCache:
             self._prune_pieces(needed, min(spare_bytes, room), spare_share)
 
     def select_needed(self, heads: Iterable[Head], keep: int) -> tuple[set[Hash], float]:
-        """Return the pieces of the newest policies that fit into `max_bytes`, and the bytes that are left.
+        """Return the pieces of the newest policies that fit into `max_bytes`, and the remaining bytes.
 
-        Pieces are taken in the order of the bytes that their head then has. So each head has an equal part of the
-        limit, and large policies of one do not take the room of the others.
+        The next piece always comes from the head with the fewest bytes so far. So each head has an equal share of the
+        limit, and large policies of one head do not displace those of others.
         """
         needed, room = set[Hash](), math.inf if self.max_bytes is None else float(self.max_bytes)
         queue: list[tuple[int, int, Hash, int, Iterator[tuple[Hash, int]]]] = []
@@ -231,7 +236,7 @@ class PieceCache:
         return needed, room
 
     def verify_all(self) -> int:
-        """Hash every piece, manifest and record, remove the damaged ones, and return the number of damaged pieces."""
+        """Hash all pieces, manifests and records, and remove the damaged ones. Returns the number of damaged pieces."""
         digests = list(self._sizes)
         damaged = sum(self.find_piece(digest) is None and not self.has_piece(digest) for digest in digests)
         for path in self._manifests.glob("[!.]*"):
@@ -241,22 +246,22 @@ class PieceCache:
         return damaged
 
     def describe(self) -> dict[str, object]:
-        """Return values for operators: the number and total size of the pieces, and the limit of their size."""
+        """Return values for operators: the number of pieces, their total size and its limit."""
         return {"pieces": len(self._sizes), "bytes_on_disk": self._bytes, "max_bytes": self.max_bytes}
 
     def read_metrics(self) -> Iterable[Metric]:
-        """Return the size of the pieces and its limit, if there is one."""
+        """Return the total size of the pieces, and its limit if there is one."""
         yield build_gauge("covey_disk_bytes", "Total size of the pieces on disk.", self._bytes)
         if self.max_bytes is not None:
             yield build_gauge("covey_disk_limit_bytes", "Maximum total size of the pieces on disk.", self.max_bytes)
 
     def _select_datasets(self, keep: int) -> list[Hash]:
-        """Return the manifests of the data sets that were fetched last, the newest first."""
+        """Return the manifests of the most recently fetched data sets, the newest first."""
         paths = sorted(self._manifests.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         return [Hash(path.name) for path in paths if is_hash(path.name) and not is_transport(path)][:keep]
 
     def _iterate_listed(self, manifests: Iterable[Hash]) -> Iterator[tuple[Hash, int]]:
-        """Yield the pieces of the manifests that are here, with their sizes."""
+        """Yield the pieces, with their sizes, of those manifests that are in the folder."""
         for address in manifests:
             yield from (self.list_pieces(address) or {}).items()
 
@@ -305,7 +310,7 @@ class PieceCache:
         return self._pieces / digest[2:4] / digest
 
     def _iterate_pieces(self) -> Iterator[tuple[Hash, Path]]:
-        """Yield all pieces, and remove what a killed process left."""
+        """Yield all pieces, and remove drafts that an ended process has left."""
         for path in self._pieces.glob("*/*"):
             if is_hash(path.name):
                 yield Hash(path.name), path
@@ -314,9 +319,9 @@ class PieceCache:
 
 
 def list_mirrored(heads: Iterable[Head], keep: int) -> list[ServedPolicy]:
-    """Return the policies that a relay fetches ahead, in this order, each with its smallest ways first.
+    """Return the policies that a relay mirrors, in this order. Each has its smallest ways first.
 
-    The newest policies of all pools come first, so that no pool takes the room of the others.
+    The newest policy of each pool comes first, then the second newest, and so on. So no pool displaces the others.
     """
     ranks = zip_longest(*(select_mirrored(head, keep).policies for head in heads))
     policies = [policy for rank in ranks for policy in rank if policy is not None]
@@ -326,9 +331,10 @@ def list_mirrored(heads: Iterable[Head], keep: int) -> list[ServedPolicy]:
 
 
 def select_mirrored(head: Head, keep: int) -> Head:
-    """Return the part of a head that a relay fetches ahead: the newest `keep` policies and what they need.
+    """Return the part of a head that a relay mirrors: the newest `keep` policies and what they need.
 
-    A step has two policies at most, after a reorganisation. An upstream cannot fill the disk with more.
+    A step has at most two policies, which a reorganization of the chain can cause. So an upstream cannot fill the disk
+    with policies of one step.
     """
     counts: Counter[int] = Counter()
     policies = []
@@ -341,7 +347,7 @@ def select_mirrored(head: Head, keep: int) -> Head:
 
 
 def _write(path: Path, data: Octets) -> None:
-    """Write a file by one rename. It is not synced: after a crash the next start verifies what is there."""
+    """Write a file and rename it into place. It is not synced, because the next start verifies all files."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("wb", buffering=0) as file:

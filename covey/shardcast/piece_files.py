@@ -1,7 +1,7 @@
-"""Pieces in files: where they are, whether they still have their hash, and how they are read without a copy.
+"""Pieces in files: their locations, whether they match their hashes, and how they are read without a copy.
 
-A file is identified by its `FileStamp`. `PieceChecks` remembers which pieces of which stamp had their hash, so each
-piece is hashed once, and again after its file was replaced or written to.
+A file is identified by its `FileStamp`. `PieceChecks` remembers the result of hashing a piece for a stamp, so a piece
+is hashed once, and again after its file was replaced or written to.
 """
 
 import os
@@ -26,12 +26,12 @@ class FileStamp(NamedTuple):
 
 
 UNSETTLED = FileStamp(-1, -1, -1)
-"""Stamp of a location in a file of which other parts are still being written."""
+"""Stamp of a location in a file that is still being written at other places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Bytes in a file. Example: Location(Path("objects/0x5f.../weights"), 4096, 4194304, stamp)."""
+    """Byte range in a file. Example: Location(Path("objects/0x5f.../weights"), 4096, 4194304, stamp)."""
 
     path: Path
     offset: int
@@ -39,7 +39,7 @@ class Location:
     size: int
     """Size in bytes."""
     stamp: FileStamp
-    """Identity of the file when the location was looked up, or UNSETTLED."""
+    """Identity of the file at the time of the lookup, or UNSETTLED."""
 
 
 def get_stamp(path: Path) -> FileStamp:
@@ -54,7 +54,7 @@ def _to_stamp(state: os.stat_result) -> FileStamp:
 def open_piece(location: Location) -> int | None:
     """Return a descriptor of the file of a piece, or None if the file is gone or has changed.
 
-    The caller closes it. The bytes stay readable if the file is replaced or removed meanwhile.
+    The caller must close the descriptor. The bytes stay readable if the file is replaced or removed meanwhile.
     """
     try:
         descriptor = os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,19 +74,19 @@ class PieceChecks:
         self._lock = threading.Lock()
 
     def get_result(self, digest: Hash, location: Location) -> bool | None:
-        """Return whether the piece had its hash, or None if it was not hashed since its file last changed."""
+        """Return whether the piece matched its hash. Returns None if it was not hashed since its file last changed."""
         stamp, results = self._results.get(location.path, (None, {}))
         return results.get(digest) if stamp == location.stamp else None
 
     def check(self, digest: Hash, location: Location) -> bool:
-        """Hash the piece, remember the result, and return whether it has its hash."""
+        """Hash the piece, remember the result, and return whether it matches its hash."""
         data = read_piece(location)
         is_sound = data is not None and compute_blake3(data) == digest
         self.record(digest, location, is_sound=is_sound)
         return is_sound
 
     def record(self, digest: Hash, location: Location, *, is_sound: bool) -> None:
-        """Remember whether a piece has its hash."""
+        """Remember whether a piece matches its hash."""
         with self._lock:
             stamp, results = self._results.get(location.path, (None, {}))
             if stamp != location.stamp:
@@ -123,15 +123,16 @@ def read_piece(location: Location) -> bytes | None:
 
 
 class DocumentChecks:
-    """Reads records and manifests, and remembers for which stamp of a file the hash was right."""
+    """Reads records and manifests. Remembers for which stamp of a file the hash was right."""
 
     def __init__(self) -> None:
         self._stamps: dict[Path, FileStamp] = {}
 
     def read(self, path: Path, address: Hash, parse: Callable[[bytes, Hash], object], *, verify: bool) -> bytes | None:
-        """Return the bytes of a document, or None if it is not here.
+        """Return the bytes of a document, or None if its file does not exist.
 
-        `parse` checks them against the address, once per stamp and again with `verify`. Raises its ProtocolError.
+        `parse` checks the bytes against the address, once per stamp, and again if `verify` is True. Raises the
+        ProtocolError of `parse`.
         """
         try:
             stamp = get_stamp(path)

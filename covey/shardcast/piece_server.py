@@ -8,8 +8,8 @@
     GET /health, /status    for operators
     GET /metrics            for Prometheus
 
-A piece goes from its file to the socket without a copy in this process (`covey.runtime.file_sending`). Errors are JSON
-with `code` and `message`.
+A piece is sent from its file to the socket without a copy in this process (`covey.runtime.file_sending`). Errors are
+JSON with `code` and `message`.
 """
 
 import json
@@ -37,7 +37,7 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _VERIFY_COST = 20.0
-"""Number of requests that a request with ?verify=1 counts as, because the server hashes the piece again."""
+"""Number of requests as which a request with ?verify=1 counts, because the server hashes the piece again."""
 _HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
 _PREVIEW_PATH = re.compile(r"/previews/([1-9][0-9]{0,17})")
 _BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
@@ -48,10 +48,13 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class PieceSource(Protocol):
-    """What a server serves. Methods raise ProtocolError with the status to answer, or TransientError for status 503."""
+    """Content that a server serves.
+
+    Methods raise ProtocolError with the HTTP status of the response, or TransientError for status 503.
+    """
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
-        """Return a verified piece, in a file or in memory. `verify` asks for its bytes to be hashed again."""
+        """Return a verified piece, in a file or in memory. If `verify` is True, its bytes are hashed again."""
 
     async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
         """Return the bytes of a manifest."""
@@ -60,7 +63,7 @@ class PieceSource(Protocol):
         """Return the bytes of a policy record."""
 
     async def get_preview(self, pool: int) -> bytes:
-        """Return the rows of the export that is being written for a pool."""
+        """Return the rows of the preview of a pool's export."""
 
     async def get_head(self, pool: int) -> bytes:
         """Return the bytes of a pool's head."""
@@ -69,30 +72,30 @@ class PieceSource(Protocol):
         """Return values for operators that can be encoded as JSON."""
 
     def read_metrics(self) -> Iterable[Metric]:
-        """Return metrics besides those of the server."""
+        """Return metrics of the source. Those of the server are added."""
 
 
 @dataclass(slots=True)
 class ServerMetrics:
-    """What a server has done since it started."""
+    """Counters of a server since its start."""
 
     started_at: float = field(default_factory=time.time)
-    """Unix time."""
+    """Unix time at which the server started."""
     requests: int = 0
     succeeded: int = 0
     refused: int = 0
     """Number of requests that exceeded the rate limits or were not GET."""
     missing: int = 0
-    """Number of requests for something that neither this server nor an upstream has."""
+    """Number of requests for items that neither this server nor an upstream has."""
     failed: int = 0
-    """Number of requests that this server could not answer now."""
+    """Number of requests that this server could not answer at that time."""
     pieces: int = 0
     """Number of pieces sent."""
     bytes_sent: int = 0
-    """Bytes of the bodies of all successful responses."""
+    """Total size in bytes of the bodies of successful responses."""
 
     def read(self) -> Iterable[Metric]:
-        """Return them in the form of Prometheus."""
+        """Return the counters as Prometheus metrics."""
         outcomes = {"ok": self.succeeded, "refused": self.refused, "missing": self.missing, "failed": self.failed}
         yield prometheus.build_counter("covey_requests", "Requests by outcome.", outcomes, label="outcome")
         yield prometheus.build_counter(
@@ -102,7 +105,7 @@ class ServerMetrics:
 
 
 class PieceServer:
-    """ASGI application over a `PieceSource`."""
+    """ASGI application that serves a `PieceSource`."""
 
     def __init__(
         self, source: PieceSource, limits: RateLimits | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -128,13 +131,13 @@ class PieceServer:
             await _send_error(send, error.status, error.code, error.message)
         except TransientError as error:
             self.metrics.failed += 1
-            # The message may name an upstream, which is the operator's business only.
+            # The message may name an upstream, which only the operator should know.
             get_logger().info("cannot serve now", path=scope["path"], code=error.code, reason=error.message)
-            await _send_error(send, 503, error.code, "not available now; repeat the request")
+            await _send_error(send, 503, error.code, "the item is not available now. Repeat the request")
         except OSError as error:
             self.metrics.failed += 1
             get_logger().warning("cannot serve", path=scope["path"], reason=str(error))
-            await _send_error(send, 503, "unavailable", f"the server cannot read it now: {error.strerror}")
+            await _send_error(send, 503, "unavailable", f"the server cannot read the item now: {error.strerror}")
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         if scope["method"] != "GET":
@@ -178,7 +181,7 @@ class PieceServer:
             if wait_s:
                 await self._refuse(send, wait_s)
                 return
-            caching = _NO_STORE if verify else _FOREVER  # A cache must not answer a complaint.
+            caching = _NO_STORE if verify else _FOREVER  # A cache must not answer a request to verify.
             await _start(send, 200, [_BINARY, caching, _length(size)])
             if isinstance(piece, FilePart):
                 is_sent = await self._send_part(piece, scope)
@@ -196,7 +199,7 @@ class PieceServer:
             self.metrics.failed += 1
 
     async def _open_piece(self, digest: Hash, *, verify: bool) -> FilePart | memoryview | None:
-        """Return the bytes of a piece, or None if its file was replaced or removed after it was looked up."""
+        """Return the bytes of a piece, or None if its file was replaced or removed after the lookup."""
         piece = await self._source.get_piece(digest, verify=verify)
         if not isinstance(piece, Location):
             return piece
@@ -204,11 +207,11 @@ class PieceServer:
         return None if descriptor is None else FilePart(descriptor, piece.offset, piece.size)
 
     async def _send_part(self, part: FilePart, scope: Scope) -> bool:
-        """Send a piece after the headers of its response. Return whether the peer has taken it."""
+        """Send a piece after the headers of its response. Returns whether the whole piece was sent."""
         send_file: SendFile = scope["extensions"][SEND_FILE]
         try:
             return await send_file(part)
-        except OSError as error:  # The connection is closed, because the response has begun.
+        except OSError as error:  # The response has begun, so the connection is closed.
             get_logger().warning("cannot read a piece", path=scope["path"], reason=str(error))
             return False
 
@@ -246,7 +249,7 @@ class PieceServer:
 
 
 def compute_etag(data: bytes) -> str:
-    """Return the ETag of a head, with its quotes."""
+    """Return the ETag of a head, including the quotes."""
     return f'"{compute_blake3(data)[2:34]}"'
 
 

@@ -1,7 +1,7 @@
-"""Writes a trainer's policies and describes them: weights are hashed while they are written, never read again.
+"""Writes and describes a trainer's policies. Weights are hashed while they are written and are not read again.
 
-A folder of an exported policy contains the weights, configuration and tokenizer files, and PIECES_FILE with the hashes
-of the weights' pieces.
+The folder of an exported policy contains the weights, configuration and tokenizer files, and PIECES_FILE with the
+hashes of the weights' pieces.
 """
 
 import itertools
@@ -34,13 +34,15 @@ from covey.shardcast.policy_folder import map_weights, write_fully
 _MAX_HEADER_BYTES = 64 << 20
 
 ReadTensor = Callable[[TensorRow], memoryview]
-"""Return the bytes of a tensor, little endian and in row-major order. Called by several threads."""
+"""Function that returns the bytes of a tensor, little endian and in row-major order. Several threads call it."""
 OpenPreview = Callable[[Path], PreviewWriter | None]
-"""Begin to serve the pieces of a weights file that is being written. None if it has no preview."""
+"""Function that starts to serve the pieces of a weights file while it is written. It returns None if the file has no
+preview.
+"""
 
 
 def build_row(name: str, dtype: str, shape: Sequence[int]) -> TensorRow:
-    """Return the row of a tensor whose digest is not known yet. `dtype` is a name of safetensors, such as "BF16"."""
+    """Return the row of a tensor whose digest is not known yet. `dtype` is a safetensors name, such as "BF16"."""
     return TensorRow(name=name, dtype=dtype, shape=tuple(shape), digest=ZERO_HASH)
 
 
@@ -54,7 +56,8 @@ def write_weights(
 ) -> None:
     """Write the weights of a policy and the hashes of their pieces. Every byte is read and hashed once.
 
-    `open_preview` is called with the file when it exists, and the preview receives each piece once it is written.
+    `open_preview` is called with the path once the file exists. The preview then receives each piece after it was
+    written.
     """
     layout = tuple(sorted(rows, key=lambda row: row.layout_key))
     header, runs = build_header(layout), list(list_runs(layout))
@@ -84,7 +87,7 @@ def write_weights(
 
 
 def build_record(folder: Path, *, pool: int, step: int, parent: Hash) -> PolicyRecord:
-    """Return the record of an exported policy. Only tensors that share a piece are read.
+    """Return the record of an exported policy. Reads only the tensors that share a piece with others.
 
     Raises ProtocolError("bad_export") if a file is not what an export writes.
     """
@@ -103,7 +106,7 @@ def build_record(folder: Path, *, pool: int, step: int, parent: Hash) -> PolicyR
 
 
 def build_anchor(folder: Path, record: PolicyRecord) -> TransportManifest:
-    """Return the unsigned manifest of the anchor of an exported policy."""
+    """Return the unsigned manifest of an anchor for an exported policy."""
     digests = iter(read_pieces(folder, record.tensors))
     pieces = [Piece(size, next(digests)) for run in list_runs(record.tensors) for size in run.sizes]
     objects = [TransportObject(name=WEIGHTS, pieces=tuple(pieces))]
@@ -112,7 +115,7 @@ def build_anchor(folder: Path, record: PolicyRecord) -> TransportManifest:
 
 
 def build_delta(delta: Path, folder: Path, *, record: PolicyRecord, base: PolicyRecord) -> TransportManifest:
-    """Return the unsigned manifest of a delta, whose file is `delta`. `folder` contains the exported policy."""
+    """Return the unsigned manifest of a delta. `delta` is the delta file, and `folder` has the exported policy."""
     objects = [_build_object(DELTA, delta)]
     objects += [_build_object(row.name, folder / row.name) for row in record.files if row not in base.files]
     return TransportManifest(record=record.compute_hash(), base=base.compute_hash(), objects=tuple(objects))
@@ -142,7 +145,7 @@ def read_layout(folder: Path) -> tuple[TensorRow, ...]:
 
 
 def read_pieces(folder: Path, rows: Sequence[TensorRow]) -> list[Hash]:
-    """Return the hashes of the pieces of an exported policy's weights. They are computed if PIECES_FILE is missing."""
+    """Return the hashes of the pieces of an exported policy's weights. Computes them if PIECES_FILE is missing."""
     count = sum(len(run.sizes) for run in list_runs(rows))
     try:
         data = (folder / PIECES_FILE).read_bytes()
@@ -154,7 +157,7 @@ def read_pieces(folder: Path, rows: Sequence[TensorRow]) -> list[Hash]:
 
 
 def hash_pieces(folder: Path, rows: Sequence[TensorRow], *, threads: int = 1) -> list[Hash]:
-    """Read the weights of an exported policy and return the hashes of their pieces."""
+    """Hash the weights of an exported policy and return the hashes of their pieces."""
     weights = map_weights(folder / WEIGHTS_FILE, rows)
     sizes = [size for run in list_runs(rows) for size in run.sizes]
 
@@ -166,7 +169,7 @@ def hash_pieces(folder: Path, rows: Sequence[TensorRow], *, threads: int = 1) ->
 
 
 def is_undamaged(folder: Path, *, threads: int = 1) -> bool:
-    """Return whether the weights still have the hashes that were computed when they were written."""
+    """Return whether the weights still match the hashes that were computed when they were written."""
     try:
         rows = read_layout(folder)
         return read_pieces(folder, rows) == hash_pieces(folder, rows, threads=threads)
@@ -175,29 +178,29 @@ def is_undamaged(folder: Path, *, threads: int = 1) -> bool:
 
 
 class ExportChecks:
-    """Remembers which exported weights had the hashes in PIECES_FILE, so that only changed files are hashed again.
+    """Remembers which exported weights matched PIECES_FILE, so that only changed files are hashed again.
 
     All methods can be called by several threads.
     """
 
     def __init__(self) -> None:
         self._stamps: dict[Path, tuple[FileStamp, FileStamp]] = {}
-        """Stamps of the weights and of PIECES_FILE by folder, when both were known to match."""
+        """Stamps of the weights and of PIECES_FILE at the time when they matched, by folder."""
 
     def record(self, folder: Path) -> None:
         """Remember that this process has just written and hashed the weights in a folder."""
         self._keep(folder, _get_stamps(folder))
 
     def is_known(self, folder: Path) -> bool:
-        """Return whether the weights were found undamaged or recorded, and have not changed since. Reads no data."""
+        """Return whether the weights are known to match PIECES_FILE and have not changed since. Reads no weights."""
         stamps = _get_stamps(folder)
         return stamps is not None and self._stamps.get(folder) == stamps
 
     def is_undamaged(self, folder: Path, *, threads: int = 1) -> bool:
-        """Return whether the weights have the hashes in PIECES_FILE. Hashes them unless that is known."""
+        """Return whether the weights match PIECES_FILE. Hashes them unless that is known."""
         if self.is_known(folder):
             return True
-        stamps = _get_stamps(folder)  # Taken first, so that a file that changes meanwhile is hashed again.
+        stamps = _get_stamps(folder)  # Read before hashing, so that a file that changes meanwhile is hashed again.
         if not is_undamaged(folder, threads=threads):
             return False
         self._keep(folder, stamps)
@@ -211,17 +214,17 @@ class ExportChecks:
 
 
 def find_export_damage(folder: Path, record_hash: Hash, *, pool: int, step: int, parent: Hash) -> str:
-    """Hash all files of an exported policy, which has no record of its own.
+    """Hash all files of an exported policy and compare them with the policy of this record.
 
-    Returns what differs from the policy with this record, or an empty string if nothing does.
+    Returns the first difference, or an empty string if there is none.
     """
     try:
         record = build_record(folder, pool=pool, step=step, parent=parent)
     except ProtocolError as error:
         return error.message
     if record.compute_hash() != record_hash:
-        return f"the record of {folder} has the hash {record.compute_hash()}"
-    return "" if is_undamaged(folder) else f"the weights in {folder} do not have the hashes in {PIECES_FILE}"
+        return f"the record of {folder} has the hash {record.compute_hash()} instead of {record_hash}"
+    return "" if is_undamaged(folder) else f"the weights in {folder} do not match the hashes in {PIECES_FILE}"
 
 
 def _get_stamps(folder: Path) -> tuple[FileStamp, FileStamp] | None:

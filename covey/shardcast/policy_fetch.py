@@ -1,8 +1,8 @@
-"""Obtains a pool's policies from relays that nobody trusts, over the route with the fewest bytes.
+"""Obtains a pool's policies from untrusted relays, over the route with the fewest bytes.
 
-The walk: find a route to the record, fetch its manifests, make room, download the pieces, build the weights, compare
-all digests with the record, and only then give the folder its name (`PolicyFetch`, under the lock of the store). A
-crash loses at most the pieces under way. `PolicyClient` is what other packages use.
+`PolicyFetch` finds a route to the record, fetches its manifests, makes room, downloads the pieces and builds the
+weights. It then compares all digests with the record, and only after that renames the folder into place. It holds the
+lock of the store meanwhile. A crash loses at most the pieces in flight. Other packages use `PolicyClient`.
 """
 
 import os
@@ -29,38 +29,38 @@ from covey.shardcast.policy_store import PolicyStore
 from covey.shardcast.source import Source
 
 ROUTES = 4
-"""Number of routes that are tried. A route that proves false is not tried again."""
+"""Maximum number of routes that are tried. A route that proves false is not tried again."""
 _MARGIN = 1.02
-"""Free space that is required, as a multiple of the bytes that will be written."""
+"""Required free space, as a multiple of the bytes that will be written."""
 _LOOK_EVERY_SECONDS = 5.0
-"""Seconds between two questions whether the policy is obsolete."""
+"""Seconds between two checks whether the policy is obsolete."""
 
 
 @dataclass(kw_only=True)
 class FetchProgress:
-    """What has become of one fetch so far. A progress bar may read it at any time."""
+    """Progress of one fetch. Another thread, such as that of a progress bar, may read it at any time."""
 
     size: int = 0
-    """Bytes of the route that is followed now."""
+    """Size in bytes of the current route."""
     received: int = 0
-    """Bytes of it that are on this machine, including those of an earlier attempt."""
+    """Number of bytes of the current route that are on this machine, including those of an earlier attempt."""
     ways: list[str] = field(default_factory=list)
-    """Its manifests in order: "anchor" or "delta"."""
+    """Kinds of the manifests of the current route, "anchor" or "delta", in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One way of a route, with what was learned about it."""
+    """One way of a route, with its manifest and records."""
 
     claim: Claim
     manifest: TransportManifest
     record: PolicyRecord
     base: PolicyRecord | None
-    """Record of the base. None for an anchor."""
+    """Record of the base policy. None for an anchor."""
 
 
 class PolicyClient:
-    """The policies of one pool. One thread at a time may fetch."""
+    """Client for the policies of one pool. One thread at a time may fetch."""
 
     def __init__(self, source: PolicySource, store: PolicyStore) -> None:
         self.source, self.store = source, store
@@ -75,10 +75,10 @@ class PolicyClient:
         is_obsolete: Callable[[int], bool] = lambda _: False,
         progress: FetchProgress | None = None,
     ) -> Path:
-        """Return the folder of a policy, with all digests checked. Download what is missing, and hold the folder.
+        """Download a policy unless it is on this machine, check its digests, hold its folder, and return the folder.
 
-        `is_obsolete` gets the number of missing bytes now and then, and returns whether a newer policy is a better use
-        of them. The caller releases the folder in the store when it is not needed any more.
+        `is_obsolete` is called from time to time with the number of missing bytes. It returns whether a newer policy is
+        a better use of them. The caller must release the folder in the store when it is no longer needed.
 
         Raises TransientError "not_at_relays" if no relay knows a route to the policy, "no_relay" if none delivers,
         "obsolete" if `is_obsolete` says so, "disk_full", "store_busy" or "stopped".
@@ -101,7 +101,7 @@ class PolicyClient:
         return folder
 
     def prefetch(self, stop: threading.Event) -> bool:
-        """Fetch pieces of the policy that is being exported, as `PolicyPrefetch.fetch` does."""
+        """Prefetch pieces of the policy that is being exported, as `PolicyPrefetch.fetch` does."""
         return self._prefetch.fetch(stop)
 
     def _log(self, step: Step, progress: FetchProgress, *, seconds: float) -> None:
@@ -132,17 +132,17 @@ class PolicyFetch:
         self._stop, self._is_obsolete, self._progress = stop, is_obsolete, progress
         self._looked_at, self._trained_at = time.monotonic(), 0.0
         self._suspects: Sequence[Claim] = ()
-        """Claims of which at least one is false if what is being done now fails."""
+        """Claims of which at least one is false if the current operation fails."""
         self._avoided: set[Claim] = set()
-        """Claims that no relay could back by what it delivers."""
+        """Claims whose content no relay has delivered."""
         self._doubted: set[Source] = set()
-        """Relays that have named a route that failed. They could otherwise name the shortest one each time."""
+        """Relays that have named a failed route. Otherwise they could name the shortest route each time."""
 
     def run(self, step: Step, record_hash: Hash) -> None:
         """Add a policy to the store. Raises the errors of `PolicyClient.fetch`."""
         record = self._source.fetch_record(record_hash, stop=self._stop)
         if record.step != step:
-            raise ProtocolError("bad_record", f"the record {record_hash} is that of step {record.step}, not {step}")
+            raise ProtocolError("bad_record", f"the record {record_hash} belongs to step {record.step}, not {step}")
         failure: TransientError | None = None
         for _ in range(ROUTES):
             try:
@@ -157,9 +157,9 @@ class PolicyFetch:
                     return
             except OSError as error:
                 message = f"{self._store.root} could not be written: {error.strerror}"
-                raise TransientError("disk_full", f"{message}. Free space there; the download then goes on") from error
+                raise TransientError("disk_full", f"{message}. Free space there. The download then resumes") from error
             except ProtocolError as error:
-                message = f"no route leads to policy {step} with the record {record_hash}: {error.message}"
+                message = f"no route leads to the policy of step {step} with the record {record_hash}: {error.message}"
                 failure = TransientError("no_relay", message)
                 self._doubted.add(route.source)
                 self._source.refuse(self._suspects, route.source, error.message)
@@ -170,14 +170,18 @@ class PolicyFetch:
                 self._avoided.update(self._suspects)
                 self._doubted.add(route.source)
                 self._source.downloader.distrust(route.source)
-        raise failure or TransientError("no_relay", f"all bases of policy {step} on this machine are damaged")
+        raise failure or TransientError(
+            "no_relay", f"all bases on this machine for the policy of step {step} are damaged"
+        )
 
     def _find_route(self, record_hash: Hash) -> Route:
         held = self._store.list_folders().keys()
         return self._source.find_route(record_hash, held, avoided=self._avoided, doubted=self._doubted, stop=self._stop)
 
     def _load(self, route: Route) -> list[Leg]:
-        """Fetch and check the manifests and records of a route. Raises ProtocolError if one of them is false."""
+        """Fetch and check the manifests and records of a route. Raises ProtocolError if one of them contradicts its
+        claim.
+        """
         legs: list[Leg] = []
         for claim in route.claims:
             self._suspects = [claim]
@@ -187,7 +191,7 @@ class PolicyFetch:
             manifest.require_reaches(record, base)
             delta = manifest.find(DELTA)
             if delta is not None and delta.size > compute_max_bytes(list_blocks(record)):
-                raise ProtocolError("bad_manifest", f"the delta has {delta.size} bytes, more than its policy")
+                raise ProtocolError("bad_manifest", f"the delta has {delta.size} bytes, more than its policy can need")
             legs.append(Leg(claim, manifest, record, base))
         return legs
 
@@ -219,11 +223,11 @@ class PolicyFetch:
         parts[0].write_start(record.header)
         self._download(parts)
         shared = [row for run in list_runs(record.tensors) if len(run.rows) > 1 for row in run.rows]
-        self._require_digests(shared, draft, record=record)  # All others follow from the hashes of their pieces.
+        self._require_digests(shared, draft, record=record)  # The digests of other tensors follow from their pieces.
         self._finish(draft, record)
 
     def _fetch_deltas(self, legs: Sequence[Leg]) -> bool:
-        """Add the policy that follows from a base on this machine. Returns False if the base was damaged."""
+        """Add the policy that results from a base on this machine. Returns False if the base was damaged."""
         record, base = legs[-1].record, legs[0].base
         assert base is not None
         base_hash = legs[0].manifest.base
@@ -245,7 +249,7 @@ class PolicyFetch:
             self._store.release(base_folder)
 
     def _take_files(self, draft: Path, legs: Sequence[Leg], base_folder: Path) -> list[PartialFile]:
-        """Copy the files that the base has, too, and return the others, which are to be downloaded."""
+        """Copy the files that are unchanged since the base, and return the other files, which must be downloaded."""
         parts, base = [], legs[0].base
         assert base is not None
         for row in legs[-1].record.files:
@@ -257,7 +261,9 @@ class PolicyFetch:
         return parts
 
     def _open_draft(self, record: PolicyRecord, needed: int, *, fill: Callable[[], None] = lambda: None) -> Path:
-        """Make room for a policy and return the folder in which it is built. `fill` adds what is on this disk."""
+        """Make room for a policy and return the folder in which it is built. `fill` adds files of this machine to the
+        folder.
+        """
         draft = self._store.get_draft(record.compute_hash())
         self._store.remove_drafts(besides=draft)
         draft.mkdir(exist_ok=True)
@@ -267,7 +273,7 @@ class PolicyFetch:
         return draft
 
     def _download(self, parts: Sequence[PartialFile]) -> None:
-        """Fill the files with the pieces that they lack."""
+        """Download the missing pieces of the files."""
         try:
             places: list[tuple[Piece, tuple[PartialFile, int]]] = []
             for part in parts:
@@ -289,27 +295,29 @@ class PolicyFetch:
                 part.close()
 
     def _look(self) -> None:
-        """Ask now and then whether the policy is obsolete."""
+        """Check from time to time whether the policy is obsolete. Raises TransientError("obsolete") if it is."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_EVERY_SECONDS:
             return
         self._looked_at = now
         if self._is_obsolete(self._progress.size - self._progress.received):
-            raise TransientError("obsolete", "a newer policy is out and needs fewer bytes than the rest of this one")
+            raise TransientError(
+                "obsolete", "a newer policy is available and needs fewer bytes than the rest of this one"
+            )
 
     def _require_digests(self, rows: Sequence[TensorRow], draft: Path, *, record: PolicyRecord) -> None:
         """Raise ProtocolError("bad_manifest") unless the tensors have the digests in the record."""
         image = map_weights(draft / WEIGHTS_FILE, record.tensors)
         wrong = find_wrong_tensor(rows, image, record=record, threads=self._store.threads)
         if wrong is not None:
-            message = f"the route leads to another tensor {wrong.name} than the one in the record"
+            message = f"the tensor {wrong.name} at the end of the route does not match the record"
             raise ProtocolError("bad_manifest", message, status=502)
 
     def _finish(self, draft: Path, record: PolicyRecord) -> None:
-        """Give the complete draft its name.
+        """Remove all other files from a complete draft, and rename it into place.
 
-        Only now the journals are removed, because a crash in between must not cost what was downloaded, and with them
-        what another route has left.
+        The other files are the journals and the remains of another route. They are removed last, because a crash before
+        this point must not lose the download.
         """
         kept = {WEIGHTS_FILE, *(row.name for row in record.files)}
         for path in draft.iterdir():

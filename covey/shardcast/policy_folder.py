@@ -1,4 +1,4 @@
-"""The files of a policy in a folder: weights, configuration, tokenizer and record. Engines load such folders."""
+"""Files of a policy in a folder that engines load: weights, configuration, tokenizer and record."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from covey.shardcast.delta.image_codec import BLOCK_BYTES, DeltaFile, Octets, li
 def map_weights(path: Path, rows: Sequence[TensorRow]) -> Octets:
     """Return the bytes of all tensors in a weights file, uint8[size], mapped into memory for reading.
 
-    Raises ProtocolError("damaged_policy") if the file has another size or another header than these tensors require.
+    Raises ProtocolError("damaged_policy") if the size or the header of the file does not match these tensors.
     """
     header = build_header(tuple(rows))
     size = len(header) + sum(row.size for row in rows)
@@ -27,12 +27,12 @@ def map_weights(path: Path, rows: Sequence[TensorRow]) -> Octets:
     except (OSError, ValueError) as error:
         raise ProtocolError("damaged_policy", f"{path} cannot be read: {error}") from error
     if len(mapped) != size or mapped[: len(header)].tobytes() != header:
-        raise ProtocolError("damaged_policy", f"{path} does not have the tensors of its record")
+        raise ProtocolError("damaged_policy", f"the tensors in {path} do not match its record")
     return mapped[len(header) :]
 
 
 def read_step(folder: Path) -> int:
-    """Return the step in the record of a downloaded policy. Raises ProtocolError("damaged_policy")."""
+    """Return the step in the record of a downloaded policy. Raises ProtocolError("damaged_policy") if that fails."""
     try:
         return int(json.loads((folder / RECORD_FILE).read_bytes())["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -40,29 +40,29 @@ def read_step(folder: Path) -> int:
 
 
 def find_damage(folder: Path, record_hash: Hash, *, threads: int) -> str:
-    """Hash all files of a downloaded policy.
+    """Hash all files of a downloaded policy and compare them with the record that has this hash.
 
-    Returns what differs from the record with this hash, or an empty string if nothing does.
+    Returns the first difference, or an empty string if there is none.
     """
     try:
         record = PolicyRecord.from_bytes((folder / RECORD_FILE).read_bytes(), record_hash)
         for row in record.files:
             data = (folder / row.name).read_bytes()
             if len(data) != row.size or compute_digest(data) != row.digest:
-                return f"{folder / row.name} does not have the digest in its record"
+                return f"{folder / row.name} does not match the digest in its record"
         image = map_weights(folder / WEIGHTS_FILE, record.tensors)
     except OSError as error:
         return f"a file of {folder} cannot be read: {error}"
     except ProtocolError as error:
         return error.message
     wrong = find_wrong_tensor(record.tensors, image, record=record, threads=threads)
-    return f"the tensor {wrong.name} in {folder} does not have the digest in its record" if wrong else ""
+    return f"the tensor {wrong.name} in {folder} does not match the digest in its record" if wrong else ""
 
 
 def find_wrong_tensor(
     rows: Iterable[TensorRow], image: Octets, *, record: PolicyRecord, threads: int
 ) -> TensorRow | None:
-    """Return a tensor among `rows` that does not have its digest, or None."""
+    """Return a tensor among `rows` that does not match its digest, or None if all match."""
     offsets = dict(zip((row.name for row in record.tensors), compute_offsets(record.tensors), strict=True))
 
     def is_right(row: TensorRow) -> bool:
@@ -83,10 +83,10 @@ def compute_offsets(rows: Sequence[TensorRow]) -> list[int]:
 
 
 def write_child(base: Octets, deltas: Sequence[Path], target: Path, *, record: PolicyRecord, threads: int) -> None:
-    """Write the weights file that follows from a base by deltas, in the order in which they are applied.
+    """Write the weights file that results from a base when the deltas are applied in this order.
 
-    Each block passes through memory once, whatever the number of deltas. Raises ProtocolError("bad_delta") if a delta
-    is malformed. The caller checks the digests.
+    Each block is read and written once, regardless of the number of deltas. Raises ProtocolError("bad_delta") if a
+    delta is malformed. The caller must check the digests.
     """
     blocks, start = list_blocks(record), len(record.header)
     files = [DeltaFile(np.memmap(path, np.uint8, mode="r").data, blocks) for path in deltas]

@@ -1,7 +1,7 @@
-"""Fetches pieces of a policy that is still being exported, for a machine that has no policy yet.
+"""Prefetches pieces of a policy that is still being exported, on a machine that does not have any policy yet.
 
-The pieces are written where they will be in the weights file. When an anchor's manifest names them there, the file
-becomes part of the download, and otherwise it is dropped. It has no name, so that it ends with this process.
+Each piece is written at its place in the weights file. If an anchor's manifest lists the same pieces at these places,
+the file becomes part of the download. Otherwise it is dropped. It has no name, so it disappears with this process.
 """
 
 import os
@@ -19,31 +19,32 @@ from covey.shardcast.policy_source import PolicySource
 from covey.shardcast.policy_store import PolicyStore
 
 MAX_PREFETCHED_BYTES = 256 << 30
-"""Maximum size of the file, and of all that is downloaded until a policy is obtained: previews may be made up."""
+"""Maximum size in bytes of the file, and of all downloads until a policy is obtained. It limits false previews."""
 _ROUND_SECONDS = 5.0
-"""Seconds after which a round ends, because a policy may have been published meanwhile."""
+"""Maximum time in seconds of a round, because a policy may have been published meanwhile."""
 
 
 class _RoundOverError(Exception):
-    """Ends a round. What has come is kept."""
+    """Raised to end a round. The pieces that have arrived are kept."""
 
 
 class PolicyPrefetch:
-    """One thread at a time may use it."""
+    """Prefetched pieces of one pool's export. One thread at a time may use it."""
 
     def __init__(self, source: PolicySource, store: PolicyStore) -> None:
         self._source, self._store = source, store
         self._file: int | None = None
         self._rows = b""
-        """The preview that the file follows. A preview that contradicts it replaces the file."""
+        """Preview whose pieces the file contains. A preview that contradicts it starts a new file."""
         self._held: dict[int, Piece] = {}
-        """Verified pieces in the file by their positions."""
+        """Verified pieces in the file, by offset."""
         self._left = MAX_PREFETCHED_BYTES
 
     def fetch(self, stop: threading.Event) -> bool:
-        """Fetch what a relay previews now, for at most a few seconds. Returns whether any pieces have come.
+        """Fetch the pieces that a relay previews now, for a few seconds at most. Returns whether any piece arrived.
 
-        Does nothing if a policy is here, because a delta from it has other pieces. Raises TransientError("stopped").
+        Does nothing if the store has a policy, because a delta from that policy has other pieces. Raises
+        TransientError("stopped").
         """
         if self._store.list_folders():
             self.drop()
@@ -53,7 +54,7 @@ class PolicyPrefetch:
         except TransientError as error:
             if error.code == "stopped":
                 raise
-            return False  # No relay has one, or none answers.
+            return False  # No relay has a preview, or none answers.
         if not self._follow(data):
             return False
         missing = self._select(parse_preview(data))
@@ -77,10 +78,10 @@ class PolicyPrefetch:
         return bool(new)
 
     def take(self, path: Path, pieces: Sequence[Piece], *, start: int) -> frozenset[int]:
-        """Give the file a name, if it has any of these pieces, which lie one after the other from byte `start` on.
+        """Move the file to `path` if it contains any of these pieces, which are consecutive and start at byte `start`.
 
-        Returns the indices of the pieces that are in it. Does nothing if there is a file with this name. Afterwards
-        nothing is prefetched any more that was until now.
+        Returns the indices of the pieces in the file. Does nothing if `path` exists. In any case, the prefetch starts
+        again from nothing.
         """
         offset, found = start, set()
         for index, piece in enumerate(pieces):
@@ -94,21 +95,23 @@ class PolicyPrefetch:
         return frozenset(found)
 
     def drop(self) -> None:
-        """Drop the file, and allow as many bytes again."""
+        """Drop the file and reset the limit of bytes."""
         self._reset()
         self._left = MAX_PREFETCHED_BYTES
 
     def _name(self, path: Path) -> bool:
-        """Give the file a name. Returns False if the name is taken or the file system does not allow it."""
+        """Link the file to `path`. Returns False if the name is taken or the file system does not support it."""
         try:
-            # With a descriptor Python calls linkat, which follows the link of /proc. It has no other meaning here.
+            # `src_dir_fd` makes Python call linkat, which follows the link in /proc. It has no other effect.
             os.link(f"/proc/self/fd/{self._file}", path, src_dir_fd=self._file, follow_symlinks=True)
         except OSError:
             return False
         return True
 
     def _follow(self, data: bytes) -> bool:
-        """Return whether the file can take the pieces of a preview. One of another export replaces the file."""
+        """Prepare the file for the pieces of a preview. Returns whether that is possible. A preview of another export
+        starts a new file.
+        """
         if self._rows.startswith(data):
             data = self._rows  # Another relay has already previewed more.
         elif not data.startswith(self._rows):
@@ -117,12 +120,12 @@ class PolicyPrefetch:
             try:
                 self._file = os.open(self._store.root, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
             except OSError:
-                return False  # The file system has no such files.
+                return False  # The file system does not support files without a name.
         self._rows = data
         return True
 
     def _select(self, rows: Sequence[PreviewRow]) -> list[PreviewRow]:
-        """Return the pieces that are missing and that there is room for: a half of what is free on disk."""
+        """Return the missing pieces that fit into half of the free disk space and into the limit of bytes."""
         chosen, room = [], min(self._left, self._store.count_free() // 2)
         for row in rows:
             if self._held.get(row.offset) != row.piece and row.end <= MAX_PREFETCHED_BYTES:

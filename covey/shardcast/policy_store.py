@@ -1,11 +1,11 @@
-"""The policies on this machine, as folders that engines load. The processes of one machine may share a store.
+"""Policies on this machine, as folders that engines load. Several processes of one machine may share a store.
 
     <step>-<record hash>/   a complete policy; it appears by one rename
     .part-<record hash>/    a policy that is being built
     .gone-<random>/         a policy that is being removed
     .lock                   held by the process that downloads or removes policies
 
-All locks are `flock` locks, which end with their process.
+All locks are `flock` locks, which the kernel releases when their process ends.
 """
 
 import fcntl
@@ -25,44 +25,45 @@ from covey.runtime.log import get_logger
 from covey.shardcast.policy_folder import find_damage
 
 LOCK_SECONDS = 3600.0
-"""Seconds after which a process no longer waits for another one that downloads a policy."""
+"""Maximum time in seconds to wait for another process that downloads a policy."""
 _LOOK_SECONDS, _LOG_EVERY_SECONDS = 0.1, 60.0
 
 
 class PolicyStore:
-    """Example: `PolicyStore(Path("home/policies"), keep=4)`."""
+    """Folder of complete policies. Example: `PolicyStore(Path("home/policies"), keep=4)`."""
 
     def __init__(self, root: Path, *, keep: int, threads: int = 0) -> None:
-        """`keep` is the number of policies that are kept, newest first, besides those that are held.
+        """`keep` is the number of newest policies that are kept. Held policies are kept as well.
 
-        `threads` build and check weights. 0 means one per core, at most 8.
+        `threads` is the number of threads that build and check weights. 0 means one per core, at most 8.
         """
         self.root, self._keep = root, keep
         self.threads = threads or min(8, os.cpu_count() or 1)
         self._checked: set[Path] = set()
-        """Folders whose digests this process has compared with their records."""
+        """Folders that this process has compared with their records."""
         self._verifying = threading.Lock()
         self._holds: dict[Path, list[int]] = {}
-        """File descriptors with a shared lock on the record of a policy."""
+        """File descriptors that hold a shared lock on the record of a policy, by folder."""
         root.mkdir(parents=True, exist_ok=True)
 
     def get_folder(self, step: int, record: Hash) -> Path:
-        """Return the folder in which a policy is, or would be."""
+        """Return the folder of a policy, whether it exists or not."""
         return self.root / f"{step}-{record}"
 
     def get_trained_at(self, folder: Path) -> float:
-        """Return the Unix time at which the trainer says that a policy here was complete.
+        """Return the Unix time at which a policy was completed, according to its trainer.
 
-        It is the time of the record's file. If the trainer did not say it, it is when the download ended.
+        It is the modification time of the record's file. If the trainer did not give a time, it is the end of the
+        download.
         """
         return (folder / RECORD_FILE).stat().st_mtime
 
     def get_draft(self, record: Hash) -> Path:
-        """Return the folder in which a policy is built. It survives a crash, so that the download continues."""
+        """Return the folder in which a policy is built. It survives a crash, so that the download can resume."""
         return self.root / f".part-{record}"
 
     def list_folders(self) -> dict[Hash, Path]:
-        """Return the folders of the complete policies by the hashes of their records, oldest step first."""
+        """Return the folders of the complete policies by the hash of their record, oldest step first."""
         found = []
         for path in self.root.iterdir():
             step, _, record = path.name.partition("-")
@@ -72,7 +73,8 @@ class PolicyStore:
 
     @contextmanager
     def lock(self, is_needed: Callable[[], bool], *, stop: threading.Event) -> Iterator[bool]:
-        """Wait for the right to change the store. Yields False without it if `is_needed` turns False meanwhile.
+        """Wait for the exclusive right to change the store. Yields False without the right if `is_needed` turns False
+        meanwhile.
 
         Raises TransientError("store_busy") after LOCK_SECONDS, and "stopped" if `stop` is set.
         """
@@ -98,7 +100,7 @@ class PolicyStore:
             yield False
 
     def add(self, draft: Path, record: PolicyRecord) -> None:
-        """Give a complete draft its final name. Its digests have been compared with its record."""
+        """Rename a complete draft to its final folder. The caller has compared its digests with the record."""
         folder = self.get_folder(record.step, record.compute_hash())
         if folder.exists():
             self._remove(folder)
@@ -106,7 +108,7 @@ class PolicyStore:
         self._checked.add(folder)
 
     def hold_if_sound(self, folder: Path) -> bool:
-        """Hold a policy and return True, or remove it if it is damaged. False if it is not here (any more).
+        """Hold a policy and return True. Returns False if it is missing, or if it was damaged and has been removed.
 
         Digests are compared once per process. Several threads may call this.
         """
@@ -115,7 +117,7 @@ class PolicyStore:
         if folder in self._checked:
             return True
         self.release(folder)
-        with self._verifying:  # Others wait for the result instead of finding the same damage.
+        with self._verifying:  # Other threads wait for the result instead of checking again.
             if not self._hold_if_here(folder):
                 return False
             if folder in self._checked or not (
@@ -125,14 +127,14 @@ class PolicyStore:
                 return True
             get_logger().warning("policy on this machine is damaged and will be fetched again", why=damage)
             is_replaced = not _is_file(self._holds[folder][-1], folder / RECORD_FILE)
-            while self._holds.get(folder):  # Nobody can rely on it.
+            while self._holds.get(folder):  # No holder can rely on a damaged policy.
                 self.release(folder)
             if not is_replaced:
                 self._remove(folder)
             return False
 
     def count_holds(self, folder: Path) -> int:
-        """Return how many times this process holds a policy."""
+        """Return the number of times that this process holds a policy."""
         return len(self._holds.get(folder, ()))
 
     def _hold_if_here(self, folder: Path) -> bool:
@@ -141,14 +143,14 @@ class PolicyStore:
         except FileNotFoundError:
             self._checked.discard(folder)
             if folder.exists():
-                self._remove(folder)  # It has no record.
+                self._remove(folder)  # A folder without a record is incomplete.
             return False
         return True
 
     def hold(self, folder: Path) -> None:
-        """Protect a complete policy from removal by any process, until as many calls of `release`.
+        """Protect a complete policy from removal by any process, until `release` is called once for each `hold`.
 
-        Raises FileNotFoundError if the policy is not here.
+        Raises FileNotFoundError if the policy does not exist.
         """
         path = folder / RECORD_FILE
         file = os.open(path, os.O_RDONLY)
@@ -164,10 +166,10 @@ class PolicyStore:
             os.close(holds.pop())
 
     def make_room(self, needed: int) -> None:
-        """Remove the oldest policies, so that `keep` remain when one is added, and more if `needed` bytes are not free.
+        """Remove the oldest policies until `keep` - 1 remain and `needed` bytes are free.
 
-        Held policies stay. Raises TransientError("disk_full") if there is too little room nevertheless. Only the
-        holder of the lock may call this.
+        Held policies stay. Raises TransientError("disk_full") if there is still too little room. Only the holder of the
+        lock may call this.
         """
         folders = list(self.list_folders().values())
         removable = sum(_measure(folder) for folder in folders if not self._is_held(folder))
@@ -187,7 +189,7 @@ class PolicyStore:
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
 
     def remove_drafts(self, *, besides: Path) -> None:
-        """Remove the drafts of other policies, and what a killed process was removing.
+        """Remove all drafts except `besides`, and the remains of interrupted removals.
 
         Only the holder of the lock may call this.
         """
@@ -196,7 +198,7 @@ class PolicyStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def count_free(self) -> int:
-        """Return the number of bytes that are free on the disk of the store."""
+        """Return the number of free bytes on the disk of the store."""
         return shutil.disk_usage(self.root).free
 
     def _is_held(self, folder: Path) -> bool:
@@ -223,13 +225,13 @@ class PolicyStore:
 
     def _remove(self, folder: Path) -> None:
         gone = self.root / f".gone-{secrets.token_hex(8)}"
-        with suppress(FileNotFoundError):  # Another process was faster.
+        with suppress(FileNotFoundError):  # Another process has removed it.
             folder.replace(gone)  # A partly removed folder must not look complete.
         shutil.rmtree(gone, ignore_errors=True)
 
 
 def _is_file(file: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
+    """Return whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -237,7 +239,7 @@ def _is_file(file: int, path: Path) -> bool:
 
 
 def _measure(folder: Path) -> int:
-    """Return the number of bytes that the removal of a folder frees."""
+    """Return the number of bytes that removing a folder frees."""
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
 
 

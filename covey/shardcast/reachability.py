@@ -1,7 +1,7 @@
-"""Which policies of a head can be reached, by which transport manifests, and which of them an origin keeps.
+"""Routes through the transport manifests of a head: which policies can be reached, and which an origin keeps.
 
-Records are nodes, and every way of a head is an edge from its base to its policy's record, weighted with its size in
-bytes. Anchors start at ZERO_HASH. All functions are pure.
+Records are nodes. Every way of a head is an edge from its base to its policy's record, weighted with its size in bytes.
+Anchors start at ZERO_HASH. All functions are pure.
 """
 
 import heapq
@@ -12,20 +12,20 @@ from covey.protocol.head import Head, Way
 from covey.protocol.ids import ZERO_HASH, Hash
 
 KEPT_POLICIES = 5
-"""Number of the newest policies that an origin or a relay keeps by default."""
+"""Default number of newest policies that an origin or a relay keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRetention:
-    """Which policies of a pool are kept. Example: PolicyRetention(keep=5, seconds=93_600, lifetime=3)."""
+    """Rule for the policies of a pool that are kept. Example: PolicyRetention(keep=5, seconds=93_600, lifetime=3)."""
 
     keep: int = KEPT_POLICIES
-    """Number of the newest steps whose policies are kept, whatever their age."""
+    """Number of newest steps whose policies are kept, regardless of their age."""
     seconds: float = 0.0
-    """Seconds for which an older policy is kept after its last use. 0 keeps no older policy."""
+    """Time in seconds for which an older policy is kept after its last use. 0 means that no older policy is kept."""
     lifetime: int = 0
-    """Number of later steps for which a policy is used. The last use of a policy is when the policy that is `lifetime`
-    steps newer was stored.
+    """Number of later steps for which a policy is used. The last use of a policy is the time at which the policy
+    `lifetime` steps later was stored.
     """
 
 
@@ -48,7 +48,7 @@ def select_kept(
 ) -> frozenset[Hash]:
     """Return the records of the policies that clients may still use.
 
-    `stored_at` contains the Unix time at which each record was stored. A missing record counts as stored at `now`.
+    `stored_at` has the Unix time at which each record was stored. A missing record counts as stored at `now`.
     """
     steps = sorted({policy.step for policy in head.policies})
     times: dict[int, float] = {}
@@ -64,10 +64,10 @@ def select_kept(
 
 
 def retain(head: Head, kept: Set[Hash]) -> Head:
-    """Return the head with only what the policies in `kept` need.
+    """Return the head reduced to what the policies in `kept` need.
 
-    These are the cheapest routes from an anchor to each of them, and all ways from one of them to another, because
-    clients hold them.
+    These are the cheapest routes from an anchor to each of them. All ways between two of them are included, too,
+    because clients may hold the base.
     """
     last_ways = _search(head, frozenset())
     needed = {way.manifest for record in kept for _, way in _walk_back(last_ways, record)}
@@ -106,7 +106,7 @@ def _search(head: Head, held: Set[Hash]) -> dict[Hash, tuple[Hash, Way]]:
 
 
 def _walk_back(last_ways: Mapping[Hash, tuple[Hash, Way]], target: Hash) -> Iterator[tuple[Hash, Way]]:
-    """Yield each record of a route with the way that leads to it, from the target back to the start."""
+    """Yield each record of a route and the way that leads to it, from the target back to the start."""
     while target in last_ways:
         base, way = last_ways[target]
         yield target, way

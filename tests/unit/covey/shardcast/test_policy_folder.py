@@ -112,7 +112,7 @@ def test_find_damage__every_byte_of_the_weights_and_their_header(policy):
     for position in [*range(0, 300, 7), 4095, *range(4096, path.stat().st_size)]:
         flip(path, position)
         damage = find_damage(folder, record, threads=1)
-        assert ("tensor " if position >= 4096 else "does not have the tensors") in damage, position
+        assert ("tensor " if position >= 4096 else "do not match its record") in damage, position
         flip(path, position)
     assert find_damage(folder, record, threads=1) == ""
 
@@ -120,12 +120,12 @@ def test_find_damage__every_byte_of_the_weights_and_their_header(policy):
 @pytest.mark.parametrize(
     ("harm", "text"),
     [
-        (lambda folder: flip(folder / "config.json"), "config.json does not have the digest"),
-        (lambda folder: (folder / "vocab.txt").write_bytes(b"x"), "vocab.txt does not have the digest"),
+        (lambda folder: flip(folder / "config.json"), "config.json does not match the digest"),
+        (lambda folder: (folder / "vocab.txt").write_bytes(b"x"), "vocab.txt does not match the digest"),
         (lambda folder: (folder / "config.json").unlink(), "cannot be read"),
         (lambda folder: (folder / WEIGHTS_FILE).unlink(), "cannot be read"),
         (lambda folder: (folder / WEIGHTS_FILE).write_bytes(b""), "cannot be read"),
-        (lambda folder: os.truncate(folder / WEIGHTS_FILE, 4096 + 115), "does not have the tensors"),
+        (lambda folder: os.truncate(folder / WEIGHTS_FILE, 4096 + 115), "do not match its record"),
         (lambda folder: (folder / RECORD_FILE).unlink(), "cannot be read"),
         (lambda folder: (folder / RECORD_FILE).write_bytes(b""), "record is invalid"),
         (lambda folder: (folder / RECORD_FILE).write_bytes(b"\xff" * 9), "record is invalid"),
