@@ -1,7 +1,8 @@
-"""Admits requests to the API: the cheap checks come first, and nothing is written.
+"""Admits requests to the API. Cheap checks come first, and nothing is written to the database.
 
-A POST request is signed. Its declared size, its headers, the nonce, the signature, and the role and rate of its key are
-checked in this order, and only then the body is read. The authority comes from the settings, not from the Host header.
+POST requests are signed. The declared size, the headers, the nonce, the signature, and the role and rate of the key are
+checked in this order. Only then is the body read. The signed authority is taken from the settings, not from the Host
+header.
 """
 
 import time
@@ -21,7 +22,7 @@ from covey.protocol.http_signatures import RequestSignature, RequestTarget
 from covey.runtime.rate_limit import TokenBuckets, group_address
 
 SIGNER = "covey.signer"
-"""Key of the verified signer's address in a request's scope."""
+"""Key of an ASGI scope under which the verified signer's address is stored."""
 _ROLES: Mapping[str, Role] = {
     "nodes": Role.ANYBODY,
     "heartbeat": Role.NODE,
@@ -35,16 +36,16 @@ _ROLES: Mapping[str, Role] = {
     "pause": Role.OPERATOR,
     "pardons": Role.OPERATOR,
 }
-"""Roles that may POST, by the first part of the path after /v1/. Nothing else accepts POST."""
+"""Role that may POST to a path, by the first part after /v1/. Other paths do not accept POST."""
 _CHARGED = {"unsigned", "bad_signature", "expired_request", "replayed_nonce"}
-"""Codes of refusals that are charged to the address of their sender."""
+"""Error codes of refusals that count towards the rate of the sender's network address."""
 _REGISTRATION_COST = 5.0
-"""Number of requests that a registration counts as, because it calls the chain's node."""
+"""Number of requests as which a registration counts, because it calls the chain's node."""
 _HEADERS = {b"signature-input", b"signature", b"content-digest"}
 
 
 class Admission:
-    """ASGI middleware. The signer of an admitted request is in its scope."""
+    """ASGI middleware that admits or refuses requests. It stores the signer of an admitted request in its scope."""
 
     def __init__(
         self,
@@ -60,8 +61,9 @@ class Admission:
         requests_per_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """`max_body` and `max_upload` limit bodies in bytes. `requests_per_s` is the rate that one key, or one address
-        without a known key, may keep up.
+        """Wrap an application. `max_body` and `max_upload` are maximum sizes of bodies in bytes.
+
+        `requests_per_s` is the sustained rate allowed for one key, and for one network address without a known key.
         """
         self._app, self._members, self._nonces, self._clock = app, members, nonces, clock
         self._meters = meters
@@ -70,7 +72,7 @@ class Admission:
         self._keys = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
         self._addresses = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
         self._forgeries = TokenBuckets(rate=10 * requests_per_s, burst=40 * requests_per_s)
-        """Forged signatures of each address. Without a token, its signatures are not looked at."""
+        """Rate of forged signatures by network address. Above it, signatures from that address are not verified."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,7 +99,7 @@ class Admission:
             self._meters.note_answer(_name_route(scope), status=status, seconds=time.monotonic() - begun)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        """Check a request, and return what its body is received from. Raises CoveyError if it is refused."""
+        """Check a request, and return the function from which its body is received. Raises CoveyError if refused."""
         is_upload = scope["path"].startswith("/v1/objects/")
         limit = self._max_upload if is_upload else self._max_body
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS or name == b"content-length"}
@@ -116,10 +118,10 @@ class Admission:
         return _replay(body, receive)
 
     async def _require_signature(self, scope: Scope, role: Role, headers: Mapping[bytes, bytes]) -> RequestSignature:
-        """Verify the signature of a request of which only the headers are known.
+        """Verify the signature of a request from its headers alone.
 
-        A key is charged only for what it has signed. Everything else is charged to the address, so that nobody can use
-        up the rate of another key.
+        Only verified requests count towards the rate of a key. All others count towards the rate of the network
+        address, so that nobody can use up the rate of another key.
         """
         now, address = self._clock(), group_address(_get_address(scope))
         texts = {name.decode(): value.decode("latin-1") for name, value in headers.items()}
@@ -152,7 +154,7 @@ class Admission:
 
 
 def _find_role(scope: Scope) -> Role | None:
-    """Return who may send a request. None if it needs no signature."""
+    """Return the role that may send a request. None if the request needs no signature."""
     if scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
         return None
     return _ROLES.get(scope["path"][4:].partition("/")[0])
@@ -169,13 +171,13 @@ def _get_address(scope: Scope) -> str:
 
 
 async def _read(receive: Receive, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes."""
+    """Read a body of at most `limit` bytes. Raises ProtocolError("oversized") or ProtocolError("bad_body")."""
     parts: list[bytes] = []
     size, is_complete = 0, False
     while not is_complete:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ProtocolError("bad_body", "the client left before the end of its body", status=400)
+            raise ProtocolError("bad_body", "the client disconnected before the end of the body", status=400)
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
@@ -185,7 +187,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a function that yields a body that was read, and afterwards what else comes from the client."""
+    """Return a receive function that returns a body that was already read, and then further messages of the client."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

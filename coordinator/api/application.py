@@ -1,4 +1,4 @@
-"""The coordinator's HTTP API: the application, its errors and the limit of a body.
+"""The coordinator's HTTP API: the application, its error responses, and the size limit of bodies.
 
 Bodies are those of `covey.protocol.api`; every error is an ErrorBody with a stable code. The OpenAPI document is at
 /openapi.json. There is no page /docs, because Swagger UI would load scripts from another server.
@@ -40,11 +40,11 @@ DESCRIPTION = """HTTP API of a pool's coordinator, which trains a language model
 """
 _MODULES = (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects)
 ROUTERS = tuple(module.router for module in _MODULES)
-"""All routes, those that are asked for most often first."""
+"""Routers of all routes, those with the most requests first."""
 
 
 class _DocumentedApi(FastAPI):
-    """An application whose OpenAPI document says which requests are signed, and how."""
+    """An application whose OpenAPI document describes which requests are signed, and how."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -53,7 +53,7 @@ class _DocumentedApi(FastAPI):
 
 
 def build_routes(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
-    """Return an application with all routes, which is enough for its OpenAPI document."""
+    """Return an application with all routes and no state. It suffices to generate the OpenAPI document."""
     api = _DocumentedApi(
         title="Covey coordinator",
         version="1",

@@ -1,4 +1,4 @@
-"""The parameters of routes: the context, the state of the process, and the verified signer (see `admission`)."""
+"""Dependencies of routes: the context, the state of the process, and the verified signer (see `admission`)."""
 
 from typing import Annotated, cast
 
@@ -11,7 +11,7 @@ from covey.protocol.ids import Address
 
 
 async def get_state(request: Request) -> ApiState:
-    """Return the state of this process."""
+    """Return the state of this API process."""
     return cast(ApiState, request.app.state.api)
 
 
@@ -21,7 +21,7 @@ async def get_context(request: Request) -> Context:
 
 
 async def get_signer(request: Request) -> Address:
-    """Return the address that signed the request. `admission` has checked that it has the role of the route."""
+    """Return the address that signed the request. `admission` has verified that it has the role of the route."""
     return cast(Address, request.scope[SIGNER])
 
 

@@ -1,6 +1,6 @@
-"""What the OpenAPI document says about answers: the statuses of refusals, and content that is not JSON.
+"""Descriptions of responses in the OpenAPI document: the statuses of refusals, and content that is not JSON.
 
-A route names its own refusals, and its router those of all its requests. The application adds `EVERY_ROUTE`.
+A route declares its own refusals, and its router those that all its routes share. The application adds `EVERY_ROUTE`.
 """
 
 from typing import Any
@@ -8,35 +8,37 @@ from typing import Any
 from covey.protocol.api.common import ErrorBody
 
 Responses = dict[int | str, dict[str, Any]]
-"""Descriptions of answers by status, as FastAPI's parameter `responses` takes them."""
+"""Descriptions of responses by status, in the format of FastAPI's parameter `responses`."""
 _MEANINGS = {
-    400: "The content contradicts itself, or is not the content that was announced.",
+    400: "The content contradicts itself, or differs from the announced content.",
     401: "The signature of the request or of its content is missing, wrong or expired, or its nonce was used before.",
-    403: "The sender may not do this.",
-    404: "Nothing has this name.",
+    403: "The sender is not allowed to do this.",
+    404: "The named object does not exist.",
     409: "The request contradicts what is recorded, or it comes too early or too late.",
     413: "The body or the file is too large.",
     422: "The path, the query or the body does not have the required form.",
-    429: "The sender sends too many requests.",
-    500: "The coordinator has a defect or its setup is wrong.",
-    503: "The coordinator waits for something that it needs. The same request may succeed later.",
+    429: "The sender has sent too many requests.",
+    500: "The coordinator has a defect, or its setup is wrong.",
+    503: "Something that the coordinator needs is not available. The same request may succeed later.",
 }
 
 
 def name_refusals(*statuses: int) -> Responses:
-    """Return the descriptions of answers with an `ErrorBody`, by status. Example: name_refusals(404, 409)."""
+    """Return the descriptions of responses with an `ErrorBody`, by status. Example: name_refusals(404, 409)."""
     return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
 
 
 def name_content(media_type: str) -> Responses:
-    """Return the description of an answer with status 200 that is not JSON. The route needs a plain `Response` class,
-    because FastAPI would describe the refusals with the media type of another class.
+    """Return the description of a response with status 200 that is not JSON.
+
+    The route must use the plain class `Response`. With any other class, FastAPI would describe the refusals with the
+    media type of that class.
     """
     return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
 def describe_signatures(document: dict[str, Any]) -> None:
-    """Add to an OpenAPI document which requests are signed. A signature consists of three headers, so all are required.
+    """Add the signatures of requests to an OpenAPI document. A signature consists of three headers, all required.
 
     A request is signed if its route has one of SIGNED_TAGS.
     """
@@ -59,7 +61,7 @@ _HEADERS = {
     "Signature": "Signature of the signature base as a personal message (EIP-191) with the key of ADDRESS: "
     "`eth=:BASE64:` of the 65 bytes r, s and v.",
 }
-"""Headers that together sign a request, with their meaning; see `covey.protocol.http_signatures`."""
+"""Descriptions of the headers that together sign a request (see `covey.protocol.http_signatures`)."""
 EVERY_ROUTE = name_refusals(413, 422, 429, 500, 503)
 """Refusals of every route."""
 SIGNED = name_refusals(401, 403)

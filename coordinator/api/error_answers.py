@@ -1,4 +1,4 @@
-"""Answers of the API to errors: an `ErrorBody` with a stable code. What the operator's network looks like stays out."""
+"""Error responses of the API: an `ErrorBody` with a stable code. It reveals nothing about the operator's network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,26 +14,26 @@ from covey.runtime.log import get_logger
 
 
 def describe_error(error: CoveyError, now: float) -> tuple[int, ErrorBody]:
-    """Return the status and the body of the answer to an error, and log what only the operator may see."""
-    status, message = 500, "the coordinator's set-up is wrong; its log says more"
+    """Return the status and the body of the response to an error, and log details for the operator only."""
+    status, message = 500, "the coordinator's setup is wrong; see its log"
     if isinstance(error, ProtocolError):
         status, message = error.status, error.message
     elif isinstance(error, TransientError):
-        status, message = 503, "the coordinator waits for something that it needs; try again"
-        get_logger().warning("request cannot be answered now", code=error.code, message=error.message)
+        status, message = 503, "something that the coordinator needs is not available now; try again"
+        get_logger().warning("a request cannot be served now", code=error.code, message=error.message)
     else:
-        get_logger().error("request failed", code=error.code, message=error.message)
+        get_logger().error("a request failed", code=error.code, message=error.message)
     return status, ErrorBody(code=error.code, message=message, time=int(now))
 
 
 def describe_bad_body(errors: Sequence[Mapping[str, Any]], now: float) -> ErrorBody:
-    """Return the answer to a request that does not have the required form, which pydantic's errors describe."""
+    """Return the body of the response to a request that does not have the required form, from pydantic's errors."""
     wrong = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ") for error in errors[:8])
     return ErrorBody(code="bad_body", message=wrong[:2000], time=int(now))
 
 
 def add_error_handlers(api: FastAPI, clock: Callable[[], float]) -> None:
-    """Have an application answer every error with an `ErrorBody`. `clock` returns Unix seconds."""
+    """Make an application respond to every error with an `ErrorBody`. `clock` returns Unix time in seconds."""
 
     def answer(status: int, code: str, message: str) -> JSONResponse:
         body = ErrorBody(code=code, message=message, time=int(clock()))
@@ -50,8 +50,8 @@ def add_error_handlers(api: FastAPI, clock: Callable[[], float]) -> None:
 
     @api.exception_handler(Exception)
     async def on_defect(_: Request, error: Exception) -> Response:
-        get_logger().error("defect", error=type(error).__name__, exc_info=error)
-        return answer(500, "internal", "a defect of the coordinator; its log says more")
+        get_logger().error("a request met a defect of the coordinator", error=type(error).__name__, exc_info=error)
+        return answer(500, "internal", "the coordinator has a defect; see its log")
 
     @api.exception_handler(HTTPException)
     async def on_http_error(_: Request, error: HTTPException) -> Response:

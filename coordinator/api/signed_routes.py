@@ -1,8 +1,8 @@
-"""Answers signed requests by calling their endpoints directly.
+"""Responds to signed requests by calling their endpoints directly.
 
-FastAPI's own way to an endpoint takes longer than most endpoints do. A signed request is a POST to a fixed path with a
-JSON body, so none of it is needed. The routers remain the one place where routes are declared, and the OpenAPI document
-is made from them. Requests of any other kind go to the application.
+FastAPI's routing and dependency injection take longer than most endpoints. A signed request is a POST to a fixed path
+with a JSON body, so it needs neither. Routes are still declared only in the routers, from which the OpenAPI document is
+generated. All other requests go to the application.
 """
 
 import inspect
@@ -26,7 +26,7 @@ _EMPTY = 204
 
 
 class _Call(NamedTuple):
-    """A request, as far as endpoints ask for it."""
+    """The parts of a request that endpoints use."""
 
     state: ApiState
     scope: Scope
@@ -35,7 +35,7 @@ class _Call(NamedTuple):
 
 
 Parameter = Callable[[_Call], object]
-"""Returns an endpoint's parameter. Raises ValidationError for a body that does not have the required form."""
+"""Function that returns a parameter of an endpoint. Raises ValidationError if the body is not valid."""
 _DEPENDENCIES: Mapping[object, Parameter] = {
     get_state: lambda call: call.state,
     get_context: lambda call: call.state.ctx,
@@ -44,7 +44,7 @@ _DEPENDENCIES: Mapping[object, Parameter] = {
 
 
 class SignedRoute:
-    """One route. Example: `status, body = await SignedRoute(route).answer(state, scope, receive)`."""
+    """A route of signed requests. Example: `status, body = await SignedRoute(route).answer(state, scope, receive)`."""
 
     def __init__(self, route: APIRoute) -> None:
         self.route = route
@@ -55,7 +55,7 @@ class SignedRoute:
         self._result: TypeAdapter[Any] = TypeAdapter(signature.return_annotation)
 
     async def answer(self, state: ApiState, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        """Return the status and the body of the answer. `receive` yields the whole body first."""
+        """Return the status and the body of the response. The first message of `receive` has the whole body."""
         call = _Call(state, scope, receive, (await receive())["body"])
         try:
             parameters = {name: read(call) for name, read in self._parameters.items()}
@@ -70,7 +70,7 @@ class SignedRoute:
 
 
 class SignedRoutes:
-    """ASGI middleware within `admission`, which has verified the signatures."""
+    """ASGI middleware for signed requests. `Admission`, which wraps it, has verified their signatures."""
 
     def __init__(self, app: ASGIApp, *, state: ApiState, routers: Iterable[APIRouter]) -> None:
         self._app, self._state = app, state
@@ -89,7 +89,7 @@ class SignedRoutes:
 
 
 def _find_routes(routers: Iterable[APIRouter]) -> Iterator[tuple[str, SignedRoute]]:
-    """Yield the routes for POST with their paths. All have fixed paths."""
+    """Yield the paths and routes of all POST endpoints, which have fixed paths."""
     for router in routers:
         for route in router.routes:
             if isinstance(route, APIRoute) and route.methods == {"POST"}:

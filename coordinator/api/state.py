@@ -1,4 +1,4 @@
-"""What the routes of one API process share: its context, and what it keeps in memory."""
+"""The state that the routes of one API process share: its context, caches, buffers and batches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,33 +29,33 @@ from covey.protocol.api.worker import TaskOrder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiState:
-    """Example: `async with state.run(): ...` keeps it up to date within the block."""
+    """State of one API process. Example: `async with state.run(): ...` keeps it up to date within the block."""
 
     ctx: Context
     members: Members
     nonces: Nonces
     changes: Changes
     turns: FactSignal
-    """Tells validators that there may be something to do."""
+    """Signal that there may be work for validators."""
     offers: LeaseWaiters
     heartbeat_buffer: HeartbeatBuffer
     collections: RequestBatches[LeaseRequest, TaskOrder | None]
-    """Leases that are collected."""
+    """Batches of leases that nodes collect."""
     intake: Intake
     turn_intake: TurnIntake
     polls: LongPolls
-    """Long polls of validators."""
+    """Open long polls of validators."""
     status: CachedPage
     reward_proofs: RewardProofs
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Read who is known, and run the tasks of this process within the block."""
+        """Load the registered nodes, and run the background tasks of this process within the block."""
         await self.members.load()
         loops = (self.changes.run(), self.heartbeat_buffer.run(), self._end_polls())
         tasks = [asyncio.create_task(loop) for loop in loops]
         for task in tasks:
-            task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
+            task.add_done_callback(lambda _: self.ctx.stop.set())  # A task that ends early has failed.
         tasks.append(asyncio.create_task(self._prepare_pages()))
         try:
             yield
@@ -66,12 +66,12 @@ class ApiState:
             await self.nonces.close()
 
     async def _prepare_pages(self) -> None:
-        """Compute what takes long on a large pool before anybody asks for it."""
+        """Compute the pages that take long on a large pool before anybody requests them."""
         with suppress(TransientError):
             await self.status.prepare()
 
     async def _end_polls(self) -> None:
-        """End the long polls of nodes once the process is to end."""
+        """End the long polls of nodes once the process stops."""
         await self.ctx.stop.wait()
         self.offers.end()
 

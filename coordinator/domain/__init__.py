@@ -1,1 +1,1 @@
-"""The coordinator's rules: functions of a repository, parameters and a given time."""
+"""The coordinator's rules, as functions of a repository, the pool's parameters and a given time."""

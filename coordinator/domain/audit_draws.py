@@ -1,9 +1,10 @@
-"""What the draw of a submission decides: whether it is replayed, and by how many validators it is judged.
+"""The draw of a submission decides whether it is replayed, and how many validators judge it.
 
-Of each other submission the same block draws a few rows, which one validator replays (`PoolParams.draw_rows`).
-The drawing block comes `draw_seconds` after the countersignature, so that nobody knows its hash when signing.  Audit
-and order of turns follow from that hash (`covey.protocol.seeding`), as anybody can check.  Which work is confirmed
-follows from a secret of the coordinator: a validator must not know when it is alone.
+A quorum replays all rows of a drawn submission. For any other submission, the same block draws a few rows, which one
+validator replays (`PoolParams.draw_rows`). The drawing block comes `draw_seconds` after the countersignature, so that
+nobody knows its hash when signing. Audit and order of turns follow from that hash (`covey.protocol.seeding`), so
+anybody can check them. A secret of the coordinator selects the submissions that a second validator confirms, because a
+validator must not know when it judges alone.
 """
 
 import hashlib
@@ -21,16 +22,16 @@ from covey.protocol.seeding import is_audited
 
 
 class DrawingBlock(NamedTuple):
-    """The block that draws a submission. Example: DrawingBlock(number=9, hash="0x...")."""
+    """The block whose hash draws a submission. Example: DrawingBlock(number=9, hash="0x...")."""
 
     number: int
     hash: Hash
 
 
 FindBlock = Callable[[int], DrawingBlock | None]
-"""From the time of a countersignature to its drawing block; None while that block is not final."""
+"""Function from the time of a countersignature to its drawing block. Returns None while that block is not final."""
 UNDRAWN_CHECK_SECONDS = 10.0
-"""Time between two looks at a submission that is not drawn, although no new block asks for one."""
+"""Maximum time in seconds between two checks of an undrawn submission. New blocks cause checks earlier."""
 
 
 def draw(
@@ -42,9 +43,9 @@ def draw(
     find_block: FindBlock,
     secret: bytes,
 ) -> bool:
-    """Record the draw of a submission; return whether it is drawn, now or before.
+    """Record the draw of a submission if its block exists. Return whether the submission is drawn, now or earlier.
 
-    `above`: nodes with a running sum above its limit.
+    `above` contains the nodes that have a running sum above its limit.
     """
     if row.draw is None:
         block = find_block(row.signed_at)
@@ -61,10 +62,10 @@ def draw(
 def is_replayed(
     repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash, *, is_above: bool
 ) -> bool:
-    """Whether a submission is replayed whole by a quorum, or one validator replays the drawn rows only.
+    """Return whether a quorum replays all rows of a submission. Otherwise one validator replays the drawn rows.
 
-    Newcomers, suspended nodes and those whose running sums are above a limit are replayed fully, and strikes raise the
-    rate.  A canary is always replayed: a validator that accepts it has no excuse then.
+    All work of newcomers, suspended nodes, and nodes with a running sum above its limit is replayed. Strikes raise the
+    rate for all others. A canary is always replayed, so that a validator that accepts a bad one has no excuse.
     """
     node, rules = nodes.require_node(repository, row.node), params.verification
     rate = min(1.0, rules.audit_rate * (1 + nodes.count_strikes(repository, row.contributor)))
@@ -78,9 +79,9 @@ def is_replayed(
 
 
 def is_confirmed(secret: bytes, receipt_hash: Hash, rate: float) -> bool:
-    """Whether a second validator judges work that is not replayed whole, by a uniform draw.
+    """Return whether a second validator judges a submission that no quorum replays, by a draw with probability `rate`.
 
-    Only the holder of `secret` knows it.
+    Only the holder of `secret` can compute the draw.
     """
     digest = hmac.new(secret, f"covey-confirm-1\n{receipt_hash}".encode(), hashlib.sha256).digest()
     return int.from_bytes(digest[:8], "big") < rate * 2**64

@@ -1,7 +1,6 @@
-"""Which submissions are canaries, what the public sees of them, and how validators did on them.
+"""Which submissions are canaries, what the public sees of them, and how validators judged them.
 
-The commitment is shown from the first moment, salt and kind when the
-submission is decided.
+The commitment to a canary is public from the beginning. Its salt and kind are public once the submission is decided.
 """
 
 from collections.abc import Container, Mapping
@@ -20,9 +19,10 @@ from covey.runtime.log import get_logger
 
 
 def find_consent(canaries: Mapping[str, Canary], receipt: Receipt, domain: Domain) -> tuple[CanaryKind, str]:
-    """What the operator expects of a receipt's work, and the consent of its contributor to call it a canary.
+    """Return the canary kind of a receipt, and the contributor's signature that consents to it.
 
-    The work is ordinary, and the consent empty, if the node is not named, or another contributor vouches for it now.
+    The kind is ORDINARY and the signature is empty if the node is not a canary, or if its contributor has changed since
+    the consent.
     """
     canary = canaries.get(receipt.node)
     if canary is None:
@@ -31,13 +31,13 @@ def find_consent(canaries: Mapping[str, Canary], receipt: Receipt, domain: Domai
     try:
         require_consent(consent, canary.consent, domain=domain, contributor=receipt.contributor)
     except ProtocolError as error:
-        get_logger().error("work of a canary is ordinary", node=receipt.node, code=error.code, message=error.message)
+        get_logger().error("a canary has no valid consent", node=receipt.node, code=error.code, message=error.message)
         return CanaryKind.ORDINARY, ""
     return canary.kind, canary.consent
 
 
 def compute_public(secret: bytes, row: SubmissionRow) -> tuple[Hash, Hash | None, CanaryKind | None]:
-    """(commitment, salt, kind) of a submission; the latter two are None until it is decided."""
+    """Return the canary commitment, salt and kind of a submission. Salt and kind are None until it is decided."""
     receipt_hash, kind = Hash(row.receipt_hash), CanaryKind(row.canary)
     salt = compute_salt(secret, receipt_hash)
     commitment = compute_canary_commitment(receipt_hash, salt, kind)
@@ -47,11 +47,11 @@ def compute_public(secret: bytes, row: SubmissionRow) -> tuple[Hash, Hash | None
 def count_scores(
     repository: Repository, *, bonds: Mapping[Address, int], active: Container[str]
 ) -> Mapping[str, ValidatorView]:
-    """How each validator has judged: what it has revealed on decided submissions, and where it failed.
+    """Return the score of each validator: its revealed verdicts on decided submissions, and its failures.
 
-    `bonds` are those of the pool's validators, and `active` names the ones whose verdicts the court counts.
+    `bonds` maps the pool's validators to their bonds. `active` contains the validators whose verdicts the court counts.
 
-    A canary counts when it was replayed and the validator's word was accept or reject: unknown is neither.
+    A canary counts if it was replayed and the validator accepted or rejected it. The outcome unknown does not count.
     """
     seen: dict[str, int] = {}
     missed: dict[str, int] = {}

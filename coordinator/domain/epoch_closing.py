@@ -1,17 +1,17 @@
-"""Closes an epoch: one root for all decided work, one for what every contributor has earned.
+"""Closes an epoch with two Merkle roots: one over all decided work, and one over the contributors' total rewards.
 
-Pay is units times the pool's price, and cumulative over the pool's life. The leaves lie in the store under their hash,
-so anyone can compute both roots again.
+A reward is units times the pool's price, and cumulative over the pool's life. The object store has the leaves, so
+anyone can compute both roots again.
 
-An epoch may contain any number of submissions, so it closes in steps that each write little:
+An epoch may contain any number of submissions, so it closes in steps with small transactions:
 
 1. `begin_epoch` adds its row without roots.
-2. `put_leaves` puts submissions into it, a slice at a time.
-3. `record_filled` writes the root of its work. Nothing enters it after that, and the next epoch may begin.
-4. `build_epoch` computes rewards and file, once the epoch before is closed, and `record_closed` writes them.
+2. `put_leaves` puts submissions into it, one slice at a time.
+3. `record_filled` writes the root of its work. No submission can be added after that, and the next epoch may begin.
+4. `build_epoch` computes the rewards and the file once the previous epoch is closed. `record_closed` writes them.
 
-After a crash the next try goes on from the last step that was committed. Several processes may close the same epoch:
-the first one that records a step does it. They may also close two epochs at the same time, up to step 3.
+After a crash, the next attempt continues after the last committed step. Several processes may try to close the same
+epoch, and the first one that records a step wins. Two epochs may be in steps 1 to 3 at the same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,25 +33,25 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 
 SLICE = 150
-"""Maximum number of submissions that one transaction changes."""
+"""Maximum number of submissions that one transaction updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedEpoch:
-    """Contents of an epoch: what is posted on chain, and the file that proves it."""
+    """Contents of a closed epoch: the header that is posted on chain, and the file that proves it."""
 
     header: EpochHeader
     data: bytes
     rewards: Mapping[Address, int]
-    """What each contributor has earned in all by its end, in the token's smallest unit."""
+    """Total earnings of each contributor by the end of the epoch, in the token's smallest unit."""
     disabled: tuple[int, ...]
-    """Numbers of the epochs whose submissions are not counted."""
+    """Numbers of the epochs that were disabled when this one was computed."""
 
 
 def begin_epoch(repository: Repository, *, now: float) -> int | None:
-    """Add the row of the next epoch, which holds nothing yet, and return its number.
+    """Add a row for the next epoch, which is empty, and return its number.
 
-    Returns None while none may begin, for example because another process has begun one.
+    Returns None while no epoch may begin, for example because another process has begun one.
     """
     if not may_begin(repository):
         return None
@@ -59,14 +59,15 @@ def begin_epoch(repository: Repository, *, now: float) -> int | None:
 
 
 def is_closing(epoch: EpochRow) -> bool:
-    """Return whether an epoch has no file yet."""
+    """Return whether an epoch is not closed yet, and so has no file."""
     return not epoch.data_hash
 
 
 def put_leaves(repository: Repository, ledger: Ledger, number: int, receipt_hashes: Sequence[str]) -> bool:
-    """Put submissions into an epoch, in the order of their tasks. Return False if it is filled.
+    """Put submissions into an epoch, in the order of their tasks. Return False if the epoch no longer accepts any.
 
-    What is undecided or in an epoch by now is left out. What would exceed the units of one epoch waits for a later one.
+    Submissions that are undecided, or in an epoch already, are left out. Those that would exceed the units of one epoch
+    wait for a later one.
     """
     epoch = repository.get_epoch(number)
     if epoch is None or epoch.work_root:
@@ -86,14 +87,14 @@ def list_leaves(repository: Repository, number: int) -> list[WorkLeaf]:
 
 
 def compute_work_root(leaves: Sequence[WorkLeaf]) -> Hash:
-    """Return the root of the leaves' tree."""
+    """Return the root of the Merkle tree of the leaves."""
     return merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root
 
 
 def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf]) -> bool:
-    """Write the root of an epoch's leaves, after which nothing enters it.
+    """Write the root of an epoch's leaves. No submission can be added to the epoch after that.
 
-    Returns False if the epoch has no leaves, or others than these by now, so that it has to be filled again.
+    Returns False if the epoch has no leaves, or has other leaves by now and must be filled again.
     """
     epoch = repository.get_epoch(number)
     if epoch is None or not leaves:
@@ -106,18 +107,18 @@ def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf
 
 
 def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
-    """Compute rewards, roots and file of a filled epoch.
+    """Compute the rewards, the roots and the file of a filled epoch.
 
-    Raises TransientError("epoch_before") while the epoch before it is closing: the header contains that one's hash.
+    Raises TransientError("epoch_before") while the previous epoch is closing, whose hash the header contains.
     """
-    disabled = tuple(repository.list_disabled())  # First: what is disabled later is found when this is recorded.
+    disabled = tuple(repository.list_disabled())  # Read first, so that `record_closed` detects epochs disabled later.
     before = repository.get_epoch(number - 1) if number else None
     if before is not None and is_closing(before):
-        raise TransientError("epoch_before", f"epoch {number} waits until epoch {number - 1} is closed")
+        raise TransientError("epoch_before", f"epoch {number} cannot close before epoch {number - 1}")
     previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
     leaves = list_leaves(repository, number)
     rewards = _sum_rewards(repository, ledger, number)
-    # With the hash of this file anyone can build the header from it.
+    # Anyone can build the header from this file and its hash.
     data = canonical.to_bytes(
         {
             "epoch": number,
@@ -141,10 +142,10 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
 
 
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
-    """Write rewards and roots of an epoch, which closes it.
+    """Write the rewards and roots of an epoch, which closes it.
 
-    Returns False if another process has closed it, or if an epoch was disabled since `build_epoch`, so that it has to
-    be computed again.
+    Returns False if another process has closed it, or if an epoch was disabled since `build_epoch`. In the second case
+    the epoch must be computed again.
     """
     header, epoch = closed.header, repository.get_epoch(closed.header.epoch)
     if epoch is None or not is_closing(epoch) or tuple(repository.list_disabled()) != closed.disabled:
@@ -160,22 +161,22 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
 
 
 def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Address, int]:
-    """Return what everybody has earned in the epochs up to this one that stand.
+    """Return the earnings of every contributor in the epochs up to this one that are not disabled.
 
-    Summed over the submissions and not over rewards of earlier epochs, because an epoch that was posted just after one
-    before it was disabled still counts that one's.
+    They are summed over submissions. The recorded rewards of the previous epoch cannot be used, because they may
+    include an epoch that was disabled later.
     """
     units = sorted(repository.sum_settled_units(until=number).items())
     return {Address(contributor): count * ledger.price for contributor, count in units if count}
 
 
 def build_reward_tree(ledger: Ledger, rewards: Mapping[Address, int]) -> merkle.MerkleTree:
-    """Build the tree whose root an epoch has on chain, from what each contributor has earned."""
+    """Return the Merkle tree of all contributors' total earnings, whose root is posted on chain."""
     return merkle.MerkleTree([compute_reward_leaf(ledger, who, amount) for who, amount in rewards.items()])
 
 
 def compute_reward_leaf(ledger: Ledger, contributor: Address, cumulative: int) -> bytes:
-    """Return the leaf of what a contributor has earned."""
+    """Return the leaf of a contributor's total earnings."""
     return merkle.compute_reward_leaf(
         chain=ledger.chain_id, ledger=ledger.address, pool=ledger.pool, contributor=contributor, cumulative=cumulative
     )

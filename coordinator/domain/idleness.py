@@ -1,4 +1,4 @@
-"""Says of a node how it is, and in one sentence why it gets no task, with the number that decides.
+"""Describes the health of a node, and explains in one sentence why it gets no task, with the numbers.
 
 The conditions are those of `presence.record_beats` and `tasks.assign_tasks`, in the order in which they decide.
 """
@@ -16,29 +16,29 @@ from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 UNHEALTHY_SECONDS = 60.0
-"""Seconds without a sign of life after which a node is unhealthy. Workers send one at least every 10 seconds."""
+"""Time in seconds without a heartbeat after which a node is unhealthy. Workers send one at least every 10 seconds."""
 
 
 class Health(StrEnum):
-    """State of a node by its last sign of life."""
+    """Health of a node, by the time since its last heartbeat or claim."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    """It was silent for `UNHEALTHY_SECONDS`."""
+    """The node was silent for at least `UNHEALTHY_SECONDS`."""
     DEAD = "dead"
-    """It was silent for `nodes.INSTANCE_SECONDS`. Its leases end, and another worker may take its place."""
+    """The node was silent for at least `nodes.INSTANCE_SECONDS`. Its leases end, and another worker may take over."""
 
 
 class Idleness(NamedTuple):
-    """Why a node gets no task. Example: Idleness("full", "It holds 1 of the 1 leases that it may hold.")."""
+    """Reason why a node gets no task. Example: Idleness("full", "It holds 1 leases and has room for 1.")."""
 
     code: str
-    """Stable name of the reason. "next" if the node gets the next task."""
+    """Stable name of the reason, or "next" if the node gets the next task."""
     sentence: str
 
 
 def compute_health(node: NodeRow, now: float) -> Health:
-    """Return the state of a node at a time in Unix seconds."""
+    """Return the health of a node at a Unix time."""
     silence = now - node.seen_at
     if silence >= nodes.INSTANCE_SECONDS:
         return Health.DEAD
@@ -46,7 +46,7 @@ def compute_health(node: NodeRow, now: float) -> Health:
 
 
 def explain(repository: Repository, params: PoolParams, node: NodeRow, *, rule: StakeRule, now: float) -> Idleness:
-    """Return the first reason for which a node gets no task."""
+    """Return the first reason why a node gets no task."""
     return (
         _explain_standing(repository, node, rule)
         or _explain_pool(repository)

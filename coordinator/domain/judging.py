@@ -1,7 +1,7 @@
-"""How submissions are judged: drawn, judged in turns, verdicts committed, revealed and tallied.
+"""The judging of submissions: they are drawn, judged in turns, and decided by the revealed verdicts.
 
-`audit_draws` says whether work is replayed, and `panel` who judges it and what the verdicts decide.  What follows from
-a ruling for node, tasks and step is applied here.
+`audit_draws` decides whether work is replayed. `panel` decides how many validators judge it and what their verdicts
+mean. This module applies the rulings to submissions, nodes, tasks and steps.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_mov
 from covey.protocol.verdict import Decision, Reason, Severity
 
 CHECK_SECONDS = 30.0
-"""Maximum time between two looks at an undecided submission that is drawn."""
+"""Maximum time in seconds between two checks of a submission that is drawn and undecided."""
 
 
 def dispatch(
@@ -36,11 +36,11 @@ def dispatch(
     secret: bytes,
     now: float,
 ) -> None:
-    """Decide what can be decided of some undecided submissions, apply that, then draw and open turns for the others.
+    """Decide those of some undecided submissions that can be decided. Draw and open turns for the others.
 
-    Called by jobs only. `validators` are all of the pool, and `active` those whose verdicts the court counts: one that
-    adds to its bond may judge again, so work is not void because few are active. `rows` have their judgements. Each
-    row's `next_check_at` is set to the next time at which there may be something to do for it.
+    Only jobs call this. The turns of `rows` must be loaded. `validators` are all validators of the pool, and `active`
+    are those whose verdicts the court counts. An inactive validator may add to its bond and judge again, so work does
+    not become void because few are active. Sets `next_check_at` of each row that is still undecided.
     """
     repository.load_nodes({row.node for row in rows})
     due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
@@ -62,7 +62,7 @@ def dispatch(
 
 
 def _compute_next_check(params: PoolParams, row: SubmissionRow, now: float) -> float:
-    """Return when there may be something to do for an undecided submission if nobody says anything about it."""
+    """Return the next Unix time at which an undecided submission must be checked if no event concerns it before."""
     if row.draw is None:
         return now + audit_draws.UNDRAWN_CHECK_SECONDS
     deadlines = [turn.deadline for turn in turn_order.list_current(row) if turn.verdict is None and not turn.lapsed]
@@ -71,10 +71,11 @@ def _compute_next_check(params: PoolParams, row: SubmissionRow, now: float) -> f
 
 
 def forget_draws_above(repository: Repository, block: int) -> None:
-    """A reorganization removed all blocks above this one: draw again what they drew, unless it is in an epoch.
+    """Undo the draws of blocks that a reorganization removed, which are those above `block`.
 
-    Work that validators have judged without a whole replay is replayed, because the block that replaces its own may ask
-    for that and draws other rows. What was ordered by the removed block stays ordered. Turns without a commitment end.
+    Submissions in an epoch keep their draw. If validators have judged a submission without a whole replay, it is now
+    replayed, because the new block may require that and draws other rows. A replay that a removed block ordered stays
+    ordered. Turns without a commitment end.
     """
     for row in repository.list_drawn(above=block):
         row.draw, row.draw_block, row.next_check_at = None, None, 0.0
@@ -88,9 +89,9 @@ def forget_draws_above(repository: Repository, block: int) -> None:
 def apply(
     repository: Repository, params: PoolParams, findings: Findings, *, validators: Container[str], now: float
 ) -> None:
-    """Record what a check found, with what follows for validators and nodes. Then pack the step and plan tasks, once.
+    """Apply the findings of a check to submissions, validators and nodes. Then pack the step and plan tasks once.
 
-    An acceptance by cheap checks is dropped where an earlier ruling of the same check ordered the replay of that work.
+    An acceptance by cheap checks is dropped if an earlier ruling of the same findings ordered a replay of that work.
     """
     for validator in findings.late:
         standing = repository.require_validator(validator)
@@ -105,7 +106,7 @@ def apply(
             standing = repository.require_validator(validator)
             standing.contradicted, standing.failed_at = standing.contradicted + 1, now
         ruling = agreed
-        if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
+        if row.canary != CanaryKind.ORDINARY:  # A canary is never paid, never opens a case, and is never trained on.
             ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
         _record(row, ruling, now)
         _count(repository, row, ruling)

@@ -1,4 +1,4 @@
-"""What is late: its message was lost with a broker, or nothing but the clock says that it is due."""
+"""Finds late work: its message was lost with a broker, or it became due by the clock alone, without an event."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from covey.chain.structs import PoolTerms
 from covey.protocol.params import PoolParams
 
 LATE_SECONDS = 1.0
-"""Seconds after which a check of a submission is late. Its own message has had time to arrive."""
+"""Time in seconds after which a due check of a submission is late. Its own message had time to arrive."""
 CLOSING_LATE_SECONDS = 10.0
-"""Seconds after which an epoch that is still closing is asked for again."""
+"""Time in seconds after which the message for an epoch that is still closing is sent again."""
 MAX_LATE = 1_000
-"""Maximum number of submissions that one look returns."""
+"""Maximum number of submissions that one search returns."""
 
 
 class LateWork(NamedTuple):
-    """A message to send. Example: LateWork("close_epoch", {"epoch": 3})."""
+    """A message to send to a job. Example: LateWork("close_epoch", {"epoch": 3})."""
 
     job: str
     ids: dict[str, int]
@@ -26,7 +26,7 @@ class LateWork(NamedTuple):
 
 
 def find_late(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float) -> Iterator[LateWork]:
-    """Find what should have been assigned, ended, drawn, decided, begun, closed, posted or marked by now."""
+    """Yield messages for tasks, leases, submissions and epochs that should have been processed by now."""
     if repository.has_waiting(now) and repository.has_pending() and not pausing.is_paused(repository):
         yield LateWork("assign_tasks", {})
     if tasks.has_overdue(repository, params, now=now):
@@ -56,7 +56,7 @@ def _find_late_epochs(repository: Repository, ledger: Ledger, now: float) -> Ite
 def find_settled(
     repository: Repository, terms: PoolTerms, *, keep_files_days: float | None, now: float
 ) -> Iterator[LateWork]:
-    """Find what follows a decision after minutes or days: missing signatures, and files that may be removed."""
+    """Yield messages for missing signatures and outdated files, which become due minutes or days after a decision."""
     seconds = terms.unbond_window + signing.SIGNING_SECONDS
     if repository.list_unopened(decided_since=now - 2 * seconds):
         yield LateWork("seek_signatures", {})

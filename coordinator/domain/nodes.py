@@ -1,9 +1,9 @@
-"""The standing of nodes and contributors: who is served, on which record, and what a cheat loses.
+"""The standing of nodes and contributors: records, strikes, suspensions, and what a cheat loses.
 
-A contributor is one person: strikes, drops and suspensions count for it, whichever of its nodes earned them, and bar
-all its nodes, future ones too.  A suspended node stays so under another contributor.  Accepted work takes strikes back
-one by one, and a pardon of the operator for them takes back all.  Removal is none of this: it ends when the node
-registers again.
+A contributor counts as one person. Strikes, drops and suspensions of any of its nodes count for the contributor, and a
+suspension applies to all its nodes, including future ones. A suspended node stays suspended under another contributor.
+Accepted work removes strikes one by one, and a pardon of the operator removes all. Removal of a node is independent of
+this, and ends when the node registers again.
 """
 
 from collections.abc import Sequence
@@ -28,27 +28,27 @@ from covey.protocol.verdict import Reason
 REJECTED, CASE, EQUIVOCATION = "rejected", "case", "equivocation"
 STRIKES, FAULTS = "strikes", "faults"
 SUMS = "sums"
-"""Reasons of a suspension. SUMS is for running sums (`coordinator.domain.sum_limits`)."""
+"""Reasons of a suspension. SUMS means that running sums are above a limit (`coordinator.domain.sum_limits`)."""
 PARDONABLE = (STRIKES, FAULTS, SUMS)
-"""Reasons that a pardon of the operator takes back."""
+"""Reasons that a pardon of the operator revokes."""
 WINDOWS_PER_FAULT = 100_000
-"""Replayed proof windows of a contributor per single fault that is void. More frequent ones suspend all its nodes
+"""Minimum number of a contributor's replayed proof windows per single fault. More frequent faults suspend all its nodes
 (decision 064)."""
 VETOABLE = (REJECTED, CASE)
-"""Reasons that a veto of the arbiter takes back.  Nothing replaces EQUIVOCATION, which stays for good."""
+"""Reasons that a veto of the arbiter revokes. EQUIVOCATION is permanent, and no other reason replaces it."""
 INSTANCE_SECONDS = 120.0
-"""Seconds without a sign of life after which another instance of a node may take its place."""
+"""Time in seconds without a heartbeat after which another worker process with the node's key may take over."""
 
 
 def register_node(
     repository: Repository, *, node: str, contributor: str, block: int = 0, contract: str = ""
 ) -> NodeRow:
-    """Record a node that the chain knows, or take a removed one back; a suspended node stays suspended.
+    """Record a node that is registered on chain, or restore a removed one. A suspended node stays suspended.
 
-    `block` is the number of the newest block. Policies up to it were public when the node's key could still be chosen.
-    `contract` is the digest of its execution contract. Empty: it works in the calibrated lane.
+    `block` is the number of the newest block. The node's key could have been chosen with knowledge of policies up to
+    that block. `contract` is the digest of its execution contract, and empty for the calibrated lane.
 
-    Under another contributor its record begins again: a reputation cannot be sold.
+    Under another contributor, the node's record restarts, because reputation must not be for sale.
     """
     row = repository.get_node(node)
     if row is None:
@@ -64,7 +64,7 @@ def register_node(
 
 
 def require_node(repository: Repository, node: str) -> NodeRow:
-    """The row of a registered node; raise ProtocolError("unknown_node")."""
+    """Return the row of a registered node. Raises ProtocolError("unknown_node") if there is none."""
     row = repository.get_node(node)
     if row is None:
         raise ProtocolError("unknown_node", f"{node} is not registered here; register it first", status=403)
@@ -72,26 +72,23 @@ def require_node(repository: Repository, node: str) -> NodeRow:
 
 
 def take_over(repository: Repository, params: PoolParams, node: NodeRow, instance: str, now: float) -> None:
-    """Let an instance take a node over from a silent one, whose leases end as dropped.
+    """Let a worker process take over a node from a silent one, whose leases end as dropped.
 
-    The silent one may have signed a receipt for them, and a second one would be equivocation.
+    The silent process may have signed receipts for its leases. Second receipts would be equivocation.
     """
     if node.instance not in ("", instance):
         cool_down(repository, params, [(node, task) for task in _end_leases(repository, node)], now)
 
 
 def require_instance(node: NodeRow, instance: str, now: float) -> None:
-    """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS.
-
-    Raises ProtocolError("another_instance").
-    """
+    """Raise ProtocolError("another_instance") if another worker with the node's key was heard in INSTANCE_SECONDS."""
     silence = now - node.seen_at
     if node.instance not in ("", instance) and silence < INSTANCE_SECONDS:
         raise build_another_instance(node.address, silence=silence)
 
 
 def build_another_instance(node: str, *, silence: float) -> ProtocolError:
-    """Return the error of a worker whose key another one uses, which was heard `silence` seconds ago."""
+    """Return the error for a worker whose key another worker uses, which was heard `silence` seconds ago."""
     message = (
         f"another worker with the key of {node} was heard {silence:.0f} s ago, and two receipts for one lease"
         f" cost stake. Stop one of them; this one is served after {INSTANCE_SECONDS:.0f} s of silence"
@@ -100,29 +97,29 @@ def build_another_instance(node: str, *, silence: float) -> ProtocolError:
 
 
 def get_most_leases(node: NodeRow) -> int:
-    """Leases that a node may hold at once: what it may hoard grows with what it has delivered."""
+    """Return the maximum number of leases that a node may hold at once, which grows with its accepted work."""
     return 1 + node.accepted // 2
 
 
 def count_strikes(repository: Repository, contributor: str) -> int:
-    """Strikes of all nodes that a contributor has or had."""
+    """Return the number of a contributor's strikes, from all present and former nodes."""
     row = repository.get_contributor(contributor)
     return row.strikes if row else 0
 
 
 def count_pardons(repository: Repository, contributor: str) -> int:
-    """Times that the operator took back a contributor's strikes."""
+    """Return how many times the operator has pardoned a contributor's strikes."""
     row = repository.get_contributor(contributor)
     return row.pardons if row else 0
 
 
 def is_struck_out(repository: Repository, params: PoolParams, contributor: str) -> bool:
-    """Whether a contributor has as many strikes as suspend its nodes, future ones too."""
+    """Return whether a contributor has enough strikes to suspend all its nodes, including future ones."""
     return count_strikes(repository, contributor) >= params.strikes_to_suspend
 
 
 def add_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
-    """Strikes add up to the suspension of all nodes of a contributor; they never touch stake."""
+    """Add a strike to a contributor. Enough strikes suspend all its nodes, but never cost stake."""
     row = repository.require_contributor(contributor)
     row.strikes += 1
     if row.strikes >= params.strikes_to_suspend:
@@ -131,10 +128,11 @@ def add_strike(repository: Repository, params: PoolParams, contributor: str) -> 
 
 
 def note_fault(repository: Repository, params: PoolParams, *, node: NodeRow, contributor: str) -> None:
-    """Count a single fault in the exact lane, which is void and costs a strike.
+    """Count a single fault in the exact lane, for which the submission is void and the contributor gets a strike.
 
-    All nodes of a contributor count together, or each new node would have a free one. From the second fault on, more
-    than one in WINDOWS_PER_FAULT replayed windows suspend all of them, future ones too. The operator can pardon them.
+    All nodes of a contributor count together. Otherwise each new node would have one free fault. From the second fault
+    on, more than one fault in WINDOWS_PER_FAULT replayed windows suspends all its nodes, including future ones. The
+    operator can pardon that.
     """
     add_strike(repository, params, contributor)
     replayed = repository.sum_replayed(contributor)
@@ -144,10 +142,10 @@ def note_fault(repository: Repository, params: PoolParams, *, node: NodeRow, con
 
 
 def take_back_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
-    """Count an accepted submission: every `accepted_per_strike` of them take back one strike.
+    """Count an accepted submission. After every `accepted_per_strike` of them, the contributor loses one strike.
 
-    Nothing is counted without strikes, so that nobody works ahead for later ones.  Strikes that suspend stay, as the
-    suspension does.
+    Submissions count only while there are strikes, so that nobody can work off later strikes in advance. Strikes that
+    have led to a suspension stay.
     """
     row = repository.get_contributor(contributor)
     if row is None or not 0 < row.strikes < params.strikes_to_suspend:
@@ -158,21 +156,21 @@ def take_back_strike(repository: Repository, params: PoolParams, contributor: st
 
 
 class Pardon(NamedTuple):
-    """What a pardon took back."""
+    """Effects of a pardon."""
 
     contributor: Address
     strikes: int
     nodes: list[Address]
-    """Nodes that were suspended for strikes, faults or running sums."""
+    """Nodes whose suspension for strikes, faults or running sums was revoked."""
 
 
 def pardon(repository: Repository, address: str) -> Pardon:
-    """Take back what suspends a contributor, or one of its nodes, named by its address.
+    """Revoke the pardonable suspensions of a contributor. `address` is its own or that of one of its nodes.
 
-    Nodes of the contributor that are suspended for the same reasons are served again. Sums of nodes that were suspended
-    for them begin at 0. All strikes are taken back, unless running sums are the only reason.
+    Given a node, suspensions of the contributor's other nodes for the same reasons are revoked, too. Running sums of
+    nodes that were suspended for them restart at 0. All strikes are removed, unless running sums are the only reason.
 
-    Raises ProtocolError("no_contributor").
+    Raises ProtocolError("no_contributor") if the address is neither a node nor a contributor.
     """
     node = repository.get_node(address)
     row = repository.get_contributor(address if node is None else node.contributor)
@@ -199,18 +197,18 @@ def pardon(repository: Repository, address: str) -> Pardon:
 
 
 def cool_down(repository: Repository, params: PoolParams, ended: Sequence[tuple[NodeRow, TaskRow]], now: float) -> None:
-    """Let nodes pause whose leases ended. Dropping is a way of choosing prompts: often repeated, it costs a strike.
+    """Start a cooldown for nodes whose leases ended without a submission. Frequent drops cost a strike.
 
-    All nodes of a contributor count together, removed ones too, because a new key would be a new choice. Four drops
-    for each node that it has are free. A node that asks for a task and does not collect it drops nothing, but pauses
-    too: else it could hold the task for ever.
+    By dropping leases a node could choose its prompts. All nodes of a contributor count together, including removed
+    ones, because a new key would be another choice. Four drops per node are free. A lease that was never collected does
+    not count as a drop, but it starts a cooldown as well. Otherwise a node could reserve a task forever.
     """
     counts = repository.count_nodes_of({node.contributor for node, _ in ended})
     for node, task in ended:
         if task.collected_at is None:
             node.cooldown_until = max(node.cooldown_until, now + params.cooldown_seconds)
             continue
-        # Pauses add up: else many leases could be looked at and given back in one.
+        # Cooldowns add up. Otherwise a node could inspect and return many leases during one cooldown.
         node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
         owner = repository.require_contributor(node.contributor)
         node.dropped, owner.dropped = node.dropped + 1, owner.dropped + 1
@@ -220,7 +218,7 @@ def cool_down(repository: Repository, params: PoolParams, ended: Sequence[tuple[
 
 
 def remove(repository: Repository, params: PoolParams, node: NodeRow, now: float) -> None:
-    """Its contributor vouches for the node no more: assign nothing to it until it registers again.
+    """Remove a node on behalf of its contributor. It gets no tasks until it registers again.
 
     The leases that it has collected count as dropped.
     """
@@ -230,15 +228,15 @@ def remove(repository: Repository, params: PoolParams, node: NodeRow, now: float
 
 
 def suspend(repository: Repository, node: NodeRow, why: str) -> None:
-    """Assign nothing more to a node and take back what it holds."""
+    """Suspend a node and end its leases."""
     _note_suspension(node, why)
     _end_leases(repository, node)
 
 
 def suspend_all(repository: Repository, contributor: str, why: str, *, with_node: NodeRow | None = None) -> None:
-    """Assign nothing more to any node of a contributor, future ones included, and take back what they hold.
+    """Suspend all nodes of a contributor, including future ones, and end their leases.
 
-    `with_node` is another node that is suspended as well: it was the contributor's once.
+    `with_node` is suspended as well. It may be a node that belonged to the contributor earlier.
     """
     _note_suspension(repository.require_contributor(contributor), why)
     for node in {*repository.list_nodes_of(contributor), *((with_node,) if with_node else ())}:
@@ -246,19 +244,23 @@ def suspend_all(repository: Repository, contributor: str, why: str, *, with_node
 
 
 def _list_standings(repository: Repository, contributor: str) -> list[NodeRow | ContributorRow]:
-    """The rows of a contributor and of all its nodes."""
+    """Return the rows of a contributor and of all its nodes."""
     return [repository.require_contributor(contributor), *repository.list_nodes_of(contributor)]
 
 
 def _note_suspension(row: NodeRow | ContributorRow, why: str) -> None:
-    """A pardon must not reinstate who was caught, so its reasons give way to any other one, and never replace it."""
+    """Set the reason of a suspension, unless the present one is graver.
+
+    Pardonable reasons never replace another one, because a pardon must not reinstate a cheat. Nothing replaces
+    EQUIVOCATION.
+    """
     is_graver = not row.suspended or why not in PARDONABLE
     if row.suspended != EQUIVOCATION and is_graver:
         row.suspended = why
 
 
 def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
-    """Take back what a node holds; returns it."""
+    """End all leases of a node, and return their tasks."""
     held = list(repository.list_leased([node.address]))
     for task in held:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
@@ -266,9 +268,9 @@ def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
 
 
 def reinstate(repository: Repository, params: PoolParams, contributor: str) -> None:
-    """The arbiter overruled the validators: serve the nodes of a contributor again, unless it has too many strikes.
+    """Revoke the suspensions that cases caused, once the arbiter has vetoed all hard rejections and cases.
 
-    Each of its hard rejections and cases needs a veto.
+    A contributor with too many strikes stays suspended for these.
     """
     cases = {case.receipt_hash: case for case in repository.list_cases() if case.contributor == contributor}
     accused = {*cases, *repository.list_rejected(contributor)}
@@ -281,10 +283,10 @@ def reinstate(repository: Repository, params: PoolParams, contributor: str) -> N
 
 
 def condemn(repository: Repository, *, node: NodeRow, contributor: str, why: str) -> None:
-    """A node of `contributor` was caught cheating: suspend all its nodes, and trust no work of its without a replay.
+    """Suspend a contributor whose node was caught cheating, and replay all its work that is not settled.
 
-    The records of all its nodes begin again, so that they are newcomers if they are reinstated.  All work of its that
-    nobody has replayed and no epoch holds is judged again, with a replay; what is in a batch already stays there.
+    The records of all its nodes restart, so that they are newcomers if they are reinstated. Submissions that are in no
+    epoch and were not replayed are judged again with a replay. Those that are in a batch stay in it.
     """
     suspend_all(repository, contributor, why, with_node=node)
     for row in (node, *_list_standings(repository, contributor)):
@@ -293,7 +295,7 @@ def condemn(repository: Repository, *, node: NodeRow, contributor: str, why: str
 
 
 def judge_released(repository: Repository) -> None:
-    """An epoch was disabled: judge again what it held of contributors that were caught, as `condemn` does."""
+    """Judge the unreplayed work of caught contributors again, as `condemn` does, after an epoch was disabled."""
     caught = {node.contributor for node in repository.list_nodes() if node.suspended == EQUIVOCATION}
     for contributor in sorted(caught.union(repository.list_rejected_contributors())):
         _judge_again(repository, contributor)
@@ -305,7 +307,7 @@ def _judge_again(repository: Repository, contributor: str) -> None:
 
 
 def judge_again(repository: Repository, row: SubmissionRow) -> None:
-    """Have a quorum judge a submission that is undecided or accepted, with a replay."""
+    """Reset an undecided or accepted submission, so that a quorum judges it with a replay."""
     panel.require_replay(row)
     row.next_check_at = 0.0
     if row.state is SubmissionState.ACCEPTED:

@@ -1,8 +1,8 @@
-"""Answers omission challenges: shows that a receipt is in an epoch that stands, before the operator's bond pays for it.
+"""Answers omission challenges by proving that a receipt is in a posted epoch. An unanswered one costs the bond.
 
-`chain_events` records what the chain tells, then has the open challenges answered.  A receipt that no epoch holds yet
-is answered when its epoch is posted.  One look builds one tree for each epoch, and writes in slices, so a flood of
-challenges costs little.
+`chain_events` records the challenges that the chain reports, and then answers the open ones. A challenge of a receipt
+that is in no epoch yet is answered once its epoch is posted. One pass builds one tree for each epoch and writes in
+slices, so a flood of challenges costs little.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from covey.protocol.ids import Hash, PoolId
 from covey.runtime.log import get_logger
 
 SLICE = 50
-"""Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""
+"""Maximum number of answers in one transaction, so that it stays far below the size and gas limits of nodes."""
 MAX_TRIES = 8
-"""Transactions for one challenge: a refusal may come from a reorganization or from a node that lags."""
+"""Maximum number of transactions for one challenge. A reorganization or a lagging node may cause a refusal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +36,13 @@ class Answer:
 
 
 def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
-    """Somebody says in this block that a receipt is in no epoch.
+    """Record that somebody challenged a receipt in this block, claiming that it is in no epoch.
 
-    A receipt is challenged again when the epoch that answered for it is disabled.
+    A receipt can be challenged again after the epoch that contains it was disabled.
     """
     challenge = repository.get_challenge(receipt_hash)
     if repository.get_submission(receipt_hash) is None:
-        get_logger().error("a receipt that is not in this database is challenged", receipt_hash=receipt_hash)
+        get_logger().error("a challenged receipt is not in this database", receipt_hash=receipt_hash)
     elif challenge is None:
         repository.add(ChallengeRow(receipt_hash=receipt_hash, block_number=block, tries=0))
     elif challenge.decided_block is not None:
@@ -52,7 +52,7 @@ def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) 
 
 
 def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
-    """The challenge was answered or upheld in this block."""
+    """Record that a challenge was answered or upheld in this block."""
     challenge = repository.get_challenge(receipt_hash)
     if challenge is not None:
         challenge.decided_block = block
@@ -60,7 +60,7 @@ def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -
 
 
 def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
-    """The transactions that answer all open challenges; each has at most SLICE of them, of one epoch."""
+    """Return the transactions that answer all open challenges. Each answers at most SLICE challenges of one epoch."""
     answers: list[Answer] = []
     unanswered = repository.list_unanswered(most_tries=MAX_TRIES)
     for number, found in groupby(unanswered, key=lambda pair: pair[1].epoch):
@@ -99,7 +99,7 @@ def _answer_epoch(
 
 
 def build_record(epoch: EpochRow) -> EpochRecord:
-    """A posted epoch as EpochPosted told it."""
+    """Return the record of a posted epoch, as in its event EpochPosted."""
     return EpochRecord(
         header_hash=Hash(epoch.header_hash or ""),
         reward_root=Hash(epoch.reward_root),
@@ -111,7 +111,7 @@ def build_record(epoch: EpochRow) -> EpochRecord:
 
 
 def record_answer(repository: Repository, answer: Answer) -> None:
-    """Have an intent for the answer, and note it with each challenge."""
+    """Add an intent for the answer, and record its key with each challenge."""
     key = _find_free_key(repository, answer.receipt_hashes[0])
     add_intent(repository, key=key, call=answer.call)
     for receipt_hash in answer.receipt_hashes:
@@ -126,10 +126,10 @@ def record_answer(repository: Repository, answer: Answer) -> None:
 
 
 def _find_free_key(repository: Repository, first: Hash) -> str:
-    """Name of a new intent, whose first answer is for this receipt.
+    """Return an unused key for an intent whose first answer is for this receipt.
 
-    An earlier intent with the same first answer may be another call: a reorganization changes who is challenged, and
-    the record of an epoch.
+    An earlier intent with the same first receipt may be another call, because a reorganization can change both the
+    challenges and the record of an epoch.
     """
     number = 0
     while repository.get_intent(key := f"answer/{first}/{number}") is not None:

@@ -1,10 +1,11 @@
-"""The validators of a submission: how many are asked, and what the revealed verdicts decide.
+"""The validators of a submission: how many must judge it, and what their revealed verdicts decide.
 
-Functions of a submission's row, with its judgements; they use no database and no clock.  Who may take a turn when is
-`coordinator.domain.turn_order`.
+All functions work on a submission's row with its turns, and use no database and no clock. The module
+`coordinator.domain.turn_order` decides who may take a turn when.
 
-Verdicts of one kind count together: cheap checks with a replay of the drawn rows until the submission is audited, and
-replays of all rows from then on.  A quorum of equal outcomes decides; unknown neither pays nor slashes.
+Only verdicts of one kind count together. Before an audit is ordered, these are cheap checks with a replay of the drawn
+rows. From then on, they are replays of all rows. A quorum of equal outcomes decides. The outcome unknown neither pays
+nor slashes.
 """
 
 from collections import Counter
@@ -20,22 +21,22 @@ from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
 
 MAX_HELD = 16
-"""Turns that one validator may hold at once without having committed."""
+"""Maximum number of uncommitted turns that one validator may hold at once."""
 
 CONFIRMING = 2
-"""Validators that must agree on a submission that is confirmed, without a whole replay."""
+"""Number of validators that must agree on a confirmed submission without a whole replay."""
 BY_REPLAY = (Reason.TOKEN_MARGIN, Reason.PROOF, Reason.LOGPROB, Reason.FALSE_TERMINATION, Reason.INEXACT)
-"""Reasons that a replay finds. Whoever did not replay the rows in question cannot be blamed for missing them."""
+"""Reasons that only a replay finds. A validator that did not replay the rows is not blamed for missing them."""
 
 
 class Ruling(NamedTuple):
-    """What a quorum agreed on."""
+    """The outcome on which a quorum agreed."""
 
     decision: Decision
     reason: Reason
     evidence_hash: Hash
     live_groups: int = 0
-    """Groups of accepted work whose rewards are not all equal."""
+    """Number of groups of an accepted submission whose rewards are not all equal."""
 
 
 UNDECIDED = Ruling(Decision.UNKNOWN, Reason.UNDECIDED, ZERO_HASH)
@@ -47,17 +48,17 @@ class Decided(NamedTuple):
     row: SubmissionRow
     ruling: Ruling
     replayed: bool
-    """Whether verdicts after a replay decided it."""
+    """Whether verdicts after a whole replay decided."""
 
 
 class Findings(NamedTuple):
-    """What one check of the undecided submissions found."""
+    """Result of one check of undecided submissions."""
 
     decided: list[Decided]
     late: list[str]
-    """Validators that let a turn run out, once for each turn."""
+    """Validators that let a turn lapse, once for each turn."""
     passed: list[str]
-    """Those of them whose turn was in the exact lane."""
+    """Those among `late` whose turn was in the exact lane."""
 
 
 def advance_turns(
@@ -69,11 +70,11 @@ def advance_turns(
     due: Container[str],
     now: float,
 ) -> Findings:
-    """End overdue turns of drawn submissions, and decide those whose verdicts, or whose promise, allow it.
+    """End overdue turns of drawn submissions, and decide the submissions that have a quorum or cannot wait longer.
 
-    `able`: the validators that can judge each submission, by its receipt hash, whether they have their bonds now or
-    not.  `active`: all whose verdicts the court counts.  `due`: receipt hashes that can wait no longer.  A rejection
-    without a whole replay condemns nobody: that submission is to be replayed.
+    `able` contains the validators that can judge each submission, by receipt hash, even if they lack their bond now.
+    `active` contains the validators whose verdicts the court counts. `due` contains the receipt hashes of submissions
+    that can wait no longer. A rejection without a whole replay only orders the replay.
     """
     findings = Findings([], [], [])
     for row in rows:
@@ -96,7 +97,7 @@ def advance_turns(
 
 
 def open_missing(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float) -> int:
-    """Open turns until the quorum can be reached, up to the pool's bound of verdicts. Returns how many."""
+    """Open turns until a quorum can be reached, within the pool's limit of verdicts. Return the number of new turns."""
     opened = 0
     pending = sum(1 for turn in list_current(row) if turn.verdict is None and not turn.lapsed)
     while pending < get_quorum(params, row) - count_best(row) and _may_open(params, row, validators):
@@ -113,10 +114,10 @@ def open_signing(
     active: Container[str],
     now: float,
 ) -> int:
-    """Open turns for a hard rejection until as many active validators have signed it as the court asks for.
+    """Open turns for a hard rejection until enough active validators can sign it for the court.
 
-    `validators`: those that can judge it.  Turns that took too long end, but not while a committed validator waits for
-    another one.  Returns how many were opened.
+    `validators` are those that can judge the submission. Overdue turns end, except those of committed validators that
+    wait for another one. Returns the number of new turns.
     """
     is_shown = is_revealing(params, row)
     for turn in list_current(row):
@@ -146,21 +147,21 @@ def _open_turn(row: SubmissionRow, now: float) -> None:
 
 
 def close_uncommitted(row: SubmissionRow) -> None:
-    """End the turns of a submission without a commitment, so that nobody holds them any more."""
+    """End the turns of a submission that have no commitment."""
     for turn in row.turns:
         turn.lapsed = turn.lapsed or turn.commitment is None
 
 
 def close_unrevealed(row: SubmissionRow) -> None:
-    """End all turns of a rejected submission that are under way: no more signatures are needed."""
+    """End all unrevealed turns of a rejected submission, because no more signatures are needed."""
     for turn in row.turns:
         turn.lapsed = turn.lapsed or turn.verdict is None
 
 
 def _may_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
-    """Whether one more validator may be asked, with a quorum still within reach.
+    """Return whether another turn may be opened, and a quorum can still be reached.
 
-    A lapsed turn is not a verdict, and an unknown takes no other verdict's place: it has a bound of its own.
+    Lapsed turns do not count towards the limit of verdicts. Unknown verdicts have their own limit.
     """
     turns, left = list_current(row), len(list_candidates(row, validators))
     verdicts = [turn.verdict for turn in turns if turn.verdict is not None]
@@ -173,16 +174,16 @@ def _may_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Addre
 
 
 def is_over(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
-    """Whether no further verdict can come."""
+    """Return whether no further verdict can arrive."""
     is_waiting = any(turn.verdict is None and not turn.lapsed for turn in list_current(row))
     return not is_waiting and not _may_open(params, row, validators)
 
 
 def require_replay(row: SubmissionRow) -> None:
-    """Have a submission judged by a quorum, with a replay, whatever was said of it without one.
+    """Order the replay of a submission by a quorum, whatever the cheap checks found.
 
-    Cheap verdicts stay on record and count no more; cheap turns under way end without blame, and nothing follows from
-    their commitments.
+    Cheap verdicts stay on record and no longer count. Cheap turns that are under way end without blame, and their
+    commitments are discarded.
     """
     row.audited = True
     for turn in row.turns:
@@ -193,10 +194,10 @@ def require_replay(row: SubmissionRow) -> None:
 def _lapse_overdue(
     params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float
 ) -> Iterator[str]:
-    """End the turns that took too long; yield the validators that are to blame for one.
+    """End overdue turns, and yield the validators that are to blame.
 
-    A turn that nobody has taken waits, unless nobody is left to take it.  A validator that committed and waits for
-    others is late only when nobody else can be asked any more; it is not to blame then.
+    A turn that nobody has taken stays open while any validator can take it. The turn of a validator that has committed
+    and waits for others ends only when no other validator can be asked, and that validator is not blamed.
     """
     was_revealing = is_revealing(params, row)
     for turn in list_current(row):
@@ -216,28 +217,31 @@ def _lapse_overdue(
 
 
 def _lapse_powerless(row: SubmissionRow, active: Container[str]) -> None:
-    """End the turns of validators that have lost their bond or their seat, and with them what they revealed.
+    """End the turns of validators that have lost their bond or their seat, even if they have revealed a verdict.
 
-    The court would not count it, so another validator is asked.
+    The court would not count their verdicts, so other validators are asked.
     """
     for turn in list_current(row):
         turn.lapsed = turn.lapsed or (turn.validator is not None and turn.validator not in active)
 
 
 def _is_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
-    """Whether a turn is under way without a commitment, or may still begin."""
+    """Return whether any turn lacks its commitment, or another turn may still be opened."""
     turns = list_current(row)
     return _may_open(params, row, validators) or any(not turn.lapsed and turn.commitment is None for turn in turns)
 
 
 def is_revealing(params: PoolParams, row: SubmissionRow) -> bool:
-    """Whether every turn under way has a commitment, so that nobody can copy."""
+    """Return whether verdicts may be revealed: enough turns are open, and all of them have commitments.
+
+    Before that, a validator could copy a revealed verdict.
+    """
     live = [turn for turn in list_current(row) if not turn.lapsed]
     return len(live) >= get_quorum(params, row) and all(turn.commitment for turn in live)
 
 
 def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
-    """With the last commitment the time to reveal begins, for all alike."""
+    """Give all validators the same time to reveal, once the last one has committed."""
     if is_revealing(params, row):
         for turn in list_current(row):
             if turn.verdict is None and not turn.lapsed:
@@ -245,10 +249,10 @@ def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
 
 
 def take(params: PoolParams, row: SubmissionRow, turn: TurnRow, *, validator: Address, place: int, now: float) -> None:
-    """Give a free turn to a validator. `place` is that of `find_place`.
+    """Give a free turn to a validator. `place` is the result of `find_place`.
 
-    Work that goes to another validator than the drawn one is confirmed. Otherwise one that is fast, or does not check
-    at all, would decide alone about everything that the others are too busy for.
+    If a validator other than the drawn one takes the turn, a second validator must confirm the work. Otherwise a fast
+    or careless validator could decide alone about everything for which the others are too busy.
     """
     is_drawn = place < count_free(row)
     row.confirmed = row.confirmed or not (is_drawn or row.audited)
@@ -257,9 +261,10 @@ def take(params: PoolParams, row: SubmissionRow, turn: TurnRow, *, validator: Ad
 
 
 def get_quorum(params: PoolParams, row: SubmissionRow) -> int:
-    """Validators that must agree: the pool's quorum on a whole replay, else one, or two where work is confirmed.
+    """Return the number of validators that must agree.
 
-    Never more than the pool's quorum: a pool may have no second validator.
+    It is the pool's quorum for a whole replay, two for confirmed work, and one otherwise. It is never more than the
+    pool's quorum, because a pool may have only one validator.
     """
     if row.audited:
         return params.quorum
@@ -267,12 +272,15 @@ def get_quorum(params: PoolParams, row: SubmissionRow) -> int:
 
 
 def count_best(row: SubmissionRow) -> int:
-    """Verdicts that agree with each other, of the largest such set."""
+    """Return the size of the largest set of verdicts that agree with each other."""
     return max(_count_outcomes(row).values(), default=0)
 
 
 def compute_ruling(params: PoolParams, row: SubmissionRow, *, is_over: bool) -> Ruling | None:
-    """A quorum's outcome; UNDECIDED when there is none and `is_over`, as no further verdict can come; None before."""
+    """Return the outcome of a quorum, or None if there is none yet.
+
+    If there is none and `is_over`, because no further verdict can arrive, the ruling is UNDECIDED.
+    """
     for agreed, count in _count_outcomes(row).items():
         if count >= get_quorum(params, row):
             return _build_ruling(params, row, agreed)
@@ -280,27 +288,30 @@ def compute_ruling(params: PoolParams, row: SubmissionRow, *, is_over: bool) -> 
 
 
 def has_cheap_reject(row: SubmissionRow) -> bool:
-    """Whether a validator rejects work that no quorum replays yet: no single one condemns, so a quorum is asked."""
+    """Return whether a validator rejects work that is not replayed yet. A quorum must confirm such a rejection."""
     return not row.audited and any(outcome == Decision.REJECT for outcome, _ in _count_outcomes(row))
 
 
 def _awaits_reveal(row: SubmissionRow) -> bool:
-    """Whether a validator that has committed may still reveal; before a replay is ordered it does, or it lapses."""
+    """Return whether a committed validator may still reveal. A replay is ordered only after it has, or has lapsed."""
     return any(turn.commitment and turn.verdict is None and not turn.lapsed for turn in list_current(row))
 
 
 def is_rejected(params: PoolParams, row: SubmissionRow) -> bool:
-    """Whether a quorum rejects, if for different reasons: a cheat may stand where validators' numbers part."""
+    """Return whether a quorum rejects, even if for different reasons.
+
+    Near a limit, validators on different hardware may find different reasons for the same cheat.
+    """
     outcomes = _count_outcomes(row).items()
     return sum(count for (outcome, _), count in outcomes if outcome == Decision.REJECT) >= get_quorum(params, row)
 
 
 def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
-    """Validators that said accept or reject where the ruling is the opposite.
+    """Yield the validators whose verdict, accept or reject, is the opposite of the ruling.
 
-    One that accepted without a whole replay what only a replay finds is contradicted only if all verdicts of the
-    quorum say that the drawn rows show it.  One that committed and never revealed is taken to have accepted what a
-    quorum rejects: it may have seen that others judge as well.
+    A validator may have accepted without a whole replay what only a replay finds. It is contradicted only if all
+    verdicts of the quorum say that the drawn rows prove the reason. A validator that committed and never revealed
+    counts as having accepted, because it may have withheld its verdict after seeing that others judge as well.
     """
     is_in_rows = params.verification.audit_rows > 0 and all(
         turn.drawn_rows_false and not turn.drew_other_rows
@@ -321,7 +332,7 @@ def list_contradicted(params: PoolParams, row: SubmissionRow, ruling: Ruling) ->
 
 
 def _count_outcomes(row: SubmissionRow) -> Counter[tuple[int, int]]:
-    """How often each (outcome, reason) was revealed; unknown is not counted, nor is what has lapsed."""
+    """Return how often each (outcome, reason) was revealed. Unknown verdicts and lapsed turns do not count."""
     verdicts = [turn.verdict for turn in list_current(row) if turn.verdict is not None and not turn.lapsed]
     return Counter(_get_outcome(verdict) for verdict in verdicts if verdict.outcome != Decision.UNKNOWN)
 
@@ -339,19 +350,20 @@ def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int
 
 
 def _list_agreed(row: SubmissionRow, agreed: tuple[int, int]) -> list[TurnRow]:
-    """Judgements of the kind that counts now whose verdicts have this outcome and reason."""
+    """Return the turns that count now and whose verdicts have this outcome and reason."""
     turns = [turn for turn in list_current(row) if not turn.lapsed]
     return [turn for turn in turns if turn.verdict is not None and _get_outcome(turn.verdict) == agreed]
 
 
 def compute_live_groups(params: PoolParams, row: SubmissionRow, told: Sequence[int | None]) -> int:
-    """Live groups of an accepted submission, by the words of the verdicts that decided it: the smallest, so that fewer
-    hostile validators than the quorum never pass dead work for live.  Too small a word costs sampling, up to the cap,
-    and stands under its validator's signature.
+    """Return the number of live groups of an accepted submission: the smallest that a deciding verdict reported.
 
-    Without a word a submission counts nothing where the filter goes by it, and whole where it does not.
+    With the smallest, fewer hostile validators than a quorum cannot pass off dead groups as live. A number that is too
+    small costs only more sampling, up to the cap, and its validator has signed it.
+
+    A verdict that reports no number counts as 0 if the pool filters by live groups, and as all groups otherwise.
     """
     if len(set(told)) > 1:
-        get_logger().warning("validators differ about live groups", task=row.task, told=list(told))
+        get_logger().warning("validators disagree about live groups", task=row.task, told=list(told))
     silent = 0 if params.online_filter else row.groups
     return min((silent if count is None else count for count in told), default=silent)

@@ -1,7 +1,7 @@
-"""Pauses new tasks, so that the escrow is not spent on a run that cannot learn.
+"""Pauses the assignment of new tasks, so that the escrow is not spent on a run that cannot learn.
 
-The trainer pauses them with a report, and the operator pauses and resumes them by request. Work that is leased,
-submitted or accepted goes on. The state is in facts, so it survives a restart of any role.
+The trainer pauses it with a report. The operator pauses and resumes it by request. Work that is leased, submitted or
+accepted continues. The state is in facts, so it survives a restart of any role.
 """
 
 from collections.abc import Collection
@@ -13,13 +13,12 @@ from covey.errors import ProtocolError
 from covey.protocol.learning_signs import LearningSign, describe_signs
 
 _SINCE, _BY, _STEPS = "paused_at", "paused_by", "paused_after_steps"
-"""Names of facts: since when tasks are paused in Unix seconds (0: they are not), who did it, and the largest number of
-steps after which the trainer has asked for a pause.
-"""
+"""Names of facts: Unix time since which tasks are paused (0 if they are not), who paused them, and the largest number
+of steps after which the trainer has requested a pause."""
 
 
 class PausedBy(IntEnum):
-    """Who paused new tasks."""
+    """Party that paused new tasks, or resumed them."""
 
     TRAINER = 1
     OPERATOR = 2
@@ -30,16 +29,16 @@ class Pause(NamedTuple):
 
     since: int
     reason: str
-    """Part of a sentence that follows "the pool is paused"."""
+    """Explanation that continues the sentence "the pool is paused: ..."."""
 
 
 def record_report(
     repository: Repository, *, steps: int, signs: Collection[LearningSign], pause: bool, now: float
 ) -> bool:
-    """Record the signs that the run cannot learn, and pause new tasks if the trainer asks for it.
+    """Record the signs that the run cannot learn, and pause new tasks if the trainer requests it.
 
-    A request for a pause that was answered before, after at most `steps` steps, is ignored: the operator may have
-    resumed since. So is one after the pool's end. Returns whether this report has paused the tasks.
+    Returns whether this report has paused the tasks. A request is ignored if an earlier one came after at least `steps`
+    steps, because the operator may have resumed since. It is also ignored after the pool's end.
     """
     for sign in LearningSign:
         if (sign in signs) != repository.get_fact(_name_sign(sign)):
@@ -51,9 +50,9 @@ def record_report(
 
 
 def set_paused(repository: Repository, *, by: PausedBy, is_paused: bool, now: float) -> bool:
-    """Pause new tasks or assign them again. Returns whether that is a change.
+    """Pause or resume new tasks, and return whether this changed anything.
 
-    Raises ProtocolError("pool_ended") if the pool has ended, which assigns nothing in any case.
+    Raises ProtocolError("pool_ended") if the pool has ended, because it assigns no tasks in any case.
     """
     ended = repository.get_fact("ended")
     if ended:
@@ -66,12 +65,12 @@ def set_paused(repository: Repository, *, by: PausedBy, is_paused: bool, now: fl
 
 
 def is_paused(repository: Repository) -> bool:
-    """Return whether no new tasks are assigned."""
+    """Return whether new tasks are paused."""
     return bool(repository.get_fact(_SINCE))
 
 
 def find_pause(repository: Repository) -> Pause | None:
-    """Return the present pause. None if tasks are assigned."""
+    """Return the current pause, or None if tasks are assigned."""
     since = repository.get_fact(_SINCE)
     if not since:
         return None
@@ -83,7 +82,7 @@ def find_pause(repository: Repository) -> Pause | None:
 
 
 def require_running(repository: Repository) -> None:
-    """Raise ProtocolError("pool_paused") if no new tasks are assigned."""
+    """Raise ProtocolError("pool_paused") if new tasks are paused."""
     pause = find_pause(repository)
     if pause is not None:
         raise ProtocolError("pool_paused", f"the pool is paused: {pause.reason}", status=409)

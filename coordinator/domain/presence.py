@@ -1,4 +1,4 @@
-"""Signs of life of many nodes at once: heartbeats, and claims, which ask for a task as well.
+"""Records heartbeats and claims of many nodes at once. A claim is a heartbeat that also asks for a task.
 
 The number of queries does not depend on the number of nodes.
 """
@@ -15,16 +15,16 @@ from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 HEARD, LISTENING = "heard", "listening"
-"""Names of facts: when any node was heard last, and since when nodes are heard without a gap, in Unix seconds."""
+"""Names of facts: Unix time when any node was last heard, and Unix time since which nodes are heard without a gap."""
 _NOTE_SECONDS = 5.0
-"""Minimum time between two notes of the former."""
+"""Minimum time in seconds between two updates of the fact HEARD."""
 GAP_SECONDS = 30.0
-"""Seconds without a sign of any node after which it is the coordinator that cannot hear."""
+"""Time in seconds without a heartbeat of any node after which the coordinator itself counts as cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
-    """A sign of life of a worker. Example: Sign(node=address, instance="0f...", free_slots=2, cached_version=3)."""
+    """A heartbeat or claim. Example: NodeBeat(node=address, instance="0f...", free_slots=2, cached_version=3)."""
 
     node: Address
     instance: str
@@ -33,18 +33,18 @@ class NodeBeat:
     is_claim: bool = False
     """Whether the node asks for a task."""
     waiting_until: float = 0.0
-    """Unix time until which a claim waits. A past one takes what is pending now."""
+    """Unix time until which a claim waits for a task. A claim with a past time gets only a task that is pending now."""
     holding: tuple[int, ...] = ()
-    """Leases that the node knows of, for a claim."""
+    """Leases that a claiming worker holds."""
 
 
 def record_beats(
     repository: Repository, params: PoolParams, signs: Sequence[NodeBeat], *, rule: StakeRule, now: float
 ) -> list[CoveyError | None]:
-    """Note signs of life.
+    """Record heartbeats and claims, and return the error of each, or None.
 
-    Returns the error of each. Errors are those of `nodes.require_node` and `nodes.require_instance`, and for claims
-    ProtocolError "suspended" or "stake_too_low", or TransientError "stake_unknown".
+    Errors are those of `nodes.require_node` and `nodes.require_instance`. For claims, they are also
+    ProtocolError("suspended"), ProtocolError("stake_too_low") and TransientError("stake_unknown").
     """
     claiming = {sign.node for sign in signs if sign.is_claim}
     repository.load_nodes({sign.node for sign in signs})
@@ -80,14 +80,14 @@ def record_beats(
 
 
 def withdraw_claim(repository: Repository, claim: NodeBeat) -> None:
-    """Let nothing be leased to a node whose client has left while its claim waited, unless it has claimed again."""
+    """End a claim whose client has left, so that its node gets no lease. A newer claim of the node is not affected."""
     row = repository.get_node(claim.node)
     if row is not None and row.waiting_until == claim.waiting_until:
         repository.update_nodes([{"address": claim.node, "waiting_until": 0.0}])
 
 
 def note_hearing(repository: Repository, now: float) -> None:
-    """Note that a node was heard.
+    """Record that some node was heard.
 
     After a gap, in which the coordinator was down or cut off from all nodes, no node counts as dead for a while.
     """
@@ -99,9 +99,9 @@ def note_hearing(repository: Repository, now: float) -> None:
 
 
 def find_silent_since(repository: Repository, now: float) -> float:
-    """Return the time before which the nodes that are dead now were last heard. 0 if none is.
+    """Return a Unix time such that nodes that were last heard before it are dead. 0 if no node counts as dead now.
 
-    A node is dead only if others were heard all the time since.
+    A node is dead only if other nodes were heard without a gap since then.
     """
     dead_before = now - nodes.INSTANCE_SECONDS
     is_hearing = now - repository.get_fact(HEARD) <= GAP_SECONDS and repository.get_fact(LISTENING) <= dead_before

@@ -1,8 +1,8 @@
-"""What a coordinator does whose database was restored from a backup.
+"""Repairs a database that was restored from a backup.
 
-Leases and tasks that came after the backup are not known any more, so `jump` leaves a gap for them: a lease that is
-given twice makes its node sign two receipts, which costs stake. Epochs that were posted after the backup come back from
-their files (`import_epoch`).
+Leases and tasks that were created after the backup are lost, so `jump` skips their numbers. A node that got the same
+lease number twice would sign two receipts for it, which costs stake. Epochs that were posted after the backup are
+imported from their files (`import_epoch`).
 """
 
 import json
@@ -18,19 +18,19 @@ from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason, Severity
 
 MARGIN = 1_000_000
-"""Number of tasks and of leases that may have come after the backup."""
+"""Maximum number of tasks, and of leases, that may have been created after the backup."""
 
 
 def jump(repository: Repository, *, margin: int = MARGIN) -> int:
-    """End all tasks, go on with numbers of tasks and leases that are `margin` higher, and have the chain read again.
+    """End all tasks, raise the next numbers of tasks and leases by `margin`, and have the chain read again.
 
-    Returns the next lease.
+    Returns the number of the next lease.
     """
     for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
         task.state = TaskState.EXPIRED
     repository.replace_blocks([])
     latest = repository.get_latest_step()
-    if latest is not None:  # Ids follow the highest one, so one that nobody gets is in the way of the gap.
+    if latest is not None:  # New ids follow the highest one, so an expired task marks the end of the gap.
         last = max((repository.get_last_task() or 0), 0)
         gap = TaskRow(id=last + margin, policy_version=latest.number, groups=1, state=TaskState.EXPIRED)
         repository.add(gap)
@@ -40,10 +40,10 @@ def jump(repository: Repository, *, margin: int = MARGIN) -> int:
 
 
 def import_epoch(repository: Repository, header: EpochHeader, data: bytes, *, now: float) -> None:
-    """Make the rows say what an epoch on chain says, from its file.
+    """Update the rows from the file of an epoch on chain.
 
-    Submissions that are not known get rows with what their leaves tell. Their receipts are lost, so a challenge of
-    theirs cannot be answered. Raises ProtocolError("bad_epoch_file") if the file is not the header's.
+    Unknown submissions get rows with the contents of their leaves. Their receipts are lost, so challenges of them
+    cannot be answered. Raises ProtocolError("bad_epoch_file") if the file does not have the hash in the header.
     """
     file = _read(header, data)
     _clear(repository, header)
@@ -59,13 +59,13 @@ def import_epoch(repository: Repository, header: EpochHeader, data: bytes, *, no
 def _read(header: EpochHeader, data: bytes) -> Any:
     if canonical.sha256(data) != header.data_hash:
         raise ProtocolError(
-            "bad_epoch_file", f"the file of epoch {header.epoch} does not have its hash {header.data_hash}"
+            "bad_epoch_file", f"the file of epoch {header.epoch} does not have the hash {header.data_hash}"
         )
     return json.loads(data)
 
 
 def _clear(repository: Repository, header: EpochHeader) -> None:
-    """Take out what this database has put into the epoch, or into later ones that are not on chain."""
+    """Release the submissions that this database has put into the epoch, or into later epochs that are not on chain."""
     for row in repository.list_unposted():
         if row.number >= header.epoch:
             repository.release_from_epoch(row.number)

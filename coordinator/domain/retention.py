@@ -1,6 +1,6 @@
-"""Which files of submissions may be removed: those that no verdict, case or batch can rest on any more.
+"""Finds files of submissions that may be deleted, because no verdict, case or batch can need them any more.
 
-Epochs are taken in their order, some files at a time, so a crash repeats little.
+Epochs are processed in order, a few files at a time, so little is repeated after a crash.
 """
 
 from dataclasses import dataclass
@@ -13,34 +13,36 @@ from covey.protocol.object_keys import build_submission_key
 from covey.protocol.params import PoolParams
 
 SLICE = 100
-"""Maximum number of files that are removed at once, so that other jobs have their turn."""
+"""Maximum number of files that are deleted at once, so that other jobs can run in between."""
 DAY_SECONDS = 86_400.0
 EPOCH, TASK = "pruned_epoch", "pruned_task"
-"""Facts: the epoch whose files are removed next, and the task in it up to which they are."""
+"""Names of facts: the epoch whose files are deleted next, and the last task in it whose file is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """Files that may be removed, in `epoch` up to `task`."""
+    """Files of an epoch, up to a task, that may be deleted."""
 
     epoch: int
     task: int
     keys: tuple[str, ...]
-    """Keys in the store. Fewer than `SLICE` are the last ones of the epoch."""
+    """Keys in the object store. If there are fewer than `SLICE`, they are the last ones of the epoch."""
 
 
 def compute_keeping(days: float, terms: PoolTerms) -> float:
-    """Return the seconds for which files are kept after their epoch is final, at least until no case can be opened.
+    """Return the time in seconds for which files are kept after their epoch is final.
 
-    Validators sign verdicts for `unbond_window` and a day (`validator.app`), and a case needs valid ones.
+    It is at least the time in which a case can be opened. A case needs valid verdicts, which validators sign for
+    `unbond_window` and a day (`validator.app`).
     """
     return max(days * DAY_SECONDS, terms.unbond_window + DAY_SECONDS)
 
 
 def find_outdated(repository: Repository, params: PoolParams, pool: int, *, final_before: float) -> Outdated | None:
-    """Return the next files to remove, of an epoch that was final at a time of the chain. None if there are none.
+    """Return the next files to delete, of an epoch that was final before a chain time. None if there are none.
 
-    Files of an epoch stay while a case about any of its submissions is open, and while the trainer may still take any.
+    The files of an epoch are kept while a case about any of its submissions is open, and while the trainer may still
+    need any of them.
     """
     number, after = repository.get_fact(EPOCH), repository.get_fact(TASK)
     epoch = repository.get_epoch(number)
@@ -54,7 +56,7 @@ def find_outdated(repository: Repository, params: PoolParams, pool: int, *, fina
 
 
 def record_pruned(repository: Repository, outdated: Outdated) -> None:
-    """Note that files are removed, and go on to the next epoch after the last ones."""
+    """Record that files are deleted. After the last files of an epoch, the next epoch follows."""
     is_last = len(outdated.keys) < SLICE
     repository.set_fact(EPOCH, outdated.epoch + is_last)
     repository.set_fact(TASK, 0 if is_last else outdated.task)

@@ -1,4 +1,7 @@
-"""Who does what next: pure functions over numbers.  No clock, no database."""
+"""Scheduling: how many tasks to plan, when a batch is full, and which node gets which task.
+
+All functions are pure. They use no clock and no database.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,49 +15,50 @@ from covey.protocol.params import PoolParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A node that asked for work, and may be given a lease."""
+    """A node that asks for work and may get a lease."""
 
     address: str
     accepted: int
     dropped: int
     cached_version: int | None
-    """The newest policy that it has; None says nothing."""
+    """Newest policy that the node has on disk. None if it accepts any policy."""
     first_version: int = 0
-    """The first policy that was published after it registered. It could choose its key by the hashes of older ones."""
+    """First policy that was published after the node registered. The node could choose its key with knowledge of older
+    policies' hashes."""
 
     def serves(self, version: int) -> bool:
-        """Whether it may be given work that was planned for a policy: with that one, or a younger one."""
+        """Return whether the node may get a task of a policy, because it has that policy or a newer one."""
         return self.cached_version is None or version <= self.cached_version
 
     def is_early(self, version: int) -> bool:
-        """Whether it registered before the policy was published with which it would do work planned for `version`."""
+        """Return whether the node registered before the policy was published that it would use for a task."""
         return self.first_version <= (version if self.cached_version is None else self.cached_version)
 
 
 class PlannedTask(NamedTuple):
-    """A task and the policy that it was planned for.  Example: Work(task=7, version=3)."""
+    """A pending task and the policy for which it was planned. Example: PlannedTask(task=7, version=3)."""
 
     task: int
     version: int
 
 
 class Groups(NamedTuple):
-    """Groups of accepted work.  Example: Groups(sampled=6, live=4)."""
+    """Numbers of groups in accepted work. Example: Groups(sampled=6, live=4)."""
 
     sampled: int
     live: int
-    """Those whose rewards are not all equal, as validators counted."""
+    """Number of groups whose rewards are not all equal, as counted by validators."""
 
 
 def count_tasks_to_plan(
     params: PoolParams, *, step: int, packed_groups: int, unpacked_groups: int, groups_in_flight: int
 ) -> int:
-    """How many tasks of the latest policy to add, so that admission keeps pace with training.
+    """Return how many tasks of the latest policy to add, so that admission keeps pace with training.
 
-    By the time the policy of `step` is out, at most (step + 1 + max_staleness) batches may have been admitted: then no
+    When the policy of `step` is published, at most (step + 1 + max_staleness) batches may have been admitted. Then no
     rollout is older than `max_staleness` when it is trained on (the rule of AReaL, arXiv 2505.24298, section 5.1).
-    `unpacked_groups` are accepted and still fresh enough; rejected, void and outdated groups do not count and are
-    planned anew.
+    `unpacked_groups` are accepted and still fresh enough. Rejected, void and outdated groups do not count, so they are
+    planned again.
     """
     missing = _count_batches(params, step) * params.groups_per_step - packed_groups - unpacked_groups - groups_in_flight
     return max(0, -(-missing // params.groups_per_task))
@@ -68,11 +72,12 @@ def _count_batches(params: PoolParams, step: int) -> int:
 def count_tasks_to_sample(
     params: PoolParams, *, step: int, closed_batches: int, unpacked: Groups, groups_in_flight: int, seen: Groups
 ) -> int:
-    """As `count_tasks_to_plan`, with the online filter: the batches that are not closed yet want live groups.
+    """Return how many tasks to add with the online filter, where open batches require live groups.
 
-    As many groups are in flight as bring the missing live ones at the share of live groups among `seen`, accepted work
-    of the policies that are fresh enough.  One imaginary batch of live groups is added to it, so that the first few
-    dead ones start no flood.  No more are sampled than the cap allows: one batch makes do with what it then holds.
+    Enough groups are kept in flight to bring the missing live groups. The expected share of live groups is that of
+    `seen`, the accepted work of fresh policies, plus one imaginary batch of live groups. That batch prevents a flood of
+    tasks after the first few dead groups. The cap on sampling limits the number, and a batch at the cap is trained with
+    the live groups that it has.
     """
     open_batches = _count_batches(params, step) - closed_batches
     missing = open_batches * params.groups_per_step - unpacked.live
@@ -83,8 +88,11 @@ def count_tasks_to_sample(
 
 
 def find_batch(params: PoolParams, waiting: Sequence[Groups]) -> int | None:
-    """How many submissions, oldest first, make a batch: as few as hold `groups_per_step` groups, live ones where the
-    pool filters, or fill its cap; None while there are too few."""
+    """Return how many of the waiting submissions, oldest first, make a batch, or None while there are too few.
+
+    A batch takes as few submissions as contain `groups_per_step` groups, or fill the cap on sampling. With the online
+    filter, only live groups count for the first condition.
+    """
     sampled = live = 0
     for count, groups in enumerate(waiting, start=1):
         sampled, live = sampled + groups.sampled, live + groups.live
@@ -94,19 +102,20 @@ def find_batch(params: PoolParams, waiting: Sequence[Groups]) -> int | None:
 
 
 def is_capped(params: PoolParams, batch: Groups) -> bool:
-    """Whether a batch was closed by the cap on sampling, short of live groups."""
+    """Return whether a batch was closed by the cap on sampling with too few live groups."""
     is_full = batch.sampled >= params.max_groups_per_step
     return params.online_filter and is_full and batch.live < params.groups_per_step
 
 
 def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list[tuple[PlannedTask, Candidate]]:
-    """Return which node is given which task: at most one per node, to those that drop least first, then to those that
-    have the newest policy.
+    """Return which node gets which task. A node gets at most one.
 
-    With several tasks a node could collect the one that it likes best, and let the offers of the others expire.
-    The youngest policy's tasks are given away first: who can do them can do all, so that the others are left for those
-    who cannot, and nobody waits in vain.  A node that registered after a policy was published is given its tasks only
-    while no earlier node asks: it could try keys until one draws the prompts and seeds that it likes.
+    Nodes with the lowest drop rate come first, and among these the ones with the newest policy. With several offers a
+    node could collect the task that it prefers and let the others expire.
+
+    Tasks of the newest policy are assigned first. A node that has this policy can do all tasks, so the older tasks are
+    left for nodes that can do nothing else. A node that registered after a policy was published gets its tasks only if
+    no earlier node asks, because it may have tried keys until the prompts and seeds suited it.
     """
     ranked = sorted(
         candidates,
@@ -125,5 +134,5 @@ def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list
 
 
 def compute_drop_rate(accepted: int, dropped: int) -> float:
-    """Share of leases that came to nothing, with one imaginary success so that a newcomer is not judged."""
+    """Return the share of dropped leases. One imaginary success keeps the rate of a newcomer low."""
     return dropped / (accepted + dropped + 1)

@@ -1,4 +1,4 @@
-"""When an epoch is due, and what the chain says of it. `epoch_closing` computes its contents."""
+"""Settlement: when an epoch is due, and what the chain reports about it. `epoch_closing` computes its contents."""
 
 import math
 from collections.abc import Sequence
@@ -13,36 +13,37 @@ from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
 
 PROMISED_EPOCHS = 64
-"""A countersignature promises inclusion at most so many epochs later."""
+"""A countersignature promises to settle a submission at most this number of epochs after the next one."""
 RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
-"""Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
+"""Time in seconds between attempts to post an epoch that the ledger refuses. It doubles up to the maximum."""
 MAX_UNPOSTED = 2
-"""Maximum number of epochs that the chain does not have. The second one is filled while the first one closes."""
+"""Maximum number of epochs that are not on chain. The second one is filled while the first one closes."""
 SPARE_EPOCHS = 8
-"""Epochs before the promised one from which a submission is decided with the verdicts at hand."""
+"""Number of epochs before the promised one from which a submission is decided with the verdicts that it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where rewards are claimed, and the price."""
+    """The contract where rewards are claimed, and the pool's terms of payment."""
 
     chain_id: int
     address: Address
     pool: PoolId
     price: int
-    """Token units for one work unit."""
+    """Reward for one work unit, in the token's smallest unit."""
     epoch_units: int
-    """What one epoch may pay for at most."""
+    """Maximum number of work units in one epoch."""
     epoch_length: int
-    """Seconds between two postings at least, as the chain counts."""
+    """Minimum time in seconds between two postings, by the chain's clock."""
     windows: int
-    """Seconds from posting until an epoch is final."""
+    """Time in seconds from the posting of an epoch until it is final."""
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
-    """Return whether an epoch should begin: by the clock, when it is full, or at the pool's end once all is decided.
+    """Return whether an epoch should begin, because its time has come, it is full, or the pool has ended.
 
-    None begins that the ledger would refuse at `chain_time`, the time of the block that it would be in.
+    At the pool's end, an epoch begins once everything is decided. No epoch begins that the ledger would refuse at
+    `chain_time`, the time of the block in which it would be posted.
     """
     waiting = repository.sum_unsettled()
     if not waiting.submissions or waiting.least_units > ledger.epoch_units or not may_begin(repository):
@@ -57,7 +58,7 @@ def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: f
 
 
 def may_be_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float) -> bool:
-    """Return whether an epoch may be due, or the pool may be closed by now. The chain's time decides both."""
+    """Return whether an epoch may be due or the pool may be closed by our clock. The chain's time decides both."""
     if repository.get_fact("closed"):
         return False
     is_closed_by_clock = is_closed(repository, chain_time=now)
@@ -65,27 +66,26 @@ def may_be_due(repository: Repository, params: PoolParams, ledger: Ledger, *, no
 
 
 def may_begin(repository: Repository) -> bool:
-    """Return whether another epoch may begin: the ones before it are filled, and few are not posted yet."""
+    """Return whether another epoch may begin: all unposted ones are filled and fewer than MAX_UNPOSTED."""
     unposted = repository.list_unposted()
     return len(unposted) < MAX_UNPOSTED and all(row.work_root for row in unposted)
 
 
 def compute_earliest(ledger: Ledger, *, after: EpochRow) -> int:
-    """Return the earliest time of the chain at which the ledger takes the next epoch. 0 if `after` is not posted."""
+    """Return the earliest chain time at which the ledger accepts the epoch after `after`. 0 if that is not posted."""
     return 0 if after.final_at is None else after.final_at - ledger.windows + ledger.epoch_length
 
 
 def name_intent(pool: PoolId, number: int, tries: int) -> str:
-    """Return the key of the intent that posts an epoch for the first time (0) or again."""
+    """Return the key of the intent that posts an epoch, after `tries` earlier attempts."""
     return f"epoch/{pool}/{number}/{tries}"
 
 
 def find_try(repository: Repository, ledger: Ledger, number: int, *, now: float) -> int | None:
-    """Return the number of the try to post an epoch that is due now.
+    """Return the number of earlier attempts to post an epoch if another attempt is due now, otherwise None.
 
-    None if the epoch is closing or posted, if the chain does not have the one before it, or if a try is under way. An
-    epoch that the ledger refused is tried again ever more rarely: the operator may have mended the cause, such as too
-    little escrow.
+    None is due if the epoch is closing or posted, if the previous epoch is not posted, or if an attempt is pending. A
+    refused epoch is tried again with growing pauses, because the operator may fix the cause, such as too little escrow.
     """
     epoch, before = repository.get_epoch(number), repository.get_epoch(number - 1)
     if epoch is None or not epoch.data_hash or epoch.posted_block is not None:
@@ -102,19 +102,21 @@ def find_try(repository: Repository, ledger: Ledger, number: int, *, now: float)
 
 
 def get_next_number(repository: Repository) -> int:
-    """Number of the epoch that closes next."""
+    """Return the number of the next epoch to begin."""
     last = repository.get_last_epoch_number()
     return 0 if last is None else last + 1
 
 
 def compute_promised_epoch(repository: Repository) -> int:
-    """Number of the latest epoch that a countersignature promises now."""
+    """Return the number of the latest epoch that a new countersignature promises."""
     return get_next_number(repository) + PROMISED_EPOCHS
 
 
 def find_due(repository: Repository, params: PoolParams, rows: Sequence[SubmissionRow], *, now: float) -> set[str]:
-    """Receipt hashes of submissions that can wait for validators no longer: an undecided one is in no epoch, which
-    breaks the operator's promise and costs its bond."""
+    """Return receipt hashes of submissions that can no longer wait for validators.
+
+    An undecided submission cannot be in an epoch, so waiting would break the operator's promise and cost its bond.
+    """
     latest = get_next_number(repository) + SPARE_EPOCHS
     return {
         row.receipt_hash for row in rows if latest >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
@@ -122,12 +124,12 @@ def find_due(repository: Repository, params: PoolParams, rows: Sequence[Submissi
 
 
 def is_closed(repository: Repository, *, chain_time: float) -> bool:
-    """Whether the ledger takes no epoch any more: the pool has ended, and was closed by `chain_time`."""
+    """Return whether the ledger accepts no more epochs, because the pool has ended and is closed at `chain_time`."""
     return bool(repository.get_fact("ended")) and 0 < repository.get_fact("closes_at") <= chain_time
 
 
 def build_header(epoch: EpochRow, pool: PoolId) -> EpochHeader:
-    """What is posted of a closed epoch."""
+    """Return the header of a closed epoch, which is posted on chain."""
     return EpochHeader(
         pool=pool,
         epoch=epoch.number,
@@ -141,15 +143,15 @@ def build_header(epoch: EpochRow, pool: PoolId) -> EpochHeader:
 
 
 def is_known(repository: Repository, header: EpochHeader) -> bool:
-    """Return whether an epoch that the chain has was closed in this database."""
+    """Return whether a posted epoch is the one that was closed in this database."""
     epoch = repository.get_epoch(header.epoch)
     return epoch is not None and build_header(epoch, header.pool) == header
 
 
 def record_posted(repository: Repository, header: EpochHeader, record: EpochRecord, *, block: int) -> bool:
-    """Note that the chain holds the epoch. The job `mark_settled` then marks its submissions as settled.
+    """Record that an epoch is on chain. The job `mark_settled` then marks its submissions as settled.
 
-    Returns False for an epoch that was not closed here.
+    Returns False if the epoch was not closed in this database.
     """
     epoch = repository.get_epoch(header.epoch)
     if epoch is None or not is_known(repository, header):
@@ -160,7 +162,7 @@ def record_posted(repository: Repository, header: EpochHeader, record: EpochReco
 
 
 def mark_settled(repository: Repository, number: int, *, limit: int) -> bool:
-    """Mark at most `limit` submissions of an epoch on chain as settled. Return whether some may be left."""
+    """Mark at most `limit` submissions of a posted epoch as settled. Return whether any may be left."""
     if repository.mark_settled(number, limit=limit) == limit:
         return True
     epoch = repository.get_epoch(number)
@@ -170,7 +172,10 @@ def mark_settled(repository: Repository, number: int, *, limit: int) -> bool:
 
 
 def record_disabled(repository: Repository, *, number: int) -> None:
-    """The arbiter disabled the epoch: nothing can be claimed against it, and its submissions go into a later one."""
+    """Record that the arbiter disabled an epoch, and release its submissions for a later one.
+
+    Nothing can be claimed against a disabled epoch.
+    """
     epoch = repository.get_epoch(number)
     if epoch is not None and not epoch.disabled:
         epoch.disabled = True
@@ -178,7 +183,7 @@ def record_disabled(repository: Repository, *, number: int) -> None:
 
 
 def build_work_leaf(row: SubmissionRow) -> WorkLeaf:
-    """The leaf of a decided submission."""
+    """Return the leaf of a decided submission. Raises ValueError if it is undecided."""
     if row.decision is None:
         raise ValueError(f"submission {row.receipt_hash} is not decided")
     return WorkLeaf(

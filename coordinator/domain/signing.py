@@ -1,4 +1,4 @@
-"""More signatures for hard rejections: the court counts those of validators with their bonds, and only for a time."""
+"""Finds more validators to sign hard rejections. The court counts only unexpired signatures of bonded validators."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,21 @@ from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 SIGNING_SECONDS = 86_400.0
-"""Time after a hard rejection in which more validators are asked to sign, as long as no case is about it. The window
-after which a case that the cap on slashes refused is proposed again comes on top."""
+"""Time in seconds after a hard rejection in which more validators are asked to sign it, while it has no case. The
+unbond window is added, because a case that exceeds the cap on slashes is proposed again after it."""
 
 
 def seek_signatures(
     repository: Repository, params: PoolParams, *, validators: Sequence[Address], seconds: float, now: float
 ) -> int:
-    """Open turns for hard rejections that no case is about, where too few of the active `validators` have signed.
+    """Open turns for hard rejections that have no case and too few signatures of the active `validators`.
 
-    A validator may withdraw its bond once it has spoken, or its signature may expire, and the court would not count it.
-    After `seconds` from the decision no turn is opened, and those under way end. Returns how many opened.
+    The court does not count signatures of validators that have withdrawn their bond, or that have expired. Later than
+    `seconds` after the decision, no turn is opened, and open ones end. Returns the number of new turns.
     """
     standing, opened = repository.list_validators(), 0
     for row in repository.list_unopened(decided_since=now - 2 * seconds):
-        if row.draw is None or not row.audited:  # read back from an epoch: nobody here has judged it
+        if row.draw is None or not row.audited:  # It was restored from an epoch, and no validator has judged it here.
             continue
         if (row.decided_at or 0.0) < now - seconds:
             panel.close_unrevealed(row)

@@ -1,4 +1,4 @@
-"""The stake that backs a contributor's nodes and its unseen work, as it was last looked up on chain."""
+"""The stake that backs a contributor's nodes and its unaudited work, as last read from the chain."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,17 +12,17 @@ from covey.protocol.ids import Address, PoolId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeRule:
-    """What a pool requires of a contributor. Example: StakeRule(pool=1, min_stake=100, unit=TokenUnit(18, "CVT"))."""
+    """A pool's requirement on stake. Example: StakeRule(pool=1, min_stake=100, unit=TokenUnit(18, "CVT"))."""
 
     pool: PoolId
     min_stake: int
     """Stake that must back each node, in the token's smallest unit."""
     unit: TokenUnit
-    """Unit of amounts in messages: the token's, or SMALLEST if the token does not report its own."""
+    """Unit of amounts in messages: that of the token, or SMALLEST if the token does not report one."""
 
     @property
     def raw(self) -> str:
-        """Option that a command needs to read amounts in this unit, with a blank before it."""
+        """Option with which commands read amounts in this unit, with a leading space. Empty for the token's unit."""
         return " --raw" if self.unit == SMALLEST else ""
 
 
@@ -31,7 +31,7 @@ class Stake(NamedTuple):
 
     staked: int
     locked: int
-    """What cases lock. It may exceed `staked`, because cases lock stake that is leaving, too."""
+    """Stake that open cases lock. It may exceed `staked`, because cases also lock stake that is being withdrawn."""
 
     @property
     def free(self) -> int:
@@ -42,16 +42,16 @@ class Stake(NamedTuple):
 def record_stake(
     repository: Repository, contributor: Address, stake: Stake, *, block: int, is_rolled_back: bool = False
 ) -> None:
-    """Record what was looked up at a block, unless something newer is known that was not rolled back."""
+    """Record the stake as of a block, unless a newer one is recorded that was not rolled back."""
     row = repository.require_contributor(contributor)
     if row.stake_block is None or row.stake_block <= block or is_rolled_back:
         row.staked, row.locked, row.stake_block = str(stake.staked), str(stake.locked), block
 
 
 def get_stake(row: ContributorRow | None) -> Stake:
-    """Return the stake of a contributor. Raises TransientError("stake_unknown") if it is not looked up yet."""
+    """Return the stake of a contributor. Raises TransientError("stake_unknown") if it has not been read yet."""
     if row is None or row.staked is None or row.locked is None:
-        raise TransientError("stake_unknown", "the stake of the contributor is not looked up yet")
+        raise TransientError("stake_unknown", "the contributor's stake has not been read from the chain yet")
     return Stake(staked=int(row.staked), locked=int(row.locked))
 
 
@@ -64,7 +64,7 @@ def require_stake(stake: Stake, *, rule: StakeRule, contributor: Address, nodes:
         )
         message = (
             f"{contributor} has staked {staked}, of which cases lock {locked}; its {nodes} node(s) require {required} "
-            f'that are free. Run covey stake add "{missing}"{rule.raw} --kind contributor --pool {rule.pool} with the '
+            f'of free stake. Run covey stake add "{missing}"{rule.raw} --kind contributor --pool {rule.pool} with the '
             f"key of {contributor}"
         )
         raise ProtocolError("stake_too_low", message, status=403)

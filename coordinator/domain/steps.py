@@ -1,7 +1,7 @@
-"""What a step's batch is made of: how many tasks it still needs, when it is full, and what its groups count.
+"""Steps and their batches: how many tasks a batch still needs, and when it is full.
 
-With the pool's online filter (the paper, section 3.3.2) only live groups fill a
-batch; dead ones come along, are paid, and count against the cap on sampling.
+With the pool's online filter (the paper, section 3.3.2), only live groups fill a batch. Dead groups are included and
+paid, and count towards the cap on sampling.
 """
 
 from coordinator.db.models import StepRow
@@ -24,7 +24,7 @@ from covey.runtime.log import get_logger
 
 
 def plan_tasks(repository: Repository, params: PoolParams) -> int:
-    """Add the tasks that are missing for the latest policy; return how many."""
+    """Add the missing tasks of the latest policy, and return their number."""
     step = repository.get_latest_step()
     if step is None or repository.get_fact("ended"):
         return 0
@@ -58,8 +58,10 @@ def _count_filtered(repository: Repository, params: PoolParams, step: int) -> in
 
 
 def close_step(repository: Repository, params: PoolParams) -> StepRow | None:
-    """Pack the oldest fresh accepted work into the open step's batch when that makes it full, or with the online
-    filter as large as it may be; return the step if ready."""
+    """Pack the oldest fresh accepted work into the open step's batch, if there is enough to fill it.
+
+    With the online filter, a batch at the cap on sampling is full, too. Returns the step if it is ready, or None.
+    """
     step = repository.get_open_step()
     if step is None:
         return None
@@ -78,23 +80,26 @@ def close_step(repository: Repository, params: PoolParams) -> StepRow | None:
 
 
 def get_oldest_version(repository: Repository, params: PoolParams) -> int:
-    """The oldest policy whose work may still be trained on: the next batch's."""
+    """Return the oldest policy whose work the next batch may still contain."""
     return max(0, repository.count_closed_batches() - params.max_staleness)
 
 
 def open_step(
     repository: Repository, params: PoolParams, *, number: int, record_hash: Hash, block: int, now: float
 ) -> StepRow:
-    """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
+    """Open the step of a published policy, mark the previous step as trained, and plan new tasks.
+
+    The same event again changes nothing. If a reorganization has replaced the policy, work on the old one becomes void.
+    """
     step = repository.get_step(number)
-    if step is not None and step.record_hash:  # The event is delivered again, or a second time after a reorganization.
+    if step is not None and step.record_hash:  # The event was delivered before, possibly in another block.
         if step.record_hash != record_hash:
             _void_work(repository, number, now)
         step.record_hash, step.block_number = record_hash, block
         return step
     before = repository.get_step(number - 1)
     if before is not None:
-        if before.state is StepState.OPEN:  # the chain is ahead of what this coordinator packed
+        if before.state is StepState.OPEN:  # The chain is ahead of this coordinator, which has not packed the batch.
             before.state = require_move(STEP_MOVES, before.state, StepState.READY)
         before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
     step = step or StepRow(number=number, state=StepState.OPEN)
@@ -106,21 +111,26 @@ def open_step(
 
 
 def is_next(repository: Repository, number: int) -> bool:
-    """Whether a step may open: it has not, and the batch before is packed."""
+    """Return whether a step may open: it has not opened, and the batch of the previous step is packed."""
     before = repository.get_step(number - 1)
     return before is not None and before.state is not StepState.OPEN and repository.get_step(number) is None
 
 
 def open_ahead(repository: Repository, params: PoolParams, *, number: int) -> None:
-    """The trainer asks for a step's batch, so it has the policy, be it on chain or not yet: the step opens if it is the
-    next."""
+    """Open a step whose batch the trainer requests, if it is the next one.
+
+    The trainer has the step's policy, even if it is not on chain yet.
+    """
     if is_next(repository, number):
         repository.add(StepRow(number=number, state=StepState.OPEN))
         close_step(repository, params)
 
 
 def _void_work(repository: Repository, version: int, now: float) -> None:
-    """A reorganization gave a version another policy: what was begun with the first one would look like fraud."""
+    """End tasks and void undecided submissions of a version whose policy a reorganization has replaced.
+
+    Work on the old policy would otherwise look like fraud.
+    """
     for task in repository.list_tasks(TaskState.ASSIGNED):
         if task.policy_version == version:
             task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)

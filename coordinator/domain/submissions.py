@@ -1,4 +1,4 @@
-"""Recording a signed receipt: what it must fulfil, its row, and the operator's countersignature."""
+"""Records signed receipts: the checks that a receipt must pass, its row, and the operator's countersignature."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from covey.protocol.status import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countersigned:
-    """The operator's promise, as recorded."""
+    """The operator's signed promise to settle a submission."""
 
     message: messages.Countersignature
     signature: str
@@ -30,26 +30,28 @@ class Countersigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedReceipt:
-    """A receipt whose file lies in the store and was verified, with the promise that is offered for it."""
+    """A receipt whose file is verified and stored, with the promise to record for it."""
 
     receipt: messages.Receipt
     signature: str
     promise: Countersigned
     undrawn_limit: int
-    """Pay in the token's smallest unit up to which the contributor's work may go without a replay."""
+    """Reward, in the token's smallest unit, up to which the contributor's work needs no certain replay."""
     canary: CanaryKind = CanaryKind.ORDINARY
     consent: str = ""
-    """Signature of its contributor that it is a canary."""
+    """Signature by which the contributor confirms a canary. Empty for ordinary work."""
 
 
 def check_receipts(
     repository: Repository, params: PoolParams, receipts: Sequence[messages.Receipt], *, now: float
 ) -> list[Countersigned | TaskRow | CoveyError]:
-    """Return what is known of each receipt: the promise that was given for it, or its task if it is new.
+    """Check receipts. Return for each one the promise if it is recorded, its task if it is new, or its error.
 
-    Errors are ProtocolError "not_your_task", "equivocation" or "duplicate_submission" if another receipt is recorded
-    for its lease or its file, "bad_message" if it has no hash, those of `nodes.require_node` and `tasks.require_lease`,
-    "bad_receipt" and "stale".
+    Errors are ProtocolError with these codes, and those of `nodes.require_node` and `tasks.require_lease`:
+
+    - "not_your_task", "equivocation" or "duplicate_submission" if another receipt is recorded for its lease or file
+    - "bad_receipt" if it does not fit its task or has expired, and "stale" if its policy is too old
+    - "bad_message" if it cannot be hashed
     """
     tasks = {int(receipt.task) for receipt in receipts}
     repository.load_nodes({receipt.node for receipt in receipts})
@@ -73,11 +75,11 @@ def check_receipts(
 def record_receipts(
     repository: Repository, params: PoolParams, handed_in: Sequence[VerifiedReceipt], *, price: int, now: float
 ) -> list[Countersigned | CoveyError]:
-    """Record receipts, and return the promise that stands for each. Errors are those of `check_receipts`.
+    """Record receipts, and return the recorded promise or the error of each. Errors are those of `check_receipts`.
 
-    A submission is replayed for certain if it and the contributor's other work that no replay was asked for would earn
-    more than its `undrawn_limit` (`Repository.sum_unreplayed_units`). `price` is that of a unit, in the token's
-    smallest unit.
+    A submission is certainly replayed if its reward, and that of the contributor's other work without a replay
+    (`Repository.sum_unreplayed_units`), would exceed its `undrawn_limit`. `price` is the reward for one unit, in the
+    token's smallest unit.
     """
     checked = check_receipts(repository, params, [each.receipt for each in handed_in], now=now)
     units = repository.sum_unreplayed_units({each.receipt.contributor for each in handed_in})
@@ -121,7 +123,7 @@ def _require_new(
     used: Container[str],
     now: float,
 ) -> TaskRow:
-    """Return the task of a receipt that nothing is recorded of yet."""
+    """Return the task of a receipt whose lease has no recorded receipt yet."""
     node = nodes.require_node(repository, receipt.node)
     task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
     _require_receipt(params, receipt, task, node, now)
@@ -143,7 +145,7 @@ def _answer_again(known: SubmissionRow, receipt: messages.Receipt, receipt_hash:
 
 
 def get_countersigned(row: SubmissionRow) -> Countersigned:
-    """The promise that was given for a recorded submission."""
+    """Return the promise that was recorded for a submission."""
     message = messages.Countersignature(
         receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
     )
@@ -155,7 +157,7 @@ def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: TaskRo
         (receipt.policy_version != task.policy_version, f"the task's policy version is {task.policy_version}"),
         (receipt.contributor != node.contributor, f"the node's contributor is {node.contributor}"),
         (receipt.groups != task.groups, f"the task has {task.groups} groups"),
-        (not 0 < receipt.units <= params.max_task_units, f"units are 1 to {params.max_task_units}"),
+        (not 0 < receipt.units <= params.max_task_units, f"units must be from 1 to {params.max_task_units}"),
         (receipt.deadline <= now, "the receipt has expired"),
     )
     for is_wrong, message in wrong:
@@ -184,7 +186,7 @@ def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -
 
 
 def to_receipt(row: SubmissionRow, pool: int) -> messages.Receipt:
-    """The receipt as its node signed it."""
+    """Return the receipt of a submission, as its node signed it."""
     return messages.Receipt(
         pool=pool,  # type: ignore[arg-type]
         task=row.task,  # type: ignore[arg-type]

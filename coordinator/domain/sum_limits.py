@@ -1,12 +1,12 @@
-"""What follows from the running sums of a node: its work is replayed whole, or it is suspended.
+"""Applies limits to the running sums of nodes. A node above them is replayed whole, or suspended.
 
 Sums come from the evidence of accepting verdicts (`covey.protocol.running_sums`), and are kept by node and validator.
-They belong to the node and not to its contributor, because they depend on the hardware. A new node begins with sums of
-an earlier one of its contributor, or a new key would have all the room below the limits again. A contributor whose
-second node is suspended for its sums is suspended with all nodes.
+They belong to the node and not to its contributor, because they depend on the hardware. A new node starts with the sums
+of an earlier node of its contributor. Otherwise a new key would start far below the limits again. When a second node of
+a contributor is suspended for its sums, all nodes of the contributor are suspended.
 
-A mean that moves is not proof against one node: a driver or a trained policy may move it for all. So a node is
-suspended only if it is also far above the other nodes of the pool.
+A changed mean does not prove that a node cheats, because a new driver or policy may change it for all nodes. A node is
+therefore suspended only if it is also far above the other nodes of the pool.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -38,15 +38,15 @@ from covey.protocol.verdict import Decision
 from covey.runtime.log import get_logger
 
 PEERS = 3
-"""Number of nodes of other contributors with whose median a node is compared before it is suspended."""
+"""Minimum number of other contributors' nodes whose median a node must exceed to be suspended."""
 PEER_SUBMISSIONS = 20
-"""Number of summed submissions from which on the mean of a node counts for that median."""
+"""Minimum number of summed submissions of a node whose mean counts for that median."""
 UNFIT = "calibration_unfit"
-"""Name of the fact that a node was far above a limit and was not suspended. It is logged once per pool."""
+"""Name of the fact that a node was far above a limit and not suspended. This is logged once per pool."""
 
 
 def find_countable(params: PoolParams, row: SubmissionRow, turn: TurnRow, sums: Sums | None) -> Sums | None:
-    """Return those of a verdict's sums that count for the node. None in the exact lane, and if they are impossible."""
+    """Return the sums of a verdict that count for the node. None in the exact lane, or if the sums are not possible."""
     rules = params.verification
     if sums is None or row.contract or rules.mode == "exact":
         return None
@@ -65,10 +65,10 @@ def find_countable(params: PoolParams, row: SubmissionRow, turn: TurnRow, sums: 
 def add_accepted(
     repository: Repository, params: PoolParams, decided: Sequence[SubmissionRow], *, validators: Container[str]
 ) -> None:
-    """Add the sums of the verdicts that accepted submissions to those of their nodes, and compare them with the limits.
+    """Add the sums of accepting verdicts to those of their nodes, and compare these with the limits.
 
-    Those of `decided` that are not accepted add nothing. `validators` are all of the pool. A node that is below its
-    limits after `WINDOW` submissions begins again at 0.
+    Submissions in `decided` that are not accepted add nothing. `validators` are all validators of the pool. The sums of
+    a node that is below its limits after `WINDOW` submissions restart at 0.
     """
     stated = {row.receipt_hash: _list_stated(row) for row in decided if row.state is SubmissionState.ACCEPTED}
     rows = [row for row in decided if stated.get(row.receipt_hash)]
@@ -96,9 +96,9 @@ def _list_stated(row: SubmissionRow) -> dict[str, Sums]:
 
 
 def _begin(repository: Repository, params: PoolParams, node: NodeRow, validators: Container[str]) -> RunningSumsRow:
-    """Return a row of a node without sums, which begins with those of the contributor's node with the least room.
+    """Return a new row for a node, with the sums of the contributor's node that is closest to its limits.
 
-    It begins at 0 if all of them have at least the room of a node without sums.
+    The new row starts at 0 if no node of the contributor is closer to its limits than a node without sums.
     """
 
     def get_room(row: RunningSumsRow) -> float:
@@ -121,7 +121,7 @@ def _compare_for_replay(params: PoolParams, sums: RunningSumsRow, validators: Co
     above = get_highest(list_standings(params, sums.by_validator, validators, allowance=REPLAY_ALLOWANCE))
     log = get_logger().bind(node=sums.node, submissions=sums.submissions)
     if above is not None and not sums.above:
-        log.warning("a node is replayed whole because of its running sums", **above._asdict())
+        log.warning("all work of a node is replayed because of its running sums", **above._asdict())
     elif above is None and sums.above:
         log.info("the running sums of a node are below their limits again")
     sums.above = above.statistic if above else ""
@@ -132,9 +132,9 @@ def _compare_for_replay(params: PoolParams, sums: RunningSumsRow, validators: Co
 def list_standings(
     params: PoolParams, by_validator: Mapping[str, Sums], validators: Container[str], *, allowance: float
 ) -> list[SumStanding]:
-    """Return the standing of a node in each statistic that has a limit, from the sums that validators stated.
+    """Return the standing of a node in each limited statistic, from the sums that validators reported.
 
-    `validators` are all of the pool. What others have stated does not count.
+    `validators` are all validators of the pool. Sums reported by anybody else do not count.
     """
     present = _select(by_validator, validators)
     return compare(present, params.verification.thresholds, quorum=params.quorum, allowance=allowance)
@@ -145,7 +145,7 @@ def _select(by_validator: Mapping[str, Sums], validators: Container[str]) -> Map
 
 
 class PoolMeans:
-    """The means of a pool's nodes, which are read once, and only if a node is far above a limit."""
+    """The means of a pool's nodes. They are loaded once, and only if a node is far above a limit."""
 
     def __init__(self, repository: Repository, params: PoolParams, validators: Container[str]) -> None:
         self._repository, self._params, self._validators = repository, params, validators
@@ -160,13 +160,13 @@ class PoolMeans:
         return {each.statistic: each.total / each.items for each in standings}
 
     def list_others(self, statistic: StatisticName, *, contributor: str) -> list[float]:
-        """Return the mean of each node of other contributors that is not barred and has enough submissions."""
+        """Return the means of other contributors' active nodes that have enough submissions."""
         groups = (group for owner, group in self._by_contributor.items() if owner != contributor)
         return [means[statistic] for group in groups for means in group if statistic in means]
 
 
 def _judge_far(repository: Repository, far: SumStanding, *, means: PoolMeans, node: NodeRow) -> None:
-    """Suspend a node far above a limit if it is also far above other nodes. Otherwise say once that this happens."""
+    """Suspend a node far above a limit if it is also far above other nodes. Otherwise log once that this happened."""
     log, others = get_logger().bind(node=node.address), means.list_others(far.statistic, contributor=node.contributor)
     is_apart = len(others) >= PEERS and far.total / far.items > (1 + SUSPENSION_ALLOWANCE) * median(others)
     if is_apart:
@@ -175,8 +175,8 @@ def _judge_far(repository: Repository, far: SumStanding, *, means: PoolMeans, no
     elif not repository.get_fact(UNFIT):
         repository.set_fact(UNFIT, 1)
         log.error(
-            "a node is far above its running sums, but not above enough other nodes: the calibration may no longer fit."
-            " Measure the thresholds again",
+            "the running sums of a node are far above their limits, but not far above those of enough other nodes, so"
+            " the calibration may no longer fit. Measure the thresholds again",
             nodes=len(others),
             **far._asdict(),
         )
@@ -191,10 +191,10 @@ def _suspend(repository: Repository, node: NodeRow, contributor: str) -> None:
 
 
 def _report_differing(params: PoolParams, row: SubmissionRow, stated: Mapping[str, Sums]) -> None:
-    """Log validators whose sums of one submission differ by more than those of honest ones on other hardware."""
+    """Log validators whose sums for one submission differ more than those of honest validators on other hardware."""
     limits, (first, *others) = params.verification.thresholds, stated.values()
     differing = {name for each in others for name in list_differing(first, each, limits, is_same_engine=False)}
     if differing:
         get_logger().warning(
-            "validators differ about sums", task=row.task, statistics=sorted(differing), validators=sorted(stated)
+            "validators disagree about sums", task=row.task, statistics=sorted(differing), validators=sorted(stated)
         )

@@ -1,8 +1,8 @@
-"""The life of a task as functions of a repository, parameters and a given time: planned, leased, collected, returned.
+"""The life of a task: it is planned, leased, collected, and submitted, returned or expired.
 
-A claim that finds a pending task collects its lease in the transaction that notes the claim (`claim_tasks`). What no
-claim triggers is leased by a job: tasks of a new step, and those whose leases have ended. Both use `assign_tasks`, so
-the rules are the same. Nothing here sleeps, sends or commits.
+A claim that finds a pending task collects its lease in the transaction that records the claim (`claim_tasks`). Tasks of
+a new step, and tasks whose leases have ended, are leased to waiting nodes by a job. Both use `assign_tasks`, so the
+rules are the same. No function here sleeps, sends messages or commits.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from covey.protocol.status import (
 )
 
 MAX_AT_ONCE = 150
-"""Maximum number of leases that begin or end in one transaction, so that others are not kept waiting."""
+"""Maximum number of leases that begin or end in one transaction, so that other writers do not wait long."""
 COLLECT_SECONDS = 5.0
-"""Seconds after which a lease that nobody collects goes back without blame: the node's long poll had ended."""
+"""Time in seconds for which a lease may be collected. An uncollected lease does not count as dropped."""
 MISSED_SECONDS = 3600.0
-"""Seconds for which a lease that was not collected makes the node's pauses for further ones longer."""
+"""Time in seconds for which an uncollected lease lengthens the node's cooldowns after further uncollected ones."""
 
 
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limit: int = MAX_AT_ONCE) -> int:
-    """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has.
+    """Lease pending tasks to waiting nodes. The policy of a leased task is the newest that its node has.
 
-    A node gets at most one, and only after it has collected all earlier ones. Returns how many were leased, at most
-    `limit`, and 0 while new tasks are paused.
+    A node gets at most one lease, and only after it has collected all earlier ones. Returns the number of leases, which
+    is at most `limit`, and 0 while new tasks are paused.
     """
     latest = None if pausing.is_paused(repository) else repository.get_latest_step()
     if latest is None:
@@ -45,7 +45,7 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limi
     published = dict(repository.list_publications(versions))
     lanes = exact_lane.list_served(repository, params, now=now)
     waiting: dict[str, NodeRow] = {}
-    for version in {work.version for work in pending}:  # Nodes that cannot serve one must not use up its limit.
+    for version in {work.version for work in pending}:  # Nodes that cannot serve a version must not use up its limit.
         found = repository.list_candidates(now, version=version, published=published, limit=limit, lanes=lanes)
         waiting |= {node.address: node for node in found}
     candidates = [
@@ -75,7 +75,7 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float, limi
 def _build_lease(
     work: scheduling.PlannedTask, candidate: scheduling.Candidate, *, lease: int, now: float
 ) -> dict[str, object]:
-    """Return the columns of a task that is leased."""
+    """Return the new values of a task's columns when it is leased."""
     return {
         "id": work.task,
         "policy_version": work.version if candidate.cached_version is None else candidate.cached_version,
@@ -90,21 +90,21 @@ def _build_lease(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """A waiting worker's question for its lease. Example: Ask(node=address, instance="0f...", holding=(7,))."""
+    """A waiting worker's request for its lease. Example: LeaseRequest(node=address, instance="0f...", holding=(7,))."""
 
     node: Address
     instance: str
     holding: tuple[int, ...] = ()
-    """Leases that the worker knows of. Those that it has not collected yet do not count."""
+    """Leases that the worker holds. Leases that it has not collected yet are ignored."""
 
 
 def claim_tasks(
     repository: Repository, params: PoolParams, signs: Sequence[NodeBeat], *, rule: StakeRule, now: float
 ) -> list[TaskRow | CoveyError | None]:
-    """Note signs of life, lease pending tasks, and let the claims among the signs collect their leases.
+    """Record heartbeats and claims, lease pending tasks, and let the claims collect their leases.
 
-    Nodes that wait since earlier claims are leased tasks too, in the order of `assign_tasks`: a claim does not
-    overtake them. Returns for each sign its error, the task that a claim collects, or None. Errors are those of
+    Nodes that have waited since earlier claims get tasks, too, in the order of `assign_tasks`, so a new claim does not
+    overtake them. Returns for each heartbeat or claim its error, the collected task, or None. Errors are those of
     `presence.record_beats`.
     """
     results: list[TaskRow | CoveyError | None] = [*presence.record_beats(repository, params, signs, rule=rule, now=now)]
@@ -125,14 +125,16 @@ def claim_tasks(
 def collect_tasks(
     repository: Repository, params: PoolParams, asks: Sequence[LeaseRequest], *, now: float
 ) -> list[TaskRow | CoveyError | None]:
-    """Give nodes the leases that wait for them. Only now their clocks start, and the long polls are over.
+    """Collect the leases of nodes. Return for each request the leased task, its error, or None.
 
-    A lease that a node has collected and does not hold was lost by a crash or with an answer. It comes again, on its
-    old clock. The lease takes the contract that its node has now: leases of signed files are among those it holds.
-    A lease that it has not collected comes whatever it says: it could otherwise refuse a lease whose number it guesses.
+    The time of a lease starts when it is collected, and the node's long poll ends. A node may lose a lease that it has
+    collected, by a crash or with an HTTP response. Such a lease is returned again, and its time continues. It gets the
+    execution contract that the node has now, because a node still holds all leases for which it has signed files. An
+    uncollected lease is returned even if the node claims to hold it. Otherwise a node could refuse a lease by guessing
+    its number.
 
-    The error of an ask is ProtocolError "unknown_node", or "another_instance" if another worker with the
-    node's key was heard since it asked.
+    Errors are ProtocolError("unknown_node"), and ProtocolError("another_instance") if another worker with the node's
+    key was heard since the request.
     """
     repository.load_nodes({ask.node for ask in asks})
     leased: dict[str | None, list[TaskRow]] = {}
@@ -161,7 +163,7 @@ def collect_tasks(
 
 
 def has_overdue(repository: Repository, params: PoolParams, *, now: float) -> bool:
-    """Return whether `expire_leases` has something to end."""
+    """Return whether `expire_leases` would end anything."""
     silent_since = presence.find_silent_since(repository, now)
     return repository.has_outdated(oldest_version=get_oldest_version(repository, params)) or bool(
         repository.list_overdue(now, silent_since=silent_since, limit=1)
@@ -169,11 +171,11 @@ def has_overdue(repository: Repository, params: PoolParams, *, now: float) -> bo
 
 
 def expire_leases(repository: Repository, params: PoolParams, *, now: float, limit: int = MAX_AT_ONCE) -> int:
-    """End overdue leases and those of dead nodes, and outdated tasks. Plan others in their place, and let nodes that
-    dropped a lease pause.
+    """End overdue leases, leases of dead nodes, and outdated tasks. Plan new tasks, and start cooldowns of the nodes.
 
-    A node pauses longer with each lease that it does not collect within MISSED_SECONDS: it could otherwise keep a
-    task from others for half of the time. Returns how many ended. At most `limit` leases end at once.
+    The cooldown grows with the number of leases that a node did not collect within MISSED_SECONDS. Otherwise a node
+    could withhold a task from others for half of the time. Ends at most `limit` leases. Returns the number of ended
+    leases and tasks.
     """
     ended = repository.expire_outdated(oldest_version=get_oldest_version(repository, params))
     silent_since = presence.find_silent_since(repository, now)
@@ -197,7 +199,7 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float, lim
 def return_task(
     repository: Repository, params: PoolParams, *, node: str, task: TaskId, lease: LeaseId, now: float
 ) -> None:
-    """End a lease that its node drops, and plan another task. Raises the errors of `require_lease`."""
+    """End a lease that its node gives back, and plan another task. Raises the errors of `require_lease`."""
     row = require_lease(repository, node=node, task=task, lease=lease, now=now)
     row.state = require_move(TASK_MOVES, row.state, TaskState.EXPIRED)
     nodes.cool_down(repository, params, [(nodes.require_node(repository, node), row)], now)
@@ -205,21 +207,22 @@ def return_task(
 
 
 def end_tasks(repository: Repository) -> None:
-    """The pool has ended: what nobody has begun is not begun any more."""
+    """Expire all pending tasks, because the pool has ended."""
     for task in repository.list_tasks(TaskState.PENDING):
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
 
 
 def require_lease(repository: Repository, *, node: str, task: int, lease: int, now: float) -> TaskRow:
-    """Return the task that `node` holds by `lease`.
+    """Return the task that `node` holds with `lease`.
 
-    Raises ProtocolError "unknown_task", "not_your_task" or "lease_expired".
+    Raises ProtocolError("unknown_task") if there is no such task, ProtocolError("not_your_task") if it is not leased to
+    the node, and ProtocolError("lease_expired") if the lease has ended.
     """
     row = repository.get_task(task)
     if row is None:
-        raise ProtocolError("unknown_task", f"there is no task {task}", status=404)
+        raise ProtocolError("unknown_task", f"task {task} does not exist", status=404)
     if row.node != node:
         raise ProtocolError("not_your_task", f"task {task} is not leased to {node}", status=403)
     if row.lease != lease or row.state is not TaskState.ASSIGNED or row.expires_at <= now:
-        raise ProtocolError("lease_expired", f"lease {lease} of task {task} is over; claim another task", status=409)
+        raise ProtocolError("lease_expired", f"lease {lease} of task {task} has ended; claim another task", status=409)
     return row

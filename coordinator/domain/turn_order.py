@@ -1,9 +1,9 @@
-"""Who may take a turn at a submission: the drawn order of its validators, and who is asked last.
+"""The order of validators for a submission: which validator may take a turn, and when.
 
-Functions of a submission's row, with its judgements; they use no database and no clock.  The order follows from the
-drawing block (`covey.protocol.seeding.compute_turn_order`), so no validator gains by being fast or by asking often.
-After each `turn_seconds` a turn that nobody took is open to one more validator.  Asked last: validators that are away,
-that let a turn lapse lately, or that a quorum contradicted.
+All functions work on a submission's row with its turns, and use no database and no clock. The order follows from the
+drawing block (`covey.protocol.seeding.compute_turn_order`), so a validator gains nothing by being fast or asking often.
+After each `turn_seconds`, a free turn is open to one more validator. Validators that are away, that recently let a turn
+lapse, or that a quorum contradicted come last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from covey.protocol.seeding import compute_turn_order
 from covey.protocol.verdict import Decision
 
 AWAY_SECONDS = 60.0
-"""A validator that has not asked for work for this long is away.  A long poll lasts 20 s at most."""
+"""Time in seconds without a request for work after which a validator is away. A long poll lasts at most 20 s."""
 UNRELIABLE_TURNS = 20
-"""A validator that failed is asked last for this many times `judgement_seconds`, and longer with each contradiction."""
+"""Number of `judgement_seconds` for which a validator comes last after a failure. Each contradiction adds as many."""
 MAX_LAPSES = 4
-"""Turns of one submission that one validator may let lapse; after these it is not asked about it any more."""
+"""Maximum number of turns at one submission that a validator may let lapse before it is no longer asked about it."""
 MAX_UNKNOWN = 2
-"""Number of times that one validator may say unknown of one submission: its machine may recover after the first."""
+"""Maximum number of unknown verdicts of a validator about one submission. Its machine may recover after the first."""
 
 Standing = Mapping[str, ValidatorRow]
-"""What is known of each validator by its address."""
+"""The row of each validator by its address."""
 
 
 def find_place(
@@ -39,7 +39,7 @@ def find_place(
 ) -> int | None:
     """Return the place of a validator in the drawn order if it may take a free turn now, otherwise None.
 
-    It may if the turn is its own, or has waited long enough for it.
+    It may take the turn if it was drawn for it, or if the turn has waited long enough to be open to it.
     """
     candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
     if validator not in candidates:
@@ -49,14 +49,17 @@ def find_place(
 
 
 def list_current(row: SubmissionRow) -> list[TurnRow]:
-    """Judgements of the kind that counts now, lapsed ones included."""
+    """Return the turns of the kind that counts now, including lapsed ones: replays of an audited submission, or else
+    cheap checks.
+    """
     return [judgement for judgement in row.turns if judgement.full == bool(row.audited)]
 
 
 def list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[Address]:
-    """Validators that may still judge: nobody judges twice, and nobody lets turns lapse for ever.
+    """Return the validators that may still judge a submission.
 
-    Unknown is no judgement, and whoever says it may try once more.
+    A validator judges only once, unless its first verdict is unknown. It is no longer asked after MAX_LAPSES lapsed
+    turns.
     """
     busy = {turn.validator for turn in list_current(row) if not (turn.lapsed or is_unknown(turn))}
     busy |= {turn.validator for turn in list_current(row) if turn.verdict is not None and not is_unknown(turn)}
@@ -68,18 +71,22 @@ def list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[A
 
 
 def is_unknown(turn: TurnRow) -> bool:
+    """Return whether a turn ended with the verdict unknown."""
     return turn.verdict is not None and turn.verdict.outcome == Decision.UNKNOWN
 
 
 def count_unknown(row: SubmissionRow, validator: str) -> int:
+    """Return the number of a validator's unknown verdicts about a submission."""
     return sum(1 for turn in list_current(row) if turn.validator == validator and is_unknown(turn))
 
 
 def count_lapses(row: SubmissionRow, validator: str) -> int:
+    """Return the number of turns at a submission that a validator let lapse."""
     return sum(1 for turn in list_current(row) if turn.validator == validator and turn.lapsed)
 
 
 def count_free(row: SubmissionRow) -> int:
+    """Return the number of open turns at a submission that no validator has taken."""
     return sum(1 for turn in list_current(row) if turn.validator is None and not turn.lapsed)
 
 

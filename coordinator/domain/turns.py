@@ -1,7 +1,7 @@
-"""What validators ask for and send: turns, commitments and revealed verdicts, of many validators at a time.
+"""Gives validators their turns, and records their commitments and revealed verdicts, for many validators at once.
 
-Who may take a turn is in `turn_order`, and what verdicts decide in `panel` and `judging`. A verdict is revealed only
-after all validators of its submission have committed, so that none can copy another.
+`turn_order` decides who may take a turn, and `panel` and `judging` decide what the verdicts mean. A verdict is revealed
+only after all validators of its submission have committed, so that no validator can copy another.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,43 +22,43 @@ from covey.protocol.running_sums import Sums
 from covey.protocol.verdict import Decision, Reason
 
 MIN_VERDICT_SECONDS = 3600
-"""A verdict must stay valid long enough to be brought to the court."""
+"""Minimum time in seconds for which a revealed verdict must stay valid, so that it can be brought to the court."""
 SLOW_SHARE = 0.2
-"""Share of `judgement_seconds` at their end in which a commitment counts as slow. Validators that always answer at the
-last moment delay work without letting a turn lapse."""
+"""Last part of `judgement_seconds`, as a fraction, in which a commitment counts as slow. Validators that always answer
+at the last moment delay work without letting a turn lapse."""
 TURNS = "turns"
-"""Name of the fact that changes whenever there may be something to do for a validator that waits."""
+"""Name of the fact that changes whenever there may be work for a waiting validator."""
 MAX_ORDERS = 16
-"""Maximum number of orders in one answer to a validator."""
+"""Maximum number of orders in one response to a validator."""
 PAGES = (8, 8, 16, 32, 64, 128, 256)
-"""Numbers of turns that are read at a time until there is one for the validator."""
+"""Sizes of the successive pages in which turns are read until there is one for the validator."""
 OURS = (Reason.UNDECIDED, Reason.CANARY)
-"""Reasons that no validator gives and no node is blamed for."""
+"""Reasons that only the coordinator gives. Validators may not use them, and nodes are not blamed for them."""
 
 
 def announce_turns(repository: Repository) -> None:
-    """Let validators that wait look for turns: there are new ones, or verdicts may be revealed."""
+    """Wake waiting validators, because there are new turns, or because verdicts may be revealed."""
     repository.set_fact(TURNS, repository.get_fact(TURNS) + 1)
 
 
 class TurnQuery(NamedTuple):
-    """What a validator asks for. Example: TurnQuery(address, validators, holding=(7,), free_turns=2)."""
+    """A validator's request for orders. Example: TurnQuery(address, validators, holding=(7,), free_turns=2)."""
 
     validator: Address
     validators: Sequence[Address]
     """All active validators of the pool."""
     holding: Sequence[int]
-    """Turns that it was judging when it asked. A verdict may be revealed although its turn is among them."""
+    """Ids of the turns that the validator was judging when it asked. Their verdicts may be ready to be revealed."""
     free_turns: int
-    """Number of new turns that it has room for."""
+    """Number of new turns for which the validator has room."""
     free_replays: int = 1
-    """Maximum number of whole replays among them."""
+    """Maximum number of whole replays among the new turns."""
     contract: str = ""
-    """Digest of its execution contract. Empty: it judges in the calibrated lane alone."""
+    """Digest of the validator's execution contract. Empty if it judges only in the calibrated lane."""
 
 
 class Order(NamedTuple):
-    """What a validator is to do next."""
+    """An instruction to a validator: judge a submission, or reveal its verdict about it."""
 
     kind: Literal["judge", "reveal"]
     turn: TurnRow
@@ -66,18 +66,18 @@ class Order(NamedTuple):
 
 
 def has_order(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> bool:
-    """Return whether `take_orders` would give a validator something to do now. Nothing is changed."""
+    """Return whether `take_orders` would return any order now. Changes nothing."""
     if repository.has_ready(query.validator) or _list_lost(repository, query):
         return True
     return next(_find_free(repository, params, query, now=now), None) is not None
 
 
 def take_orders(repository: Repository, params: PoolParams, query: TurnQuery, *, now: float) -> list[Order]:
-    """Return what a validator is to do next, at most MAX_ORDERS orders.
+    """Return at most MAX_ORDERS orders for a validator, and give it free turns.
 
-    First come verdicts to reveal, whose commitments are all in, and turns that it has taken and not committed to but
-    does not hold: an answer may be lost, and a validator may be restarted. Their clocks go on. Then it takes as many
-    free turns as it has room for.
+    Verdicts come first whose submission has all commitments, so that they can be revealed. Then come turns that the
+    validator has taken but does not hold, because a response was lost or the validator restarted. Their deadlines do
+    not change. Last come as many free turns as the validator has room for.
     """
     orders = _list_known(repository, params, query)
     room = min(
@@ -96,7 +96,7 @@ def take_orders(repository: Repository, params: PoolParams, query: TurnQuery, *,
 
 
 def _list_known(repository: Repository, params: PoolParams, query: TurnQuery) -> list[Order]:
-    """Return what a validator is to reveal, and the turns that it has lost."""
+    """Return orders for the verdicts that a validator may reveal, and for the turns that it has lost."""
     ready = _page(partial(repository.list_ready, query.validator))
     known = (Order("reveal", turn, row) for turn, row in ready if panel.is_revealing(params, row))
     lost = (Order("judge", *each) for each in repository.load_turns(_list_lost(repository, query)).values())
@@ -104,7 +104,7 @@ def _list_known(repository: Repository, params: PoolParams, query: TurnQuery) ->
 
 
 def _list_lost(repository: Repository, query: TurnQuery) -> list[int]:
-    """Return the ids of turns that a validator has taken and not committed to, and does not hold."""
+    """Return the ids of uncommitted turns that a validator has taken but does not hold."""
     return [turn for turn in repository.list_held(query.validator) if turn not in query.holding]
 
 
@@ -113,13 +113,14 @@ def _find_free(
 ) -> Iterator[tuple[Order, int]]:
     """Yield the free turns that a validator may take now, each with its place in the drawn order.
 
-    A turn that was taken meanwhile is not yielded, and neither is another one of a submission that it now judges.
+    A turn that has been taken since the query is left out. So are further turns of a submission that the validator
+    judges by now.
     """
     if not query.free_turns or len(repository.list_held(query.validator)) >= panel.MAX_HELD:
         return
     standing = repository.list_validators()
     for turn, row in _page(partial(repository.list_free, query.contract)):
-        if row.draw is None or turn.validator is not None:  # Without a draw: a reorganization removed its block.
+        if row.draw is None or turn.validator is not None:  # It lacks a draw if a reorganization removed its block.
             continue
         place = _find_place(params, row, turn, query, standing=standing, now=now)
         if place is not None:
@@ -129,7 +130,7 @@ def _find_free(
 def _page(
     read: Callable[..., list[tuple[TurnRow, SubmissionRow]]],
 ) -> Iterator[tuple[TurnRow, SubmissionRow]]:
-    """Yield turns, of which few are read at first, because the first ones suffice as a rule."""
+    """Yield turns from pages of growing size, because the first few usually suffice."""
     after = 0
     for size in PAGES:
         page = read(after=after, limit=size)
@@ -151,9 +152,10 @@ class Commitment(NamedTuple):
 def record_commits(
     repository: Repository, params: PoolParams, commits: Sequence[Commitment], *, now: float
 ) -> list[CoveyError | None]:
-    """Note commitments, and return the error of each. The same commitment again is not an error.
+    """Record commitments, and return the error of each, or None. Repeating the same commitment is not an error.
 
-    Errors are ProtocolError "not_your_judgement", "judgement_lapsed" and "already_committed".
+    Errors are ProtocolError("not_your_judgement"), ProtocolError("judgement_lapsed") and
+    ProtocolError("already_committed").
     """
     turns = repository.load_turns({each.judgement for each in commits})
     errors: list[CoveyError | None] = []
@@ -171,7 +173,7 @@ def _record_commit(
     repository: Repository, params: PoolParams, turn: TurnRow, row: SubmissionRow, commitment: Hash, *, now: float
 ) -> None:
     if turn.commitment not in (None, commitment):
-        raise ProtocolError("already_committed", "another commitment was given", status=409)
+        raise ProtocolError("already_committed", "the turn already has another commitment", status=409)
     if turn.commitment is None and turn.validator is not None:
         turn.commitment = commitment
         if turn.deadline - now < SLOW_SHARE * params.judgement_seconds:
@@ -184,7 +186,7 @@ def _record_commit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reveal:
-    """A signed verdict that a validator shows after it has committed to it."""
+    """A signed verdict that a validator reveals after it has committed to it."""
 
     judgement: int
     """Id of the turn."""
@@ -194,11 +196,11 @@ class Reveal:
     salt: Hash
     signature: str
     live_groups: int | None
-    """What the evidence says of live groups. None: nothing, or nonsense."""
+    """Number of live groups according to the evidence. None if the evidence has no valid number."""
     sums: Sums | None
-    """Sums of the replay in the evidence. None: none, or nonsense."""
+    """Sums of the replay according to the evidence. None if the evidence has no valid sums."""
     is_in_drawn_rows: bool = False
-    """Whether the evidence of a rejection says that the drawn rows alone show why."""
+    """Whether the evidence of a rejection says that the drawn rows alone prove its reason."""
 
 
 def check_reveals(
@@ -206,8 +208,8 @@ def check_reveals(
 ) -> list[Turn | CoveyError]:
     """Return the turn of each verdict that may be revealed now, or its error.
 
-    Errors are ProtocolError "not_your_judgement", "judgement_lapsed", "commitment_mismatch", "not_yet" and
-    "bad_verdict".
+    Errors are ProtocolError with the codes "not_your_judgement", "judgement_lapsed", "commitment_mismatch", "not_yet"
+    and "bad_verdict".
     """
     turns = repository.load_turns({each.judgement for each in reveals})
     found: list[Turn | CoveyError] = []
@@ -224,7 +226,10 @@ def check_reveals(
 def record_reveals(
     repository: Repository, params: PoolParams, reveals: Sequence[Reveal], *, now: float
 ) -> list[CoveyError | None]:
-    """Note verdicts, and the live groups and sums in their evidence. Errors are those of `check_reveals`."""
+    """Record verdicts with the live groups and sums in their evidence, and return the error of each, or None.
+
+    Errors are those of `check_reveals`.
+    """
     checked = check_reveals(repository, params, reveals, now=now)
     for reveal, found in zip(reveals, checked, strict=True):
         if isinstance(found, CoveyError):
@@ -240,7 +245,7 @@ def record_reveals(
 
 def _require_reveal(params: PoolParams, turn: TurnRow, row: SubmissionRow, reveal: Reveal, now: float) -> None:
     if turn.commitment != messages.compute_commitment(reveal.digest, reveal.salt):
-        raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
+        raise ProtocolError("commitment_mismatch", "the verdict and the salt do not match the commitment", status=409)
     if not panel.is_revealing(params, row):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(row, reveal.verdict, now)
@@ -250,26 +255,31 @@ def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) 
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
     if verdict.deadline < now + MIN_VERDICT_SECONDS:
-        raise ProtocolError("bad_verdict", "the verdict expires before a court would hear it")
+        raise ProtocolError(
+            "bad_verdict", f"the verdict must be valid for at least {MIN_VERDICT_SECONDS} s, for the court to hear it"
+        )
     try:
         reason = Reason(verdict.reason)
     except ValueError as error:
-        raise ProtocolError("bad_verdict", f"there is no reason {verdict.reason}") from error
+        raise ProtocolError("bad_verdict", f"reason {verdict.reason} does not exist") from error
     rejects = verdict.outcome == Decision.REJECT
     if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
-        raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
+        raise ProtocolError("bad_verdict", "the outcome, the reason and the severity contradict each other")
     units = row.receipt_units if verdict.outcome == Decision.ACCEPT else 0
-    if verdict.units != units:  # accepted work is paid as its receipt says, which the checks have counted
-        raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
+    if verdict.units != units:  # Accepted work is paid by the units of its receipt, which the checks have verified.
+        raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units instead of {units}")
 
 
 def _require_turn(turns: Mapping[int, Turn], validator: str, judgement: int) -> Turn:
-    """Return a turn of a validator that has not lapsed."""
+    """Return a validator's turn that has not lapsed.
+
+    Raises ProtocolError("not_your_judgement") or ProtocolError("judgement_lapsed").
+    """
     found = turns.get(judgement)
     if found is None or found[0].validator != validator:
-        raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
+        raise ProtocolError("not_your_judgement", f"judgement {judgement} does not belong to {validator}", status=403)
     if found[0].lapsed:
-        raise ProtocolError("judgement_lapsed", "the judgement took too long", status=409)
+        raise ProtocolError("judgement_lapsed", f"judgement {judgement} has lapsed", status=409)
     return found
 
 
@@ -282,7 +292,7 @@ def _find_place(
     standing: turn_order.Standing,
     now: float,
 ) -> int | None:
-    """Return the place of the validator among those that are able to judge the submission. None if it may not yet."""
+    """Return the place of the validator among those that can judge the submission. None if it may not take the turn."""
     able = exact_lane.list_able(row, query.validators, standing)
     return turn_order.find_place(
         params, row, turn, validator=query.validator, validators=able, standing=standing, now=now

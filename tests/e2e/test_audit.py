@@ -141,7 +141,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         url = walk.coordinator.config.base_url  # by the public routes: the file is private until its epoch closes
         done = await audit(walk, row.evidence_hash, url, *reached)
         assert done.returncode == 1
-        assert done.stderr.startswith("covey: not_public: nothing public is named submissions/")
+        assert done.stderr.startswith("covey: not_public: there is no public object submissions/")
         walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)

@@ -1,1 +1,1 @@
-"""What one API process keeps in memory, and how it answers many requests at a time."""
+"""The state that one API process keeps in memory, and the batching of its requests."""

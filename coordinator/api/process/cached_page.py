@@ -1,4 +1,4 @@
-"""A public page whose costs do not grow with the number of its viewers, nor hold them up once it costs much."""
+"""A cached public page. Its cost does not grow with the number of viewers, who do not wait for a costly page."""
 
 import asyncio
 import time
@@ -8,30 +8,31 @@ from coordinator.db.database import Database
 from coordinator.db.repository import Repository
 
 CHEAP_SECONDS = 0.02
-"""Cost up to which a viewer waits for the page of this moment, in seconds of a core."""
+"""Maximum cost of a cheap page, in CPU seconds. Viewers of a cheap page wait until it is up to date."""
 REST = 4
-"""A page that costs less is computed again after at least this many times what it cost, which viewers wait for."""
+"""Minimum pause before a cheap page is computed again, as a multiple of its cost. Viewers wait for it."""
 BUSY = 5
-"""A page costs at least this part of the time that it took, which a database elsewhere or a busy machine prolongs."""
+"""The cost of a page is at least its wall time divided by this number. Wall time includes waits for a remote database
+or a busy machine."""
 SHARE = 20
-"""A page that costs more is computed again after this many times what it cost. Viewers get the last one until then."""
+"""Minimum age at which a costly page is computed again, as a multiple of its cost. Viewers get the old page at once."""
 FRESH_SECONDS = 1.0
-"""Maximum age in seconds of a page while nothing is committed."""
+"""Maximum age in seconds of a cheap page while nothing is committed."""
 
 
 class CachedPage:
-    """Example: `await CachedPage(database, build).read()`. However many viewers there are, it is computed once."""
+    """A page that many viewers share. Example: `await CachedPage(database, build).read()`."""
 
     def __init__(self, database: Database, build: Callable[[Repository], bytes]) -> None:
         self._database, self._build = database, build
         self._page: bytes | None = None
         self._commits: int | None = None
-        """Count of commits before the page was computed. None if the database does not count them."""
+        """Count of commits before the page was computed. None if commits could not be counted."""
         self._built_at = self._cost = 0.0
         self._task: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
-        """Return the page. Raises TransientError if the database does not answer and there is no page yet."""
+        """Return the page. Raises TransientError if there is no page to return and the database does not answer."""
         if self._page is not None and not self._is_outdated():
             return self._page
         if self._task is None or self._task.done():
@@ -42,9 +43,9 @@ class CachedPage:
         return await asyncio.shield(self._task)
 
     async def prepare(self) -> None:
-        """Compute the page twice. The first time prepares the statements as well, and does not tell what a page costs.
+        """Compute the page twice. The first time also prepares the statements, so the second one measures the cost.
 
-        Raises as `read`.
+        Raises the errors of `read`.
         """
         await self.read()
         self._commits, self._cost = None, 0.0
@@ -73,6 +74,6 @@ class CachedPage:
 
 
 def _look_at_error(task: "asyncio.Task[bytes]") -> None:
-    """Nobody may have waited for it."""
+    """Retrieve the error of a finished task, so that asyncio does not report it if no viewer waited."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Tells waiting requests that something was committed, by any process."""
+"""Wakes waiting requests after a commit of any process."""
 
 import asyncio
 import time
@@ -10,22 +10,22 @@ from coordinator.db.repository import Repository
 from covey.errors import TransientError
 
 PATIENCE_SECONDS = 1.0
-"""Seconds without a commit after which those who wait look all the same: an announcement may have been lost."""
+"""Maximum time in seconds between two wake-ups. An announcement of a commit may have been lost."""
 Value = TypeVar("Value")
 
 
 class Signal:
-    """Example: `await signal.wait(5.0)` returns when another task calls `signal.send()`."""
+    """An event that occurs many times. Example: `await signal.wait(5.0)` returns when a task calls `signal.send()`."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
         self.count = 0
-        """Number of times that it was sent."""
+        """Number of times that the signal was sent."""
 
     async def wait(self, seconds: float | None = None, *, since: int | None = None) -> bool:
         """Return True after the next `send`, or False after `seconds` without one.
 
-        `since` is the count of which the caller has seen the effect. If more were sent, this returns at once.
+        `since` is the last `count` that the caller has handled. If the signal was sent since, this returns at once.
         """
         if since is not None and since != self.count:
             return True
@@ -39,7 +39,7 @@ class Signal:
         return True
 
     def send(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting tasks."""
         self.count += 1
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
@@ -52,10 +52,13 @@ class _Watch(NamedTuple, Generic[Value]):
 
 
 class Changes:
-    """Watches the database for commits, until `run` is cancelled. Sends `signal` after each."""
+    """Watches the database for commits while `run` runs, and sends `signal` after each."""
 
     def __init__(self, database: Database, *, poll_s: float) -> None:
-        """`poll_s` is the number of seconds between two looks at a counter of commits, which cost microseconds."""
+        """Create a watcher. `poll_s` is the time in seconds between two reads of the counter of commits.
+
+        Reading the counter takes microseconds.
+        """
         self._database, self._poll_s = database, poll_s
         self._watches: list[_Watch[Any]] = []
         self.signal = Signal()
@@ -67,14 +70,18 @@ class Changes:
         *,
         is_needed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """After each commit, call `tell` with the result of a query, if `is_needed` then.
+        """Call `tell` with the result of a query after each commit, if `is_needed()` is true then.
 
         All queries share one transaction.
         """
         self._watches.append(_Watch(query, tell, is_needed))
 
     async def run(self) -> None:
-        """Watch the database. One whose commits nobody counts is taken to change each time, and any once a second."""
+        """Watch the database until this is canceled.
+
+        If commits cannot be counted, the database counts as changed at every poll. It also counts as changed after
+        PATIENCE_SECONDS without a commit.
+        """
         seen, told_at = None, 0.0
         while True:
             newest, now = self._database.changes.read(), time.monotonic()
@@ -91,13 +98,13 @@ class Changes:
         try:
             values = await self._database.query(lambda rows: [watch.query(rows) for watch in needed])
         except TransientError:
-            return  # The next commit is another occasion.
+            return  # The query runs again after the next commit.
         for watch, value in zip(needed, values, strict=True):
             watch.tell(value)
 
 
 class FactSignal(Signal):
-    """Sends itself after each commit that changes a fact."""
+    """A signal that is sent after each commit that changes a fact."""
 
     def __init__(self, changes: Changes, fact: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How nodes whose long polls wait collect their leases, many at a time."""
+"""Collects the leases of nodes with waiting long polls, in batches."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from covey.protocol.ids import Hash, LeaseId, Step, TaskId
 
 
 def build_collections(ctx: Context) -> RequestBatches[LeaseRequest, TaskOrder | None]:
-    """Return the batches of collected leases. Their errors are those of `tasks.collect_tasks`."""
+    """Return batches that collect leases. Their errors are those of `tasks.collect_tasks`."""
 
     def collect(repository: Repository, asks: Sequence[LeaseRequest]) -> list[TaskOrder | CoveyError | None]:
         return build_orders(repository, tasks.collect_tasks(repository, ctx.params, asks, now=ctx.clock()))
@@ -25,7 +25,7 @@ def build_collections(ctx: Context) -> RequestBatches[LeaseRequest, TaskOrder | 
 def build_orders(
     repository: Repository, found: Sequence[TaskRow | CoveyError | None]
 ) -> list[TaskOrder | CoveyError | None]:
-    """Return the orders for collected tasks. Errors and None stay as they are."""
+    """Return the order for each collected task. Errors and None are returned unchanged."""
     versions = {each.policy_version for each in found if isinstance(each, TaskRow)}
     steps = {version: repository.get_step(version) for version in versions}
     return [_build_order(each, steps[each.policy_version]) if isinstance(each, TaskRow) else each for each in found]

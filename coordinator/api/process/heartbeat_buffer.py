@@ -1,8 +1,7 @@
-"""The nodes that were heard, in memory. What a heartbeat says is written once a second, and claims as soon as possible.
+"""Buffers heartbeats in memory. Heartbeats are written once a second, and claims as soon as possible.
 
-A claim takes one transaction: its sign of life, the assignment of a pending task, and the collection of its lease.
-While one transaction is being committed, claims gather for the next one. A crash loses a second of heartbeats, which
-nobody misses.
+One transaction records a claim, assigns a pending task and collects its lease. While a transaction is being committed,
+further claims gather for the next one. A crash loses a second of heartbeats, which is harmless.
 """
 
 import asyncio
@@ -21,31 +20,31 @@ from covey.protocol.ids import Address
 from covey.runtime.log import get_logger
 
 WRITE_SECONDS = 1.0
-"""Maximum time in seconds between a heartbeat and its row."""
+"""Maximum time in seconds from a heartbeat until it is written."""
 MAX_SIGNS = 1000
-"""Maximum number of signs of life that are written at once."""
+"""Maximum number of claims, and of heartbeats, that are written at once."""
 
 
 class HeartbeatBuffer:
-    """Example: `await heartbeat_buffer.add(sign)`. `run` writes what was heard, until it is cancelled."""
+    """The buffer of one process, which `run` writes to the database. Example: `await heartbeat_buffer.add(sign)`."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._heard: dict[Address, tuple[str, float]] = {}
-        """Instance that was heard last of each node, and when, in Unix seconds."""
+        """Last heard worker process (`instance`) of each node, and the Unix time when it was heard."""
         self._beats: dict[Address, NodeBeat] = {}
-        """Heartbeats that are not written yet. A later one replaces an earlier one."""
+        """Newest heartbeat of each node that is not written yet."""
         self._asking: list[tuple[NodeBeat, asyncio.Future[TaskOrder | None]]] = []
-        """Signs whose senders wait until they are written."""
+        """Claims and heartbeats whose senders wait until they are written."""
         self._is_asked = asyncio.Event()
         self._written_at = float("-inf")
         """Time of the event loop at which heartbeats were last written."""
 
     async def add(self, sign: NodeBeat) -> TaskOrder | None:
-        """Note a sign of life, and return the task that a claim collects. None if there is none yet.
+        """Add a heartbeat or claim, and return the task that a claim collects, or None if there is none yet.
 
-        A heartbeat of a known worker is only noted in memory. Everything else returns once it is written, and raises
-        the errors of `presence.record_beats`.
+        A heartbeat of a known worker is only buffered. Anything else returns once it is written, and raises the errors
+        of `presence.record_beats`.
         """
         instance, heard_at = self._heard.get(sign.node, ("", 0.0))
         now = self._ctx.clock()
@@ -59,7 +58,7 @@ class HeartbeatBuffer:
         return await future
 
     async def run(self) -> None:
-        """Write what was heard, until this is cancelled."""
+        """Write heartbeats and claims until this is canceled."""
         while True:
             try:
                 async with asyncio.timeout(WRITE_SECONDS):
@@ -94,11 +93,11 @@ class HeartbeatBuffer:
             for sign, result in zip(signs, results, strict=True):
                 self._note(sign, result)
         except TransientError as error:
-            get_logger().warning("signs of life are not written", code=error.code, message=error.message)
-            results = [error] * len(signs)  # Heartbeats are tried again with the next ones.
-        finally:  # A defect must not keep anybody waiting.
+            get_logger().warning("heartbeats were not written", code=error.code, message=error.message)
+            results = [error] * len(signs)  # Heartbeats are written again with the next ones.
+        finally:  # No request may wait forever after a defect.
             settle([future for _, future in asking], results[len(beats) :])
-        if leased >= MAX_AT_ONCE:  # One transaction leases no more, so tasks may be left for those that wait.
+        if leased >= MAX_AT_ONCE:  # The transaction reached its limit, so tasks may be left for waiting nodes.
             ctx.jobs.trigger("assign_tasks")
 
     def _note(self, sign: NodeBeat, result: TaskOrder | CoveyError | None) -> None:

@@ -12,7 +12,7 @@ from covey.protocol.ids import Address
 
 
 class LeaseWaiter:
-    """What one long poll waits for. Example: `while await offer.wait(5.0): ...`."""
+    """The wait of one long poll for a lease. Example: `while await offer.wait(5.0): ...`."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -21,7 +21,7 @@ class LeaseWaiter:
         """Whether the client has left."""
 
     async def wait(self, seconds: float) -> bool:
-        """Return True once a lease is offered, or False after `seconds` or if the poll is over."""
+        """Return True once a lease is offered. Return False after `seconds` seconds, or when the poll has ended."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -33,7 +33,7 @@ class LeaseWaiter:
         return True
 
     def announce(self) -> None:
-        """Let the poll look for its lease."""
+        """Wake the poll, so that it collects its lease."""
         self._event.set()
 
     def leave(self) -> None:
@@ -42,7 +42,7 @@ class LeaseWaiter:
         self.end()
 
     def end(self) -> None:
-        """End the poll: its client has left, or this process ends."""
+        """End the poll."""
         self._is_over = True
         self._event.set()
 

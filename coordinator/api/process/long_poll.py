@@ -1,6 +1,6 @@
-"""Long polls: a request waits until there is an answer, and looks for one only after a commit.
+"""Long polls: a request waits until there is a result, and looks for one after each commit.
 
-Some answers depend on the time, so a request looks once a second although nothing was committed.
+Some results depend on the time, so a request also looks once a second while nothing is committed.
 """
 
 import asyncio
@@ -14,32 +14,33 @@ from coordinator.api.process.changes import Signal
 from covey.protocol.ids import Address
 
 LOOK_SECONDS = 1.0
+"""Maximum time in seconds between two looks for a result."""
 SEEN_SECONDS = 10.0
-"""A validator's sign of life is written at most this often."""
+"""Minimum time in seconds between two writes of the time when a validator was last seen."""
 Answer = TypeVar("Answer")
 
 
 class LongPolls:
-    """The newest long poll of each validator in this process. Opening another one ends it."""
+    """The newest long poll of each validator in this process. Opening another poll ends it."""
 
     def __init__(self) -> None:
         self._newest: dict[Address, object] = {}
         self._noted: dict[Address, tuple[float, str]] = {}
-        """When the sign of life of a validator was last written, in Unix seconds, and with which contract."""
+        """Unix time when each validator was last written as seen, and the execution contract that was written."""
 
     def open(self, validator: Address) -> tuple[Address, object]:
-        """Begin a poll. Whatever `validator` had open before ends."""
+        """Open a poll, which ends any earlier poll of `validator`."""
         token = object()
         self._newest[validator] = token
         return validator, token
 
     def is_due(self, validator: Address, contract: str, now: float) -> bool:
-        """Return whether a validator's sign of life is to be written now, at once with another contract."""
+        """Return whether a validator must be written as seen now. A changed contract is written at once."""
         noted, known = self._noted.get(validator, (0.0, ""))
         return now - noted >= SEEN_SECONDS or contract != known
 
     def note(self, validator: Address, contract: str, now: float) -> None:
-        """Note that a validator's sign of life was written."""
+        """Note that a validator was written as seen."""
         self._noted[validator] = now, contract
 
     def is_open(self, poll: tuple[Address, object]) -> bool:
@@ -55,14 +56,14 @@ async def wait_for(
     *,
     is_open: Callable[[], bool] = lambda: True,
 ) -> Answer | None:
-    """Call `look` after each signal and once a second, for at most `seconds`, while `is_open`.
+    """Call `look` at first, after each signal, and once a second. Return its first result that is not None.
 
-    Returns its first answer, or None.
+    Returns None after `seconds` seconds, or once `is_open()` is false.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while is_open():
-        seen = signal.count  # Before the look: what is sent meanwhile is looked at next time.
+        seen = signal.count  # Read before the look, so that a signal during it is not missed.
         answer = await look()
         left = deadline - loop.time()
         if answer is not None or left <= 0:
@@ -73,7 +74,7 @@ async def wait_for(
 
 @contextmanager
 def call_when_gone(receive: Receive, callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` if the client of a request leaves within this block. The body must have been read."""
+    """Call `callback` if the client disconnects within this block. The request's body must have been read before."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,4 +1,7 @@
-"""Who may sign requests: nodes, validators, trainer and operator of a pool, known in memory before a body is read."""
+"""The addresses that may sign requests: the pool's nodes, validators, trainer and operator.
+
+They are kept in memory, so that a request is checked before its body is read.
+"""
 
 from enum import Enum, auto
 
@@ -9,10 +12,10 @@ from covey.protocol.ids import Address
 
 
 class Role(Enum):
-    """Who may call a route."""
+    """Role that a route requires of its caller."""
 
     ANYBODY = auto()
-    """Any key, because a node registers itself."""
+    """Any key, because an unknown node registers itself."""
     NODE = auto()
     VALIDATOR = auto()
     TRAINER = auto()
@@ -28,7 +31,7 @@ class Members:
         self._database, self._chain, self._pool = database, chain, pool
         self._trainer, self._operator = trainer, operator
         self._nodes: set[str] = set()
-        """Lower-case addresses of nodes that are registered, or were once."""
+        """Lower-case addresses of all nodes that are or were registered."""
 
     async def load(self) -> None:
         """Read the registered nodes."""
@@ -39,16 +42,16 @@ class Members:
         self._nodes.add(node.lower())
 
     def is_known(self, role: Role, address: str) -> bool:
-        """Return whether memory has an address, in any case, for a role."""
+        """Return whether an address, in any letter case, is known in memory to have a role."""
         if role is Role.NODE:
             return address.lower() in self._nodes
         return role is Role.ANYBODY or self._is_known_on_chain(role, address)
 
     async def require(self, role: Role, address: str) -> None:
-        """Raise ProtocolError "unknown_node", "not_a_validator", "not_the_trainer" or "not_the_operator" unless the
-        address has the role.
+        """Raise ProtocolError unless an address has a role.
 
-        A node that memory does not have is looked up: another process may have registered it.
+        The code is "unknown_node", "not_a_validator", "not_the_trainer" or "not_the_operator". A node that is not in
+        memory is looked up in the database, because another process may have registered it.
         """
         if self.is_known(role, address):
             return
@@ -69,7 +72,7 @@ class Members:
         if bond is not None:
             message = (
                 f"the verdicts of {address} do not count in pool {self._pool}: its bond is {bond}, and a new validator"
-                " waits for two unbonding windows. Compare with covey pool show --raw, or run covey stake add"
+                " must wait for two unbonding windows. Compare with covey pool show --raw, or run covey stake add"
             )
         return ProtocolError("not_a_validator", message, status=403)
 

@@ -1,7 +1,7 @@
-"""Nonces of signed requests that were used, kept for as long as their signatures are valid: in memory by a process that
-serves alone, or else in Redis.
+"""Used nonces of signed requests, which are kept for as long as their signatures are valid.
 
-Whatever was signed before the keeping began is refused, because those nonces are not known.
+A single API process keeps them in memory. Several processes share them in Redis. Requests that were signed before the
+record began are refused, because their nonces may have been used.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS, RequestSignature
 
 REDIS_SECONDS = 2.0
-"""Maximum time in seconds that Redis may take for an answer."""
+"""Timeout in seconds of a request to Redis."""
 _KEPT_SECONDS = WINDOW_SECONDS + 2 * SKEW_SECONDS
 
 _USE = """
@@ -27,31 +27,33 @@ for i = 2, #KEYS do
 end
 return found
 """
-"""Script of Redis: since when the nonces are complete, in Unix seconds, and for each nonce whether it is new. Each run
-of a Redis has its own beginning, because a run that starts from a snapshot lacks the newest nonces. A beginning that is
-in the future was written by a clock that was wrong."""
+"""Redis script that returns the Unix time since which the nonces are complete, and for each nonce whether it is new.
+Each start of a Redis server begins a new record, because a server that loads a snapshot lacks the newest nonces. A
+beginning in the future was written by a clock that was wrong."""
 
 
 class Nonces(Protocol):
-    """Example: `await nonces.use(signature, now)` raises if the nonce of a signature was used before."""
+    """A record of used nonces. Example: `await nonces.use(signature, now)` raises if the nonce was used before."""
 
     def require_new(self, signature: RequestSignature, now: float) -> None:
-        """Refuse what is known to be used without waiting for anything. Raises the errors of `use`."""
+        """Raise the errors of `use` if the nonce is known in memory to be used. Never waits, and records nothing."""
 
     async def use(self, signature: RequestSignature, now: float) -> None:
-        """Remember a nonce. Raises ProtocolError "replayed_nonce", or "expired_request" for what was signed before the
-        keeping began.
+        """Record a nonce as used.
+
+        Raises ProtocolError("replayed_nonce") if it was used before, and ProtocolError("expired_request") if the
+        request was signed before the record began.
         """
 
     async def close(self) -> None:
-        """Free what is held."""
+        """Free connections."""
 
 
 class MemoryNonces:
-    """Nonces of one process. Example: `MemoryNonces(time.time())`."""
+    """Used nonces of one process, in memory. Example: `MemoryNonces(time.time())`."""
 
     def __init__(self, started_at: float) -> None:
-        """`started_at` is the Unix time at which this process started."""
+        """Create an empty record. `started_at` is the Unix time at which this process started."""
         self._started_at = int(started_at)
         self._recent: set[tuple[str, str]] = set()
         self._older: set[tuple[str, str]] = set()
@@ -61,7 +63,7 @@ class MemoryNonces:
         return len(self._recent) + len(self._older)
 
     def require_new(self, signature: RequestSignature, now: float) -> None:
-        """Raise the errors of `use` without remembering the nonce."""
+        """Raise the errors of `use` without recording the nonce."""
         self._started_at = min(self._started_at, int(now))  # Its clock was wrong if it is in the future.
         if signature.created < self._started_at:
             raise _build_error(signature, is_early=True)
@@ -71,54 +73,58 @@ class MemoryNonces:
             raise _build_error(signature, is_early=False)
 
     async def use(self, signature: RequestSignature, now: float) -> None:
-        """Remember a nonce. Raises ProtocolError "replayed_nonce" or "expired_request"."""
+        """Record a nonce as used. Raises ProtocolError("replayed_nonce") or ProtocolError("expired_request")."""
         self.require_new(signature, now)
         self._recent.add(_build_key(signature))
 
     async def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing, because there are no connections."""
 
     def _forget(self, now: float) -> None:
-        """Drop the older half once no signature in it can be valid any more."""
+        """Drop the older half of the nonces once none of their signatures can be valid any more."""
         if now - self._turned_at > _KEPT_SECONDS or now < self._turned_at:
             self._older, self._recent, self._turned_at = self._recent, set(), now
 
 
 class RedisNonces:
-    """Nonces of several processes. One round trip serves all requests that wait. Example: `RedisNonces(url, "pool 1")`.
+    """Used nonces of several processes, in Redis. Example: `RedisNonces(url, "pool 1")`.
 
-    The Redis must not evict keys. After it was started again, or another one has taken over, whatever was signed before
-    is refused, because the newest nonces may be lost.
+    One round trip serves all waiting requests. The Redis server must not evict keys. After a restart or a failover,
+    requests that were signed before are refused, because the newest nonces may be lost.
     """
 
     def __init__(self, url: str, name: str) -> None:
-        """`name` tells the nonces of one pool from those of another.
+        """Open a record. `name` distinguishes the nonces of one pool from those of others.
 
-        Raises OperatorError "no_redis" or "bad_nonces_url".
+        Raises OperatorError("no_redis") if the Python package is missing, and OperatorError("bad_nonces_url") if `url`
+        is not a Redis URL.
         """
         try:
             from redis import asyncio as redis
             from redis.exceptions import RedisError
         except ImportError as error:
             message = "the Python package redis is not installed"
-            raise OperatorError("no_redis", message, fix="Install it: pip install 'covey[redis]'") from error
+            raise OperatorError("no_redis", message, fix="Run pip install 'covey[redis]'") from error
         try:
             self._redis = redis.from_url(url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS)
         except ValueError as error:
-            message = f"nonces_url is not the URL of a Redis: {error}"
-            raise OperatorError("bad_nonces_url", message, fix="Set it to, say, redis://host:6379/1") from error
+            message = f"nonces_url is not the URL of a Redis server: {error}"
+            raise OperatorError("bad_nonces_url", message, fix="Set it to a URL such as redis://host:6379/1") from error
         self._error, self.name = RedisError, name
         self._use_script = self._redis.register_script(_USE)
         self._own = MemoryNonces(0.0)
-        """What this process has used. A request that is sent to it again costs no round trip, and its key no rate."""
+        """Nonces that this process has used. A repeated request to this process is refused without a round trip."""
         self._uses = RequestBatches[tuple[RequestSignature, float], None](self._use_all)
 
     def require_new(self, signature: RequestSignature, now: float) -> None:
-        """Refuse what this process has used. Only Redis knows the rest."""
+        """Raise ProtocolError("replayed_nonce") if this process has used the nonce. Does not ask Redis."""
         self._own.require_new(signature, now)
 
     async def use(self, signature: RequestSignature, now: float) -> None:
-        """Remember a nonce. Raises as `MemoryNonces.use`, and TransientError "nonces_unavailable"."""
+        """Record a nonce as used.
+
+        Raises the errors of `MemoryNonces.use`, and TransientError("nonces_unavailable") if Redis does not answer.
+        """
         await self._uses.add((signature, now))
         await self._own.use(signature, now)
 

@@ -1,6 +1,6 @@
 """Applies a function to the items of many requests at once.
 
-What comes while one batch is being applied forms the next one, so the batches grow with the load.
+Items that arrive while one batch is being applied form the next batch, so batches grow with the load.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from typing import Generic, TypeVar
 from covey.errors import CoveyError, TransientError
 
 MOST = 256
-"""Maximum number of items of a batch."""
+"""Maximum number of items in a batch."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class RequestBatches(Generic[Item, Result]):
-    """Example: `await RequestBatches(collect_all).add(ask)`."""
+    """Batches of one kind of request. Example: `await RequestBatches(collect_all).add(ask)`."""
 
     def __init__(self, apply: Callable[[Sequence[Item]], Awaitable[Sequence[Result | CoveyError]]]) -> None:
-        """`apply` returns the result or the error of each item. What it raises is the error of all items."""
+        """Create batches. `apply` returns the result or error of each item. Its own CoveyError is raised for each."""
         self._apply = apply
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._running: asyncio.Task[None] | None = None
@@ -39,7 +39,7 @@ class RequestBatches(Generic[Item, Result]):
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 await self._apply_one(batch)
         finally:
-            # After a defect, what came meanwhile has a runner of its own.
+            # After a defect, another task runs the items that have arrived since.
             self._running = asyncio.create_task(self._run()) if self._waiting else None
 
     async def _apply_one(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
@@ -48,17 +48,20 @@ class RequestBatches(Generic[Item, Result]):
             results = await self._apply([item for item, _ in batch])
         except CoveyError as error:
             results = [error] * len(batch)
-        finally:  # A defect must not keep anybody waiting.
+        finally:  # No request may wait forever after a defect.
             settle([future for _, future in batch], results)
 
 
 def settle(futures: Sequence[asyncio.Future[Result]], results: Sequence[Result | CoveyError]) -> None:
-    """Give each request its result or its error. Those without one, because of a defect, get "not_applied"."""
+    """Give each request its result or its error.
+
+    After a defect, requests without a result get TransientError("not_applied").
+    """
     missing = TransientError("not_applied", "the batch of the request failed")
     for index, future in enumerate(futures):
         result = results[index] if index < len(results) else missing
         if future.done():
-            continue  # Its client has left.
+            continue  # The client has disconnected.
         if isinstance(result, CoveyError):
             future.set_exception(result)
         else:

@@ -1,6 +1,6 @@
-"""Proofs of rewards. The tree of an epoch is built once, for its first viewer, and kept while it is among the newest.
+"""Merkle proofs of rewards. An epoch's tree is built for its first viewer, and cached while it is recently used.
 
-A tree of 10,000 contributors takes a third of a second and 2 MB.
+Building a large tree takes a noticeable part of a second, so only one is built at a time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import MerkleTree
 
 MAX_TREES = 8
-"""Number of epochs whose trees are kept."""
+"""Maximum number of epochs whose trees are cached."""
 
 
 class _Rewards(NamedTuple):
@@ -23,18 +23,19 @@ class _Rewards(NamedTuple):
 
 
 class RewardProofs:
-    """Example: `amount, proof = await RewardProofs(ctx).find(3, contributor)`."""
+    """A cache of reward trees. Example: `amount, proof = await RewardProofs(ctx).find(3, contributor)`."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._building = asyncio.Lock()
         self._kept: dict[Hash, asyncio.Task[_Rewards]] = {}
-        """By the root of the tree, the least recently asked for first."""
+        """Trees by their root, the least recently used first."""
 
     async def find(self, epoch: int, contributor: Address) -> tuple[int, list[Hash]]:
-        """Return what a contributor had earned in all by the end of an epoch, and the proof.
+        """Return a contributor's total earnings by the end of an epoch, in the token's smallest unit, and their proof.
 
-        Raises ProtocolError("unknown_epoch"), ("epoch_disabled") or ("no_reward").
+        Raises ProtocolError("unknown_epoch") if the epoch is not posted, ProtocolError("epoch_disabled") if it is
+        disabled, and ProtocolError("no_reward") if the contributor has earned nothing.
         """
         root = await self._ctx.database.query(lambda rows: _require_root(rows, epoch))
         rewards = await self._load(epoch, root)
@@ -53,12 +54,12 @@ class RewardProofs:
         return await asyncio.shield(task)
 
     async def _build(self, epoch: int, root: Hash) -> _Rewards:
-        async with self._building:  # One at a time, however many strangers ask for however many epochs.
+        async with self._building:  # One at a time, whatever number of epochs strangers ask for.
             found = await self._ctx.database.query(lambda rows: rows.list_rewards(epoch))
             amounts = {Address(who): amount for who, amount in found.items()}
             tree = await asyncio.to_thread(epoch_closing.build_reward_tree, self._ctx.ledger, amounts)
         if tree.root != root:
-            raise TransientError("rewards_changed", f"the rewards of epoch {epoch} were changed meanwhile")
+            raise TransientError("rewards_changed", f"the rewards of epoch {epoch} changed during the request")
         return _Rewards(amounts, tree)
 
 

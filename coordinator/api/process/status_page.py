@@ -1,4 +1,4 @@
-"""What `/v1/status` shows: the whole network at a glance."""
+"""The content of `/v1/status`: an overview of the whole pool."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,18 +15,18 @@ from covey.protocol.verdict import Reason
 
 
 def render_status(ctx: Context, repository: Repository) -> bytes:
-    """Return the page as JSON, with the time 0. `stamp_status` writes the time of each answer."""
+    """Return the page as JSON, with 0 in place of the time, which `stamp_status` writes for each response."""
     page: bytes = build_status(ctx, repository).model_copy(update={"time": 0}).model_dump_json().encode()
     return page
 
 
 def stamp_status(page: bytes, now: float) -> bytes:
-    """Write the time into a page. The page may be older, and clients compare their clocks with it."""
+    """Write the current time into a page. A cached page may be older, and clients compare their clocks with it."""
     return page.replace(b'"time":0', b'"time":%d' % int(now), 1)
 
 
 def build_status(ctx: Context, repository: Repository) -> StatusView:
-    """Return what `/v1/status` shows."""
+    """Return the content of `/v1/status`."""
     steps, latest = repository.list_steps(), repository.get_latest_step()
     blocks, epochs = repository.list_blocks(), repository.list_epochs()
     pause = pausing.find_pause(repository)

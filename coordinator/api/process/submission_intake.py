@@ -1,4 +1,4 @@
-"""What uploads and receipts are checked against and recorded in, many requests at a time."""
+"""Checks uploads and receipts against the database, and records receipts, in batches of many requests."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,11 +16,12 @@ from covey.protocol.messages import Receipt
 
 
 class NewReceipt(NamedTuple):
-    """What is needed to accept a receipt that is not recorded yet."""
+    """Values needed to accept a receipt that is not recorded yet."""
 
     undrawn_limit: int
+    """Reward, in the token's smallest unit, up to which the contributor's work needs no certain replay."""
     promised_epoch: int
-    """Latest epoch that a countersignature promises. A later one may be the latest by the time it is recorded."""
+    """Latest epoch that the countersignature promises."""
 
 
 class _Lease(NamedTuple):
@@ -30,7 +31,7 @@ class _Lease(NamedTuple):
 
 
 class Intake:
-    """Example: `promise = await intake.record(handed_in)`."""
+    """Checks and records the submissions of one API process. Example: `promise = await intake.record(handed_in)`."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -49,15 +50,15 @@ class Intake:
         return await self._leases.add(_Lease(node, task, lease))
 
     async def check(self, receipt: Receipt) -> Countersigned | NewReceipt:
-        """Return the promise for a receipt that is recorded, or what is needed to accept a new one.
+        """Return the promise for a recorded receipt, or the values needed to accept a new one.
 
-        It is checked before its file is kept, or what is refused would fill the store. Raises the errors of
-        `submissions.check_receipts` and `stakes.require_stake`.
+        A receipt is checked before its file is stored, so that refused files do not fill the store. Raises the errors
+        of `submissions.check_receipts` and `stakes.require_stake`.
         """
         return await self._checks.add(receipt)
 
     async def record(self, handed_in: VerifiedReceipt) -> Countersigned:
-        """Record a receipt, and return the promise that stands for it. Raises as `submissions.check_receipts`."""
+        """Record a receipt, and return its promise. Raises the errors of `submissions.check_receipts`."""
         return await self._records.add(handed_in)
 
     def _check_leases(self, repository: Repository, items: Sequence[_Lease]) -> list[bool | CoveyError]:

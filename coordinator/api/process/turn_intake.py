@@ -1,4 +1,4 @@
-"""What validators ask for and send, many requests in one transaction."""
+"""Gives validators their orders, and records commitments and verdicts, with many requests in one transaction."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from covey.protocol.ids import Hash
 
 
 class TurnIntake:
-    """Example: `orders = await turn_intake.take(query)`."""
+    """Handles the turns of validators in one API process. Example: `orders = await turn_intake.take(query)`."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -39,7 +39,7 @@ class TurnIntake:
         )
 
     async def take(self, query: TurnQuery) -> Sequence[JudgeOrder | RevealOrder]:
-        """Return a validator's orders, once the turns among them are its own."""
+        """Give a validator its turns, and return its orders after the commit."""
         return await self._queries.add(query)
 
     async def commit(self, commitment: Commitment) -> None:
@@ -47,7 +47,7 @@ class TurnIntake:
         await self._commits.add(commitment)
 
     async def check(self, reveal: Reveal) -> None:
-        """Raise the errors of `turns.check_reveals`, before the evidence of a verdict is kept."""
+        """Raise the errors of `turns.check_reveals`. Called before the evidence of a verdict is stored."""
         await self._checks.add(reveal)
 
     async def reveal(self, reveal: Reveal) -> None:
@@ -65,7 +65,7 @@ class TurnIntake:
 
 
 def _build_order(ctx: Context, order: Order, step: StepRow | None) -> JudgeOrder | RevealOrder | None:
-    """Return the order as it is sent. None while a reorganization has removed what it is about."""
+    """Return the body of an order. None while a reorganization has removed the submission's policy or draw."""
     if order.kind == "reveal":
         return RevealOrder(judgement=order.turn.id)
     if step is None or order.row.draw is None:

@@ -1,1 +1,1 @@
-"""The routes of the API, one module for each caller."""
+"""The routes of the API, with one module for each kind of caller."""

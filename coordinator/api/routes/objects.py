@@ -1,4 +1,4 @@
-"""Files behind signed links: a node puts the file of its lease, validators and the trainer get what was recorded."""
+"""Routes of signed links. Nodes upload the files of their leases, and validators and the trainer download them."""
 
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["public"], responses=name_refusals(403, 4
 
 @router.get("/objects/{key:path}", response_class=Response, responses=name_content(_FILE))
 def get_object(ctx: Ctx, key: str, request: Request) -> Response:
-    """Get a file by a signed link."""
+    """Download a file with a signed link."""
     ctx.store.require_link("GET", key, request.query_params, now=ctx.clock())
     file = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
     return Response(file, media_type=_FILE)
@@ -24,15 +24,15 @@ def get_object(ctx: Ctx, key: str, request: Request) -> Response:
 
 @router.put("/objects/{key:path}", status_code=201, responses=name_refusals(400))
 async def put_object(ctx: Ctx, key: str, request: Request) -> None:
-    """Put a file by a signed link, once; the link is checked before the body is read."""
+    """Upload a file with a signed link, once. The link is checked before the body is read."""
     size = ctx.store.require_link("PUT", key, request.query_params, now=ctx.clock())
     await run_in_threadpool(_store, ctx, key, size, await request.body())
 
 
 def _store(ctx: Context, key: str, size: int, body: bytes) -> None:
-    """Store a file under the hash that it has, or not at all."""
+    """Store a file. Raises ProtocolError unless it has the size and the hash of its link."""
     if len(body) != size:
         raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
     if canonical.sha256(body) != get_content_hash(key):
-        raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
+        raise ProtocolError("digest_mismatch", "the file does not have the announced hash")
     ctx.store.put_named_by_content(key, body)

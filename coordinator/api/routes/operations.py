@@ -14,7 +14,7 @@ from covey.errors import TransientError
 from covey.protocol.api.public import HealthView, ReadinessView
 
 PATIENCE_SECONDS = 2.0
-"""Maximum time in seconds that a look at the database may take for the coordinator to be ready."""
+"""Maximum time in seconds that the database may take to answer while the coordinator counts as ready."""
 router = APIRouter(tags=["operations"])
 
 
@@ -26,20 +26,20 @@ async def open_pages(ctx: Ctx) -> RedirectResponse:
 
 @router.get("/health")
 async def get_health(ctx: Ctx) -> HealthView:
-    """Whether this process answers. It looks at nothing else, so a failure means that it should be restarted."""
+    """Check whether this process responds. Nothing else is checked, so a failure means that it should be restarted."""
     return HealthView(pool=ctx.ledger.pool)
 
 
 @router.get("/ready", responses={503: {"model": ReadinessView}})
 async def get_readiness(ctx: Ctx, response: Response) -> ReadinessView:
-    """Whether requests can be served: 200, or 503 with the reasons. A load balancer sends no requests until then."""
+    """Check whether requests can be served. The status is 200, or 503 with the reasons, for a load balancer."""
     reasons = await list_obstacles(ctx)
     response.status_code = 503 if reasons else 200
     return ReadinessView(is_ready=not reasons, reasons=tuple(reasons))
 
 
 async def list_obstacles(ctx: Context) -> list[str]:
-    """Return in one sentence each why requests cannot be served."""
+    """Return the reasons why requests cannot be served, as one sentence each. Empty if they can."""
     reasons = []
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

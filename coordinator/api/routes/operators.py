@@ -1,4 +1,4 @@
-"""Routes of the operator: pause new tasks and assign them again, and pardon a contributor."""
+"""Routes of the operator: pausing and resuming new tasks, and pardoning a contributor."""
 
 from fastapi import APIRouter
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1", tags=["operator"], responses=SIGNED)
 
 @router.post("/pause", status_code=204, responses=name_refusals(409))
 async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
-    """Pause new tasks, or assign them again. Work that is leased, submitted or accepted goes on in any case.
+    """Pause or resume new tasks. Work that is leased, submitted or accepted continues in any case.
 
     Raises ProtocolError("pool_ended") if the pool has ended.
     """
@@ -23,15 +23,15 @@ async def set_paused(ctx: Ctx, operator: Operator, body: PauseRequest) -> None:
         name="set_paused",
     )
     if is_new:
-        get_logger().warning("new tasks are paused" if body.is_paused else "new tasks go on", operator=operator)
+        get_logger().warning("new tasks are paused" if body.is_paused else "new tasks are resumed", operator=operator)
         ctx.jobs.trigger("assign_tasks")
 
 
 @router.post("/pardons", responses=name_refusals(404))
 async def pardon(ctx: Ctx, operator: Operator, body: PardonRequest) -> PardonResponse:
-    """Take back what suspends a contributor or one of its nodes: strikes, faults, running sums or several of them.
+    """Revoke the suspensions of a contributor, or of one of its nodes, for strikes, faults or running sums.
 
-    Raises ProtocolError "no_contributor" if no node of the contributor was ever registered.
+    Raises ProtocolError("no_contributor") if the address is neither a node nor a contributor.
     """
     given = await ctx.database.run(lambda rows: nodes.pardon(rows, body.address), name="pardon")
     get_logger().warning(

@@ -1,6 +1,6 @@
-"""What anybody may read of the store: evidence of what is decided, files of what an epoch holds.
+"""Routes for public objects of the store: evidence of decided submissions, and the files of epochs.
 
-Whether a key is public follows from the rows: until its epoch closes, a completion is private.  Nothing is listed.
+The rows decide whether a key is public. A completion is private until its epoch closes. Keys are never listed.
 """
 
 from fastapi import APIRouter, Response
@@ -23,12 +23,12 @@ router = APIRouter(prefix="/v1", tags=["public"])
 
 @router.get("/public/{key:path}", response_class=Response, responses=_ANSWERS)
 def get_public(ctx: Ctx, key: str) -> Response:
-    """Evidence of a decided submission; its file, and the epoch's, once its epoch is closed."""
+    """Download the evidence of a decided submission or, once its epoch is closed, its file or the epoch's file."""
     return Response(read_public(ctx, key), media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 def read_public(ctx: Context, key: str) -> bytes:
-    """An object of the pool; raise ProtocolError("not_public", 404) for all that is not public or not there."""
+    """Return a public object of the pool. Raises ProtocolError("not_public") if it is not public or does not exist."""
     parts = parse_public_key(key)
     if parts is None or parts.pool != str(ctx.config.pool):
         raise _refuse(key)
@@ -43,7 +43,7 @@ def read_public(ctx: Context, key: str) -> bytes:
 
 
 def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
-    """The bundle says which submission it is about; whether a verdict on that one names it, the rows say."""
+    """Return an evidence bundle if its submission is decided and one of its verdicts names the bundle."""
     data = _read(ctx, key, MAX_EVIDENCE_BYTES)
     try:
         receipt_hash = eip712.compute_struct_hash(Bundle.from_bytes(data).receipt.to_message())
@@ -72,4 +72,4 @@ def _read(ctx: Context, key: str, max_bytes: int) -> bytes:
 
 
 def _refuse(key: str) -> ProtocolError:
-    return ProtocolError("not_public", f"nothing public is named {key[:160]}", status=404)
+    return ProtocolError("not_public", f"there is no public object {key[:160]}", status=404)

@@ -1,4 +1,4 @@
-"""Routes of the trainer: the batch of a step, and the report whether the run can learn."""
+"""Routes of the trainer: the batch of a step, and reports on whether the run can learn."""
 
 from fastapi import APIRouter
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["trainer"], responses=SIGNED)
 
 @router.post("/batches/claim")
 async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrder | None:
-    """Long-poll for the batch of a step. The trainer that asks has the step's policy, so the step may open."""
+    """Long-poll for the batch of a step. Opens the step if it is the next one, because the trainer has its policy."""
     ctx = state.ctx
 
     async def open_and_find() -> BatchOrder | None:
@@ -32,7 +32,7 @@ async def claim_batch(state: State, _: Trainer, body: BatchRequest) -> BatchOrde
 
 @router.post("/learning", status_code=204)
 async def report_learning(state: State, _: Trainer, body: LearningReport) -> None:
-    """Note the newest step's metrics and the signs that the run cannot learn, and pause new tasks if asked for."""
+    """Record the newest step's metrics and the signs that the run cannot learn, and pause new tasks if requested."""
     ctx = state.ctx
 
     def record(rows: Repository) -> bool:
@@ -47,7 +47,7 @@ async def report_learning(state: State, _: Trainer, body: LearningReport) -> Non
 
 
 def find_batch(ctx: Context, repository: Repository, step: int) -> BatchOrder | None:
-    """Return the batch of a step, once it is ready."""
+    """Return the batch of a step, or None while it is not ready."""
     row = repository.get_step(step)
     if row is None or row.state is StepState.OPEN:
         return None

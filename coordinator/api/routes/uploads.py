@@ -1,4 +1,4 @@
-"""How work comes in: the receipt with its file, or after it, is verified, recorded and countersigned."""
+"""Routes for submitting work: the upload of a file, and the receipt that the operator records and countersigns."""
 
 from fastapi import APIRouter
 
@@ -21,9 +21,9 @@ router = APIRouter(prefix="/v1", tags=["worker"], responses=SIGNED)
 
 @router.post("/uploads", responses=name_refusals(404, 409))
 async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGrant:
-    """Return a link to put the file of a leased task, under a key of our choice. None once its receipt is recorded.
+    """Return a link for uploading the file of a leased task. The link is null once the receipt is recorded.
 
-    Raises ProtocolError "oversized", and the errors of `tasks.require_lease`.
+    Raises ProtocolError("oversized"), and the errors of `tasks.require_lease`.
     """
     ctx = state.ctx
     _require_size(ctx, body.size)
@@ -34,10 +34,10 @@ async def open_upload(state: State, node: Node, body: UploadRequest) -> UploadGr
 
 @router.post("/submissions", responses=name_refusals(400, 404, 409))
 async def submit(state: State, node: Node, body: SubmissionRequest) -> SubmissionResponse:
-    """Hand in a signed receipt. The answer is the operator's countersignature.
+    """Submit a signed receipt. The response is the operator's countersignature.
 
-    A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
-    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and the errors of
+    The response for a receipt that is already recorded is the same, without a file and whatever the present stake.
+    Raises ProtocolError with the code "missing", "oversized" or "digest_mismatch" for the file, and the errors of
     `stakes.require_stake` and `submissions.check_receipts`.
     """
     ctx, receipt = state.ctx, body.receipt.to_message()
@@ -61,7 +61,7 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
         promise = await state.intake.record(handed_in)
         receipt_hash = promise.message.receipt_hash
         get_logger().debug(
-            "work was handed in", task=receipt.task, lease=receipt.lease, node=node, receipt=receipt_hash
+            "work was submitted", task=receipt.task, lease=receipt.lease, node=node, receipt=receipt_hash
         )
     if body.file is None:
         await ctx.store_executor.run(lambda: _delete_upload(ctx, receipt))
@@ -76,7 +76,7 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
 def _countersign(ctx: Context, receipt: messages.Receipt, promised_epoch: int) -> Countersigned:
     """Sign the operator's promise to settle a receipt.
 
-    The chain's clock may be ahead of ours. Then its time counts, or the drawing block might exist already.
+    If the chain's clock is ahead of ours, its time is signed. Otherwise the drawing block might already exist.
     """
     promise = messages.Countersignature(
         receipt_hash=eip712.compute_struct_hash(receipt),
@@ -93,16 +93,16 @@ def _require_size(ctx: Context, size: int) -> None:
 
 
 def _require_file(ctx: Context, file: bytes, receipt: messages.Receipt) -> None:
-    """Raise ProtocolError("oversized") or ProtocolError("digest_mismatch") for a file that is not the receipt's."""
+    """Raise ProtocolError("oversized") or ProtocolError("digest_mismatch") unless a file is the receipt's."""
     _require_size(ctx, len(file))
     if canonical.sha256(file) != receipt.work_key:
         raise ProtocolError("digest_mismatch", "the file does not have the receipt's hash; send it again")
 
 
 def _keep_file(ctx: Context, receipt: messages.Receipt, file: bytes | None) -> None:
-    """Store the bytes that were checked where no link lets the node write. None: check what the node has uploaded.
+    """Store the checked bytes under a key to which no link gives access. If `file` is None, check the upload first.
 
-    The store could copy an upload itself, but a second copy, of what the node wrote meanwhile, could replace it.
+    The store could copy the upload itself, but the node could change the upload between the check and the copy.
     """
     place = ctx.config.pool, receipt.task, receipt.lease, receipt.work_key
     if file is None:
@@ -112,7 +112,7 @@ def _keep_file(ctx: Context, receipt: messages.Receipt, file: bytes | None) -> N
 
 
 def _delete_upload(ctx: Context, receipt: messages.Receipt) -> None:
-    """Free the space; a store that does not answer now keeps an object that nobody reads any more."""
+    """Delete an upload to free its space. If the store does not answer, the upload stays, which is harmless."""
     key = build_upload_key(ctx.config.pool, receipt.task, receipt.lease, receipt.work_key)
     try:
         ctx.store.delete(key)

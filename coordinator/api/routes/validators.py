@@ -1,4 +1,4 @@
-"""Routes of validators: turns, commitments, revealed verdicts, and the cases that may be brought to the court."""
+"""Routes of validators: turns, commitments, revealed verdicts, and cases for the court."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/v1", tags=["validator"], responses=SIGNED)
 async def claim_validations(
     request: Request, state: State, validator: Validator, body: TurnRequest
 ) -> ValidationOrders:
-    """Long-poll for submissions to judge and verdicts to reveal. A newer poll of the validator ends this one."""
+    """Long-poll for submissions to judge and verdicts to reveal. A newer poll of the same validator ends this one."""
     ctx, polls = state.ctx, state.polls
     poll = polls.open(validator)
     has_left = False
@@ -87,9 +87,9 @@ async def commit(state: State, validator: Validator, body: CommitRequest) -> Non
 
 @router.post("/validations/reveal", status_code=204, responses=name_refusals(400, 409))
 async def reveal(state: State, validator: Validator, body: RevealRequest) -> None:
-    """Verify a revealed verdict and its signature, keep its evidence, record it.
+    """Verify a revealed verdict and its signature, store its evidence, and record it.
 
-    Raises ProtocolError "bad_verdict" or "bad_signature", and the errors of `turns.check_reveals`.
+    Raises ProtocolError("bad_verdict") or ProtocolError("bad_signature"), and the errors of `turns.check_reveals`.
     """
     ctx, verdict = state.ctx, body.verdict.to_message()
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
@@ -122,14 +122,14 @@ async def reveal(state: State, validator: Validator, body: RevealRequest) -> Non
 
 @router.post("/cases")
 async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
-    """List hard rejections with the signatures that open a case on chain."""
+    """List hard rejections with the verdicts and signatures that open a case on chain."""
     return await ctx.database.query(
         lambda rows: HardCases(cases=tuple(_build_case(ctx, row) for row in rows.list_hard_rejections()))
     )
 
 
 def _require_evidence(verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes to keep, and their JSON values. Nothing of what they say is checked here."""
+    """Return the bytes of the evidence, and their JSON values, whose content is not checked here."""
     evidence = body.evidence.encode()
     if len(evidence) > MAX_EVIDENCE_BYTES:
         raise ProtocolError("bad_verdict", f"evidence has at most {MAX_EVIDENCE_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Routes that need no signature: hashes, states and sums, never a completion before its epoch closes."""
+"""Public routes: hashes, states and sums. They never return a completion before its epoch closes."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -33,7 +33,7 @@ _VIEWS = TypeAdapter(list[SubmissionView])
 
 @router.get("/pool")
 def get_pool(ctx: Ctx) -> PoolView:
-    """Parameters and contracts; the chain holds the parameters' hash."""
+    """Get the pool's parameters and contracts. The hash of the parameters is on chain."""
     deployment, params = ctx.contracts.deployment, ctx.params
     return PoolView(
         pool=ctx.ledger.pool,
@@ -61,14 +61,14 @@ def get_pool(ctx: Ctx) -> PoolView:
 
 @router.get("/status", response_model=StatusView)
 async def get_status(state: State) -> Response:
-    """The network at a glance. On a large pool it is as of some seconds ago (`CachedPage`)."""
+    """Get an overview of the pool. That of a large pool may be some seconds old (see `CachedPage`)."""
     page = stamp_status(await state.status.read(), state.ctx.clock())
     return Response(page, media_type="application/json")
 
 
 @router.get("/nodes/{node}", responses=name_refusals(404))
 async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
-    """One node, and in one sentence why it gets no task. Raises ProtocolError "no_node"."""
+    """Get one node, with a sentence that explains why it gets no task. Raises ProtocolError("no_node")."""
     return await ctx.database.query(
         lambda rows: node_details.describe(
             rows, ctx.params, Address(node), rule=ctx.stake_rule, validators=ctx.chain.validators, now=ctx.clock()
@@ -85,7 +85,7 @@ def list_submissions(
     state: SubmissionState | None = None,
     before: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> Response:
-    """The newest submissions, without their content; of one contributor, one node or in one state where named.
+    """List the newest submissions without their content, optionally of one contributor, one node or one state.
 
     With `before`, those of earlier tasks than this one. The task of the last one asks for the next page.
     """
@@ -97,7 +97,7 @@ def list_submissions(
 
 @router.get("/submissions/{receipt_hash}", responses=name_refusals(404, 409))
 def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a-f]{8,64}$")]) -> SubmissionDetail:
-    """One submission by its receipt's hash or at least 8 digits of it; with receipt and verdicts once decided.
+    """Get one submission by its receipt hash or the first digits of it, at least 8. Verdicts follow the decision.
 
     Raises ProtocolError "unknown_submission", or "ambiguous_hash" where several receipt hashes begin so.
     """
@@ -123,7 +123,7 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a
 async def get_reward(
     state: State, contributor: AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]
 ) -> RewardView:
-    """What a contributor had earned by the end of an epoch, with the proof."""
+    """Get a contributor's total earnings by the end of an epoch, with their proof."""
     cumulative, proof = await state.reward_proofs.find(epoch, contributor)
     return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
 
@@ -153,5 +153,5 @@ def _is_decided(row: SubmissionRow) -> bool:
 
 
 def _list_public(row: SubmissionRow) -> list[TurnRow]:
-    """Revealed verdicts, and none before all is decided: a validator could follow them."""
+    """Return the turns with revealed verdicts of a decided submission. Before, other validators could copy them."""
     return [j for j in row.turns if j.verdict is not None and j.signature] if _is_decided(row) else []

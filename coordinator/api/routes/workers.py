@@ -1,4 +1,4 @@
-"""Routes of workers: registration, signs of life, and leases."""
+"""Routes of workers: registration, heartbeats and leases."""
 
 import asyncio
 
@@ -30,9 +30,10 @@ router = APIRouter(prefix="/v1", tags=["worker"], responses=SIGNED)
 
 @router.post("/nodes")
 async def register(state: State, node: Node, body: RegistrationRequest | None = None) -> RegistrationResponse:
-    """Register a node that the chain knows and whose contributor has staked enough.
+    """Register a node that is registered on chain and whose contributor has enough stake.
 
-    Raises ProtocolError "unknown_node" or "stake_too_low", and the errors of `exact_lane.require_served`.
+    Raises ProtocolError("unknown_node") or ProtocolError("stake_too_low"), and the errors of
+    `exact_lane.require_served`.
     """
     ctx, contract = state.ctx, body.contract if body else ""
     contributor, stake, looked_up, block = await ctx.chain_executor.run(lambda: _look_up(ctx, node))
@@ -52,7 +53,7 @@ async def register(state: State, node: Node, body: RegistrationRequest | None = 
 
 @router.post("/heartbeat", status_code=204, responses=name_refusals(409))
 async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
-    """Note a sign of life. Raises the errors of `presence.record_beats`."""
+    """Record a heartbeat. Raises the errors of `presence.record_beats`."""
     await state.heartbeat_buffer.add(
         NodeBeat(node=node, instance=body.instance, free_slots=body.free_slots, cached_version=body.cached_version)
     )
@@ -60,10 +61,10 @@ async def heartbeat(state: State, node: Node, body: Heartbeat) -> None:
 
 @router.post("/tasks/claim", responses=name_refusals(409))
 async def claim_task(request: Request, state: State, node: Node, body: ClaimRequest) -> TaskOrder | None:
-    """Ask for a lease, and wait for one if there is no task now. The answer is null if there is none in time.
+    """Claim a lease, and wait for one if there is no task now. The response is null if there is none in time.
 
-    Raises ProtocolError "suspended", "stake_too_low" or "another_instance" if the node is not served, and "pool_paused"
-    at the end of the poll while no new tasks are assigned.
+    Raises ProtocolError with the code "suspended", "stake_too_low" or "another_instance" if the node gets no tasks, and
+    with the code "pool_paused" at the end of the poll while new tasks are paused.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait_seconds
@@ -92,7 +93,7 @@ async def claim_task(request: Request, state: State, node: Node, body: ClaimRequ
 
 @router.post("/tasks/return", status_code=204, responses=name_refusals(404, 409))
 async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
-    """Give a lease back before its end. Raises the errors of `tasks.require_lease`."""
+    """Return a lease before its end. Raises the errors of `tasks.require_lease`."""
     task, lease = TaskId(body.task), LeaseId(body.lease)
     await ctx.database.run(
         lambda rows: tasks.return_task(rows, ctx.params, node=node, task=task, lease=lease, now=ctx.clock()),
@@ -103,7 +104,7 @@ async def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
 
 
 def _look_up(ctx: Context, node: Address) -> tuple[Address, Stake, int, int]:
-    """Return the contributor of a node, its stake, and the numbers of the newest block before and after the look."""
+    """Return the contributor of a node, its stake, and the newest block's number before and after reading them."""
     before = ctx.client.block_number()
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:

@@ -201,7 +201,7 @@ async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(h
             await client.register()
     assert caught.value.code == "stake_too_low"
     assert "has staked 0 CVT, of which cases lock 0.00000000000000006 CVT; its 1 node(s)" in caught.value.message
-    assert 'that are free. Run covey stake add "0.00000000000000016 CVT" --kind' in caught.value.message
+    assert 'of free stake. Run covey stake add "0.00000000000000016 CVT" --kind' in caught.value.message
 
 
 async def test_claim_task__stake_unbonded_since__is_refused(harness: CoordinatorHarness, unbond):

@@ -57,7 +57,7 @@ def test_require_stake__message__has_tokens_and_no_smallest_units():
     with pytest.raises(ProtocolError) as caught:
         stakes.require_stake(Stake(150, 60), rule=STAKE_RULE, contributor=OWNER, nodes=2)
     assert caught.value.message.startswith(
-        f"{OWNER} has staked 1.5 CVT, of which cases lock 0.6 CVT; its 2 node(s) require 2 CVT that are free. Run "
+        f"{OWNER} has staked 1.5 CVT, of which cases lock 0.6 CVT; its 2 node(s) require 2 CVT of free stake. Run "
     )
 
 

@@ -75,7 +75,7 @@ def test_tally__one_hostile_word__never_raises_what_honest_ones_say(
     row = filtering.submission(receipt_hash)
     assert (row.state, row.units, row.live_groups) == (SubmissionState.ACCEPTED, 20, live)
     assert [j.live_groups for j in row.turns] == [hostile, 1]
-    assert [log["told"] for log in logs if log["event"] == "validators differ about live groups"] == [[hostile, 1]]
+    assert [log["told"] for log in logs if log["event"] == "validators disagree about live groups"] == [[hostile, 1]]
 
 
 def test_tally__word_of_who_was_outvoted__does_not_count(filtering: FakePool):

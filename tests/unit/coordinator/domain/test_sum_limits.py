@@ -174,7 +174,7 @@ def test_above__both_validators__replays_whole_until_below_and_says_so_once(rowi
         assert not is_drawn_whole(rowing)
     said = [log["event"] for log in logs if "running sums" in log["event"]]
     assert said == [
-        "a node is replayed whole because of its running sums",
+        "all work of a node is replayed because of its running sums",
         "the running sums of a node are below their limits again",
     ]
     (warning,) = [log for log in logs if log["event"] == said[0]]
@@ -396,7 +396,7 @@ def test_differing__validators_of_one_submission__are_logged(summing: FakePool):
         assert logs == []
         work(summing, HONEST, HIGH)  # more than a fifth of the mean and one item, 0.09
     (log,) = logs
-    assert (log["event"], log["statistics"]) == ("validators differ about sums", ["logprob"])
+    assert (log["event"], log["statistics"]) == ("validators disagree about sums", ["logprob"])
     assert log["validators"] == sorted(summing.validators[:2])
 
 
