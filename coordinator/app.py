@@ -23,6 +23,7 @@ from coordinator.db.database import Database
 from coordinator.domain.settlement import Ledger
 from coordinator.domain.stakes import StakeRule
 from coordinator.queue.celery_app import BackgroundJobTrigger, JobTrigger, build_celery, run_jobs
+from coordinator.queue.job_meters import JobMeters
 from coordinator.queue.routes import JobQueue
 from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
@@ -258,15 +259,17 @@ def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueu
     configure("jobs", level=config.log_level)
     ctx = build(config)
     exempt_from_collection()
-    beat = ctx.database.open_leadership("beat")
+    beat, meters = ctx.database.open_leadership("beat"), JobMeters()
     looking = _look_at_validators(ctx, wait_s=VALIDATORS_SECONDS) if JobQueue.CHAIN in queues else nullcontext()
-    with looking:
+    shared = (*ctx.database.writer_meter, *ctx.client.metrics)
+    with looking, serve_metrics(config.jobs_metrics, *meters, *shared):
         run_jobs(
             build_celery(config.broker_url, config.home, prefix=name_queues(ctx.ledger.address, config.pool)),
             build_jobs(ctx),
             queues=queues,
             read_commit=ctx.database.read_commit,
             is_leader=beat.is_held,
+            meters=meters,
         )
     beat.close()
     _close(ctx)

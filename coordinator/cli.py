@@ -105,9 +105,13 @@ def coordinator_jobs(
     if separate and len(chosen) > 1:
         from covey.runtime.child_processes import ChildProcesses
         from covey.runtime.log import configure
+        from covey.runtime.prometheus import empty_shared_folder, serve_metrics, share_values
 
         configure("jobs", level=settings.log_level)
-        ChildProcesses([partial(_serve_queue, settings, queue) for queue in chosen], name="jobs").run_until_signal()
+        empty_shared_folder(settings.jobs_metrics_folder)
+        share_values(settings.jobs_metrics_folder, "parent")
+        with serve_metrics(settings.jobs_metrics):
+            ChildProcesses([partial(_serve_queue, settings, queue) for queue in chosen], name="jobs").run_until_signal()
         return
     from coordinator import app
 
@@ -118,7 +122,9 @@ def _serve_queue(config: "CoordinatorConfig", queue: JobQueue) -> None:
     """Run the jobs of one queue until SIGTERM, or until the process that started this one is gone."""
     from coordinator import app  # The process that starts others does without these imports.
     from covey.runtime.child_processes import call_when_orphaned
+    from covey.runtime.prometheus import share_values
 
+    share_values(config.jobs_metrics_folder, queue)
     stop = partial(os.kill, os.getpid(), signal.SIGTERM)
     Thread(target=call_when_orphaned, args=(stop,), daemon=True).start()
-    app.jobs(config, [queue])
+    app.jobs(config.model_copy(update={"jobs_metrics_port": 0}), [queue])

@@ -128,6 +128,11 @@ class CoordinatorConfig(MetricsSettings):
         return self.home / "metrics"
 
     @property
+    def jobs_metrics_folder(self) -> Path:
+        """Folder for the values of metrics that the processes of `jobs --separate` share."""
+        return self.home / "jobs-metrics"
+
+    @property
     def base_url(self) -> str:
         return self.public_url or f"http://{self.signed_authority}"
 

@@ -21,11 +21,13 @@ from covey.environments.base import Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
+from covey.network.role_metrics import list_role_metrics
 from covey.protocol.ids import Step
 from covey.protocol.submission_file.decoder import open_decoder
-from covey.runtime.cycle import keep_trying, stop_signals
+from covey.runtime.cycle import CycleMetrics, keep_trying, stop_signals
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import configure, get_logger
+from covey.runtime.prometheus import ReadOnRequest, serve_metrics
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.delta.warm_up import compile_in_background
 from covey.tasks.catalog import list_digests, list_folders
@@ -225,12 +227,14 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -
 
 
 async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
+    from trainer.monitoring.newest_numbers import NewestNumbers
+
     decoder = open_decoder(
         cpu_seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
         isolation=config.isolation,
     )
-    chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
+    chain_thread, numbers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain"), NewestNumbers()
     with ExitStack() as stack:
         stack.enter_context(decoder)
         stack.enter_context(chain_thread)
@@ -258,13 +262,16 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
                 publisher=build_publisher(config, network, outbox),
                 chain_thread=chain_thread,
                 stop=stop,
-                sinks=sinks,
+                sinks=[*sinks, numbers.write],
                 ranks=ranks,
             )
             get_logger().info("trainer started", trainer=network.wallet.address, step=ctx.progress.step)
             from trainer.loop import run_cycles
 
-            await run_cycles(ctx)
+            metrics = CycleMetrics()
+            shown = (*list_role_metrics(network, metrics), ReadOnRequest(numbers.read))
+            with serve_metrics(config, *shown):
+                await run_cycles(ctx, metrics=metrics)
         finally:
             chain_thread.shutdown()
             outbox.close()

@@ -5,7 +5,7 @@ import asyncio
 from covey.errors import ProtocolError
 from covey.protocol.api.trainer import BatchOrder, LearningReport
 from covey.protocol.ids import Step
-from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
+from covey.runtime.cycle import CycleMetrics, CycleResult, Pace, or_stop, run_forever, wait_or_stop
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import get_logger
 from trainer.context import Context, LearningContext, Offered
@@ -17,8 +17,8 @@ PUMP_SECONDS = 0.05
 """Seconds between two attempts to advance a publication."""
 
 
-async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
-    """Run both cycles until the last step or a stop signal.
+async def run_cycles(ctx: Context, *, pace: Pace | None = None, metrics: CycleMetrics | None = None) -> None:
+    """Run both cycles until the last step or a stop signal. `metrics` count those of training.
 
     The first failure ends the other cycle and is raised. A running update is finished first, because other ranks may be
     working on it, too. Without a failure the newest step has a checkpoint at the end.
@@ -30,7 +30,10 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
             failures.append(failure)
 
-    tasks = [asyncio.create_task(run_forever(each, ctx, stop=ctx.stop, pace=pace)) for each in (cycle, publish)]
+    tasks = [
+        asyncio.create_task(run_forever(each, ctx, stop=ctx.stop, pace=pace, metrics=counted))
+        for each, counted in ((cycle, metrics), (publish, None))
+    ]
     for task in tasks:
         task.add_done_callback(end)
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,10 @@
 """Composes and runs the validator: judging and enforcement until a stop signal."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
+
+from prometheus_client.core import Metric
 
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
@@ -11,8 +14,10 @@ from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
+from covey.network.role_metrics import list_role_metrics
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
+from covey.runtime.prometheus import ReadOnRequest, build_gauge, serve_metrics
 from covey.sandbox import ATTEMPTS, Sandbox
 from covey.shardcast.delta.warm_up import compile_in_background
 from validator.checks import CheckTools
@@ -131,8 +136,11 @@ async def _run(config: ValidatorConfig) -> None:
                 ctx = await asyncio.to_thread(
                     build, config, network, environment=environment, decoder=decoder, grade=grade, stop=stop
                 )
+                metrics = CycleMetrics()
+                shown = (*list_role_metrics(network, metrics), ReadOnRequest(lambda: read_turns(ctx)))
                 try:
-                    await _run_loops(ctx, stop)
+                    with serve_metrics(config, *shown):
+                        await _run_loops(ctx, stop, metrics)
                 finally:
                     ctx.tools.engine.close()
                     ctx.outbox.close()
@@ -140,7 +148,13 @@ async def _run(config: ValidatorConfig) -> None:
             await network.close()
 
 
-async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
+def read_turns(ctx: Context) -> Iterator[Metric]:
+    """Yield how many turns the validator holds, and how many more it could take."""
+    yield build_gauge("covey_held_turns", "Turns that this validator holds.", len(ctx.turns.held))
+    yield build_gauge("covey_free_turns", "Turns that it could take as well.", ctx.turns.free)
+
+
+async def _run_loops(ctx: Context, stop: asyncio.Event, metrics: CycleMetrics) -> None:
     """Run the loops for turns, judging, enforcement, the bond and reports until `stop` is set or one fails.
 
     All have ended on return.
@@ -148,7 +162,7 @@ async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
     from validator import enforcement, loop
 
     get_logger().info("validator started", validator=ctx.network.wallet.address, contract=ctx.tools.contract)
-    pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), CycleMetrics()
+    pace = Pace(idle_wait_s=ctx.config.enforcement_seconds)
     enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
     enforcing.add_done_callback(lambda _: stop.set())
     watching = asyncio.create_task(

@@ -1,8 +1,10 @@
 """Composes and runs the worker until a stop signal. It is the worker's only module that selects an engine."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client.core import Metric
 
 from covey.engines.base import Engine
 from covey.engines.cpu_tuning import keep_memory
@@ -12,8 +14,10 @@ from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
+from covey.network.role_metrics import list_role_metrics
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
+from covey.runtime.prometheus import ReadOnRequest, build_gauge, serve_metrics
 from covey.shardcast.delta.warm_up import compile_in_background
 from worker.config import WorkerConfig
 from worker.context import Context
@@ -108,19 +112,34 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
             get_logger().info(
                 "worker started", node=network.wallet.address, contributor=ctx.contributor, contract=ctx.contract
             )
+            metrics = CycleMetrics()
             try:
-                await run_stages(ctx)
+                with serve_metrics(config, *list_role_metrics(network, metrics), ReadOnRequest(lambda: read_work(ctx))):
+                    await run_stages(ctx, metrics)
             finally:
                 await asyncio.to_thread(ctx.engine.close)
                 ctx.engine_threads.shutdown()
                 await network.close()
 
 
-async def run_stages(ctx: Context) -> None:
-    """Run all cycles concurrently. After the stop signal, each cycle ends once no further input can reach it."""
+def read_work(ctx: Context) -> Iterator[Metric]:
+    """Yield how many leases are in each state, and how many submissions wait to be sent."""
+    leases = ctx.leases
+    counts = {"claimed": len(leases.claimed), "working": len(leases.working), "generated": len(leases.generated)}
+    yield build_gauge("covey_leases", "Leases of this worker by state.", counts, label="state")
+    unsent = len(ctx.submissions.list_unsent())
+    yield build_gauge("covey_unsent_submissions", "Signed submissions that are not countersigned.", unsent)
+    if leases.generation_seconds is not None:
+        yield build_gauge("covey_generation_seconds", "Duration of the last task.", leases.generation_seconds)
+
+
+async def run_stages(ctx: Context, metrics: CycleMetrics | None = None) -> None:
+    """Run all cycles concurrently. `metrics` count those of the engine.
+
+    After the stop signal, each cycle ends once no further input can reach it."""
     from worker import loop
 
-    shutdown, metrics = ctx.shutdown, CycleMetrics()
+    shutdown, metrics = ctx.shutdown, metrics or CycleMetrics()
     beat = Pace(idle_wait_s=ctx.config.heartbeat_seconds)
 
     async def claim() -> None:

@@ -8,13 +8,14 @@ TransientError, and the sweeps of beat replace messages that were lost.
 import importlib
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, current_task
 from celery.beat import EmbeddedService, Scheduler
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
@@ -22,11 +23,14 @@ from kombu.exceptions import ChannelError, OperationalError
 from kombu.transport import resolve_transport
 
 from coordinator.queue import folder_broker
+from coordinator.queue.job_meters import JobMeters
 from coordinator.queue.job_runs import JobRuns
 from coordinator.queue.routes import ROUTES, JobQueue
 from covey.errors import OperatorError, TransientError
 from covey.runtime.log import get_logger
 
+SENT_AT = "covey_sent_at"
+"""Header of a message with the Unix time at which it was sent. Messages of beat and retries have none."""
 PREFIX = "covey"
 """First part of the names of the queues on the broker."""
 PAUSE_SECONDS = 0.01
@@ -139,7 +143,14 @@ class JobTrigger:
 
     def _send(self, job: str, arguments: Mapping[str, Any]) -> None:
         try:
-            self._app.send_task(job, kwargs=arguments, ignore_result=True, retry=False, expires=TRIGGER_EXPIRES_SECONDS)
+            self._app.send_task(
+                job,
+                kwargs=arguments,
+                ignore_result=True,
+                retry=False,
+                expires=TRIGGER_EXPIRES_SECONDS,
+                headers={SENT_AT: time.time()},
+            )
         except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
             get_logger().warning("trigger lost", job=job, error=str(error))
 
@@ -236,6 +247,7 @@ def _as_function(runs: JobRuns) -> Callable[..., None]:
     """Return what Celery takes for a task, which must not be a bound method."""
 
     def run(*, receipts: Sequence[str] = (), commit: int | None = None, **ids: int) -> None:
+        runs.meters.note_message(runs.name, sent_at=current_task.request.get(SENT_AT))
         runs.run(receipts=receipts, commit=commit, **ids)
 
     return run
@@ -273,13 +285,18 @@ def run_jobs(
     queues: Collection[JobQueue],
     read_commit: Callable[[], int],
     is_leader: Callable[[], bool],
+    meters: JobMeters | None = None,
 ) -> None:
     """Run the jobs of some queues, and beat, until SIGINT or SIGTERM. Runs under way are finished first.
 
     Each job has threads of its own, so one that hangs stops no other. A process that serves `bulk` alone has one thread
     for all, because the work of one hinders the other.
     """
-    own = [JobRuns(name, job, read_commit=read_commit) for name, job in jobs.items() if ROUTES[name].queue in queues]
+    own = [
+        JobRuns(name, job, read_commit=read_commit, meters=meters)
+        for name, job in jobs.items()
+        if ROUTES[name].queue in queues
+    ]
     for runs in own:
         app.task(
             _as_function(runs),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from coordinator.queue.job_meters import JobMeters
 from covey.errors import TransientError
 from covey.runtime.log import get_logger
 
@@ -48,7 +49,9 @@ class _Turn:
 class JobRuns:
     """Example: `JobRuns("close_epoch", close, read_commit=database.read_commit).run(commit=17, epoch=3)`."""
 
-    def __init__(self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int]) -> None:
+    def __init__(
+        self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int], meters: JobMeters | None = None
+    ) -> None:
         """`job` takes the ids and the receipts of a message as keyword arguments. `read_commit` is the database's."""
         self.name, self._job, self._read_commit = name, job, read_commit
         self._lock = Lock()
@@ -56,6 +59,7 @@ class JobRuns:
         self._failures = 0
         """Number of runs that have failed in succession."""
         self.metrics = JobMetrics()
+        self.meters = meters or JobMeters()
 
     def run(self, *, receipts: Iterable[str] = (), commit: int | None = None, **ids: int) -> None:
         """Run the job after the run under way, unless that one, or the one that waits for its end, covers the message.
@@ -105,8 +109,10 @@ class JobRuns:
             self._job(**arguments)
             turn.covered, has_failed = seen, False
         finally:
+            seconds = time.monotonic() - begun
+            self.meters.note_run(self.name, seconds=seconds, has_failed=has_failed)
             with self._lock:
                 self._failures = self._failures + 1 if has_failed else 0
                 self.metrics.runs += 1
                 self.metrics.failures += has_failed
-                self.metrics.seconds += time.monotonic() - begun
+                self.metrics.seconds += seconds

@@ -31,16 +31,12 @@ def list_metrics(ctx: Context) -> list[Collector]:
     """Return the metrics of the process that follows the chain, without those of requests to the API."""
     node = ChainClient(ctx.client.rpc_url, timeout_s=NODE_SECONDS)
     return [
-        *list_shared_metrics(ctx),
+        *ctx.database.writer_meter,
+        *ctx.client.metrics,
         ReadOnRequest(lambda: _read_chain(ctx)),
         ReadOnRequest(lambda: _read_database(ctx), hold_s=HOLD_SECONDS),
         ReadOnRequest(lambda: _read_balance(ctx, node), hold_s=BALANCE_SECONDS),
     ]
-
-
-def list_shared_metrics(ctx: Context) -> list[Collector]:
-    """Return the metrics of every process of a coordinator: its writes, and its requests to the chain's node."""
-    return [*ctx.database.writer_meter, *ctx.client.metrics]
 
 
 def _read_chain(ctx: Context) -> Iterator[Metric]:

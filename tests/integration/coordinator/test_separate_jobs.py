@@ -9,8 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.queue.routes import JobQueue
 from covey.devnet.deploy import derive_wallet
@@ -18,6 +20,7 @@ from covey.errors import CoveyError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.common import MAX_WAIT_SECONDS
 from covey.protocol.api.worker import TaskOrder
+from covey.runtime.http import find_free_ports
 from tests.fakes.coordinator_processes import CoordinatorProcesses
 from tests.fakes.network import create_pool
 from tests.fakes.pool import INSTANCE, make_params
@@ -37,6 +40,7 @@ class Setting:
     node: TroubledNode
     processes: CoordinatorProcesses
     jobs: subprocess.Popen[bytes]
+    metrics_port: int
 
     def client(self, name: str) -> CoordinatorClient:
         wallet = self.chain.wallets.get(name) or derive_wallet("test", name)
@@ -55,10 +59,12 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         chain = stack.enter_context(open_chain())
         node = stack.enter_context(open_troubled_node(chain.client.rpc_url))
         pool = create_pool(chain, make_params(groups_per_step=2))
-        processes = CoordinatorProcesses(chain, pool, tmp_path, rpc_url=node.url)
+        (metrics_port,) = find_free_ports(1)
+        processes = CoordinatorProcesses(chain, pool, tmp_path, rpc_url=node.url, jobs_metrics_port=metrics_port)
         stack.callback(processes.end)
         processes.start("serve")
-        yield Setting(chain=chain, node=node, processes=processes, jobs=processes.start("jobs", "--separate"))
+        jobs = processes.start("jobs", "--separate")
+        yield Setting(chain=chain, node=node, processes=processes, jobs=jobs, metrics_port=metrics_port)
 
 
 async def wait_until(is_so: Callable[[], bool]) -> None:
@@ -86,6 +92,13 @@ async def claim(client: CoordinatorClient) -> TaskOrder:
     return order
 
 
+async def read_metrics(setting: Setting) -> dict[tuple[str, ...], float]:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as http:
+        text = (await http.get(f"http://127.0.0.1:{setting.metrics_port}/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
 def count_starts(setting: Setting) -> int:
     """Return how many processes have begun to serve their queue."""
     return sum("jobs are served" in line for line in setting.processes.read_log("jobs", lines=1000))
@@ -106,6 +119,11 @@ async def test_jobs__chains_node_is_silent_and_a_process_is_killed__assign_and_e
     killed = setting.list_children()[0]
     killed.kill()
     await wait_until(lambda: count_starts(setting) == len(JobQueue) + 1)
+    values = await read_metrics(setting)
+    jobs = {labels[0] for name, *labels in values if name == "covey_job_seconds_count"}
+    assert jobs >= {"assign_tasks", "begin_epoch"}, "they are jobs of two queues, and so of two processes"
+    assert values["covey_job_lag_seconds_count", "assign_tasks"] > 0
+    assert values["covey_rpc_seconds_count", "eth_call"] > 0
     children = setting.list_children()
     setting.jobs.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(setting.jobs.wait, HANG_S) == 0
