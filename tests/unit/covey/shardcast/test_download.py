@@ -1,6 +1,6 @@
 """Downloads from sources that are slow, silent, false or gone.
 
-Times are those of a clock that stands while a healthy source is asked, so they do not depend on the machine.
+The clock of these tests stops while a healthy source is asked, so times do not depend on the machine.
 """
 
 import socket
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Let a look, by which the clock moves, follow the previous one at once."""
+    """Remove the pause between two checks of the requests. The clock moves with each check."""
     monkeypatch.setattr(download, "_LOOK_SECONDS", 0.002)
 
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server. Time passes while one that `is_slow` is asked."""
+    """Return a function that starts a server. The clock moves only while a server with `is_slow` is asked."""
     servers = []
 
     def start(answer, *, is_slow=False):
@@ -46,7 +46,7 @@ def serve():
 
 @pytest.fixture
 def stall():
-    """Return an answer that begins and never goes on."""
+    """Return an answer that starts and never continues."""
     released = threading.Event()
 
     def answer(_, send):
@@ -58,7 +58,7 @@ def stall():
 
 
 class Bodies:
-    """What the jobs of one test ask for, and what was kept of it."""
+    """Resources that the jobs of one test request, and the bodies that were kept."""
 
     def __init__(self, bodies, *, is_size_known=True):
         self.bodies, self.kept = {f"/{index}": body for index, body in enumerate(bodies)}, []
@@ -96,7 +96,7 @@ class Bodies:
         return True
 
     def run(self, *servers, seed=0, threads=4, stop=None, on_look=lambda: None):
-        """Download from `servers`, or from those that are connected already. `seconds` is how long it took."""
+        """Download from `servers`, or from the sources that are already connected. Sets `seconds` to the duration."""
         if servers:
             self.connect(*servers, seed=seed)
         before = threading.active_count()
@@ -151,7 +151,7 @@ def test_liar__is_left_for_the_other_source__and_never_kept(serve, bodies):
     bodies.run(liar, honest)
     bodies.require_all()
     assert not liar.count("/0?verify") + sum("verify" in path for path in liar.paths)
-    assert 1 <= len(liar.paths) <= 4  # Those that were under way when the first lie came.
+    assert 1 <= len(liar.paths) <= 4  # These requests were in flight when the first wrong body arrived.
     assert bodies.sources.all[0].success < 0.3
 
 
@@ -245,7 +245,7 @@ def test_source_that_stalls__is_left(serve, stall, seed, is_size_known):
 @pytest.mark.parametrize("size", [60_000, PIECE_BYTES])
 @pytest.mark.parametrize("seed", range(3))
 def test_two_sources_that_drip_and_a_good_one(serve, size, seed):
-    """One hedge is not enough: both requests may be at sources that drip."""
+    """One hedge is not enough, because both requests may be at slow sources."""
     bodies = Bodies([b"a" * size] * 6)
 
     def answer(path, send):
@@ -275,7 +275,7 @@ def test_two_sources_that_drip__size_unknown(serve):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monkeypatch, number):
-    """It takes 6 s, and the first attempt may take 3.1 s. A lone source is not limited at all."""
+    """The document takes 6 s, but the first attempt may take only 3.1 s. A single source has no limit."""
     monkeypatch.setattr(download, "_SILENCE_SECONDS", 1000.0)
     bodies = Bodies([b"a" * 120_000], is_size_known=False)
     answer = partial(bodies.drip, rate=20_000, step=1000)
@@ -287,7 +287,7 @@ def test_document_over_slow_links__gets_more_time_with_each_attempt(serve, monke
 
 
 def test_lone_source_that_is_slow__finishes(serve):
-    """5 kB/s for four connections, against a silence of 5 s."""
+    """Each of four connections gets 5 kB/s, and the silence limit is 5 s."""
     bodies = Bodies([b"a" * 12_500] * 4)
     bodies.run(serve(partial(bodies.drip, rate=1250, step=500), is_slow=True))
     bodies.require_all()
@@ -298,7 +298,9 @@ def test_lone_source_that_waits_for_its_own_upstream__is_given_more_time_with_ea
     bodies, seconds = Bodies([b"abc"]), iter([8.0, 7.0, 0.0])
 
     def answer(path, send):
-        bodies.sources.wait_until(bodies.sources.now + next(seconds))  # Longer than 5 s, then shorter than twice that.
+        bodies.sources.wait_until(
+            bodies.sources.now + next(seconds)
+        )  # Above the limit of 5 s, then below the doubled limit.
         return bodies.answer(path, send)
 
     server = serve(answer, is_slow=True)
@@ -316,7 +318,7 @@ def test_much_slower_source__is_ended_although_bytes_flow(serve):
 
 
 def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, monkeypatch):
-    """The median is 2 s, so the second source is asked after 4 s and not before."""
+    """The median is 2 s, so the second source is asked after 4 s and not earlier."""
     bodies = Bodies([b"a" * 100])
     slow, fast = serve(lambda *_: slow.is_closed.wait(2 * HANG_S), is_slow=True), serve(bodies.answer)
     bodies.connect(slow, fast)
@@ -329,11 +331,11 @@ def test_hedge__after_twice_the_median_time__and_the_first_answer_counts(serve, 
     (first, first_at), (second, second_at) = sources.begun
     assert (first, second) == (slow.url, fast.url)
     assert 4.0 <= second_at - first_at < 6.0
-    assert sources.all[0].success == pytest.approx(0.8)  # It had sent nothing when the other one was done.
+    assert sources.all[0].success == pytest.approx(0.8)  # This source had sent nothing when the other one finished.
 
 
 def test_both_answers_of_a_hedged_request__are_kept_once(serve, monkeypatch):
-    """The second source is asked because the first one is late, and then both send everything at one time."""
+    """The second source is asked because the first one is late. Then both send the whole body simultaneously."""
     monkeypatch.setattr(download, "_SILENCE_SECONDS", 1000.0)
     bodies, both = Bodies([b"a" * 100, b"b" * 100]), {path: threading.Barrier(2) for path in ("/0", "/1")}
 
@@ -378,7 +380,7 @@ def test_stop__ends_all_requests_at_once__and_is_no_fault_of_the_source(serve, s
 
 
 def test_request_that_begins_while_the_download_is_stopped__is_ended_too(serve, stall):
-    """A connection that is taken just then forgets the first abort."""
+    """A connection that starts a request clears an earlier abort."""
     stop = threading.Event()
     stop.set()
     for _ in range(20):

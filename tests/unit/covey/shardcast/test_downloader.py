@@ -1,4 +1,4 @@
-"""The door to downloads: which URLs are sources, documents and pieces, and what a document's check may say."""
+"""The public interface of downloads: URLs of sources, documents and pieces, and the results of a document's check."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ BY_PATH = {f"/pieces/{piece.digest}": body for piece, body in zip(PIECES, BODIES
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Let a source that has lied rest shortly, and a look, by which a clock moves, follow the previous one at once."""
+    """Shorten the rest after a wrong body, and remove the pause between two checks of the requests."""
     monkeypatch.setattr(download, "_LOOK_SECONDS", 0.002)
     monkeypatch.setattr(source, "_LONGEST_LIE_REST_SECONDS", 0.01)
 
@@ -128,7 +128,9 @@ def stall():
 
 
 def fetch_several(*urls, count=3, check=bytes.decode, stop=None, silent=()):
-    """Return the answers by source, and the seconds they took. Only the wait for `silent` sources takes time."""
+    """Return the answers by source, and the duration in seconds. The clock moves only while `silent` sources are
+    awaited.
+    """
     begun = time.monotonic()
     with closing(Downloader(urls, seed=0)) as downloader:
         downloader._sources = StandingSources(urls, slow=silent, seed=0)

@@ -1,4 +1,4 @@
-"""Previews of exports in the folder of an origin, and what an origin serves of them."""
+"""Previews of exports in the folder of an origin, and what the origin serves of them."""
 
 import os
 import threading
@@ -27,14 +27,14 @@ def root(tmp_path):
 
 @pytest.fixture
 def weights(tmp_path):
-    """A weights file that grows: 100 bytes of header, then pieces."""
+    """Return a weights file that grows: a header of 100 bytes, then pieces."""
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(100))
     return path
 
 
 def write(path, writer, data):
-    """Append a piece to the weights file and name it."""
+    """Append a piece to the weights file, and add it to the preview."""
     offset = path.stat().st_size
     with path.open("ab") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""Shared requests and remembered misses."""
+"""Merged requests, and remembered misses."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""An index over manifests that another process adds and removes."""
+"""Index of manifests that another process adds and removes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a trainer offers, and how a repeated offer repairs what the origin's disk has damaged."""
+"""Offers of a trainer, and how a repeated offer repairs damaged files at the origin."""
 
 import shutil
 
@@ -25,7 +25,9 @@ def policies(tmp_path):
 
 
 def list_ways(policies):
-    """Return, for each step, the steps of the bases of its ways. -1 is an anchor, None a base not in the head."""
+    """Return, for each step, the steps of the bases of its ways. -1 means an anchor, and None a base that is not in the
+    head.
+    """
     head = policies.head()
     steps = {each.record: each.step for each in head.policies} | {ZERO_HASH: -1}
     return {each.step: [steps.get(way.base) for way in each.ways] for each in head.policies}
@@ -38,7 +40,7 @@ def offer_again(policies, step, *, jump=False):
 
 
 def list_files(root):
-    """Return the content and the inode of each file besides what was hashed, which a repeated offer may complete."""
+    """Return content and inode of each file. Stamps of offered objects are left out, because offers may add to them."""
     files = (path for path in root.rglob("*") if path.is_file() and path.name != ".offered")
     return {path: (path.read_bytes(), path.stat().st_ino) for path in files}
 
@@ -50,7 +52,7 @@ def find_object(policies, step, name):
 
 
 def require_readable(policies, tmp_path):
-    """Compare every policy that the origin offers with the trainer's."""
+    """Compare every policy that the origin offers with the trainer's policy."""
     for step in range(len(policies.exports)):
         folder = read_policy(policies.store, 1, policies.hash_of(step), tmp_path / f"read-{step}")
         policies.require_same(folder, step)
@@ -217,7 +219,7 @@ def test_export_that_changed_after_it_was_written__is_found_damaged(policies):
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
 def test_anchor_that_changed_after_it_was_linked__has_no_jump_and_another_anchor_follows(policies, tmp_path, name):
-    """The anchor and the trainer's export are one file, so that the disk damages both at once."""
+    """The anchor and the trainer's export are one file, so damage on disk affects both."""
     for _ in range(5):
         policies.offer(is_recorded=True)
     manifest = next(way.manifest for way in policies.head().policies[1].ways if way.base == ZERO_HASH)

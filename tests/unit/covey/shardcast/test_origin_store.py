@@ -1,4 +1,4 @@
-"""A trainer's folder: what it links, repairs, refuses to serve and removes."""
+"""The folder of a trainer: which files it links, repairs, refuses to serve and removes."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def publisher(tmp_path):
 
 @pytest.fixture
 def served(publisher):
-    """The folder as another process sees it."""
+    """Return the folder as another process sees it."""
     return OriginStore(publisher.store.root)
 
 
@@ -34,7 +34,7 @@ def get_object(publisher, manifest, name="weights"):
 
 
 def is_served(store, manifest):
-    """Return whether each piece is served, in order, and check the bytes of those that are."""
+    """Return whether each piece is served, in order, and check the bytes of the served ones."""
     results = []
     for piece in manifest.pieces:
         location = store.find_piece(piece.digest)
@@ -85,7 +85,7 @@ def test_damaged_object__is_not_served__and_the_next_offer_repairs_it(publisher,
 
 def test_damaged_object__offer_is_damaged_too__is_reported(publisher):
     made = publisher.add_anchor(1)
-    flip(made.folder / "model.safetensors")  # The same file, since it is linked.
+    flip(made.folder / "model.safetensors")  # The object is a hard link to this file.
     with pytest.raises(OperatorError, match="damaged_object"):
         publisher.store.add_manifest(made.anchor, made.files)
 

@@ -1,4 +1,4 @@
-"""Files that continue after a crash, whatever the crash left of the file and its journal."""
+"""Downloads that resume after a crash, in any state of the file and its journal."""
 
 import random
 import struct
@@ -29,7 +29,7 @@ def open_file(path, start=0):
 
 
 def write(path, *indices, start=0):
-    """Write pieces as a download does that is then killed."""
+    """Write pieces, as a download does before it is killed."""
     file = open_file(path, start)
     file.list_missing()
     for index in indices:

@@ -1,4 +1,4 @@
-"""A relay's folder: damage is removed, and only what the newest policies need stays."""
+"""The folder of a relay: damaged files are removed, and only what the newest policies need stays."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def cache(tmp_path):
 
 
 def copy(publisher, cache):
-    """Put everything from the origin into the cache."""
+    """Copy everything from the origin into the cache."""
     cache.add_head(1, publisher.store.find_head(1))
     for made in publisher.policies.values():
         record = made.record.compute_hash()
@@ -104,7 +104,7 @@ def test_prune__keeps_the_newest_and_what_they_need(publisher, cache):
 
 
 def add_dataset(publisher, cache, seed, *, seconds):
-    """Put a data set into the cache, as if it had been fetched at a Unix time."""
+    """Add a data set to the cache, as if it had been fetched at this Unix time."""
     made = publisher.add_dataset(seed)
     cache.add_manifest(made.digest, made.to_bytes())
     os.utime(cache.root / "manifests" / made.digest, (seconds, seconds))
@@ -233,7 +233,7 @@ def test_limit__folder_that_is_larger__loses_the_oldest_pieces_at_the_start(cach
 
 
 def test_prune__limit__newest_policy_has_room_before_older_ones_and_these_before_spare_pieces(publisher, cache):
-    """Each anchor has pieces of 1,300 and 22 bytes, and they share the latter."""
+    """Each anchor has pieces of 1,300 and 22 bytes. All anchors share the piece of 22 bytes."""
     made = [publisher.add_anchor(step) for step in (1, 2, 3)]
     copy(publisher, cache)
     spare = [add_numbered(cache, number) for number in range(20_000, 20_003)]
@@ -263,7 +263,7 @@ def test_list_mirrored__newest_of_each_pool_first__smallest_way_first():
 
 
 def test_select_needed__head_with_large_policies__leaves_the_others_their_part(publisher, cache):
-    """A lying upstream invents a newer step with a large policy. Pieces of 5,000, and of 1,300 and 22 bytes."""
+    """A lying upstream invents a newer step with a large policy. Pieces have 5,000 bytes, and 1,300 and 22 bytes."""
     true = publisher.add_anchor(1)
     honest = publisher.build_head()
     copy(publisher, cache)

@@ -1,4 +1,4 @@
-"""Pieces in files that are replaced, cut and damaged."""
+"""Pieces in files that are replaced, truncated and damaged."""
 
 import os
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def piece(tmp_path):
-    """A file of 10,000 bytes, and a piece of it from byte 5,000 on."""
+    """Return a piece that starts at byte 5,000 of a file of 10,000 bytes."""
     path = tmp_path / "object"
     path.write_bytes(os.urandom(10_000))
     return Location(path, 5_000, 3_000, get_stamp(path)), path.read_bytes()[5_000:8_000]

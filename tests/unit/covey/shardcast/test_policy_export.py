@@ -1,4 +1,4 @@
-"""Exports against the safetensors library, and against files that no export wrote."""
+"""Exports compared with the safetensors library, and files that no export has written."""
 
 import json
 
@@ -28,7 +28,7 @@ from tests.fakes.served_policies import flip
 pytestmark = pytest.mark.unit
 RNG = np.random.default_rng(5)
 ARRAYS = {
-    "z": RNG.random((3, 5)),  # F64 first, though its name is last
+    "z": RNG.random((3, 5)),  # F64 comes first, although its name is last
     "embed": RNG.integers(0, 255, (3, 1 << 20), np.uint8).view(np.float32),  # 3 MiB
     "a.scalar": np.array(1.5, np.float32),
     "large": RNG.integers(0, 255, (2 * PIECE_BYTES + 6) // 2 * 2, np.uint8).view(np.float16),
@@ -78,7 +78,13 @@ def test_record__each_digest_is_that_of_the_tensors_bytes(export):
 
 def test_pieces_file__one_hash_per_piece__worked_out_by_hand(export):
     weights = (export / WEIGHTS_FILE).read_bytes()[-record_of(export).size :]
-    sizes = [120 + 4 + (3 << 20), PIECE_BYTES, PIECE_BYTES, 6, 7]  # Three share one, one has three, one is alone.
+    sizes = [
+        120 + 4 + (3 << 20),
+        PIECE_BYTES,
+        PIECE_BYTES,
+        6,
+        7,
+    ]  # Three tensors share a piece, one has three pieces, and one has its own.
     expected, start = b"", 0
     for size in sizes:
         expected += blake3(weights[start : start + size]).digest()
@@ -147,7 +153,7 @@ def rewrite_header(folder, change):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda header: header,  # Not padded to a page.
+        lambda header: header,  # The header is not padded to a page.
         lambda header: "{",
         lambda header: "[]",
         lambda header: {"b": 1},

@@ -1,4 +1,4 @@
-"""Fetches from the route to the folder: every kind of route, damage on this machine, and what relays and trainers do.
+"""Fetches of policies over every kind of route, with damage on this machine, false relays and false trainers.
 
 The relays are sockets in threads, and everything else is real.
 """
@@ -31,7 +31,7 @@ SMALL = {"a.norm": 100, "b.weight": 20_000, "c.bias": 3}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A source that has lied rests for a twentieth of the time, and one that is late is waited for."""
+    """Shorten all rests of sources to a twentieth, and wait for late sources."""
     wait_patiently(monkeypatch)
     for name in ("_REST_SECONDS", "_LONGEST_REST_SECONDS", "_LIE_REST_SECONDS", "_LONGEST_LIE_REST_SECONDS"):
         monkeypatch.setattr(source, name, getattr(source, name) / 20)
@@ -71,7 +71,7 @@ def connect(tmp_path):
 
 
 def fetch(client, policies, step, **settings):
-    """Fetch a policy, check its folder, release it and return how it came."""
+    """Fetch a policy, check its folder, release it, and return the kinds of its ways."""
     progress = FetchProgress()
     folder = client.fetch(step, policies.hash_of(step), progress=progress, **settings)
     policies.require_same(folder, step)
@@ -88,7 +88,7 @@ def forget_all(client):
 
 
 def hold_back(relay, gate):
-    """Make a relay send pieces only once an event is set."""
+    """Make a relay send no pieces until an event is set."""
 
     def alter(path, body):
         if "pieces" in path:
@@ -211,7 +211,7 @@ def test_manifest_of_another_signer__is_refused_and_its_relay_blamed(tmp_path, p
 
 
 def make_false_heads(policies):
-    """Return heads that name a true manifest for something that it is not."""
+    """Return heads with false claims about manifests, by the kind of claim."""
     head = policies.head()
     (first,) = (each for each in head.policies if each.step == 0)
     (way,) = first.ways
@@ -232,9 +232,9 @@ def make_false_heads(policies):
 
 
 @pytest.mark.parametrize("kind", ["size", "base", "record", "absent", "absent base"])
-@pytest.mark.parametrize("seed", [1, 4, 7])  # With 4 and 7 the liar is asked first.
+@pytest.mark.parametrize("seed", [1, 4, 7])  # With seeds 4 and 7, the liar is asked first.
 def test_head_that_lies_about_a_true_manifest__does_not_spoil_the_manifest(policies, serve, connect, kind, seed):
-    """The lie is refused, and the same manifest is used when an honest head names it."""
+    """The false claim is refused, but the same manifest is used when an honest head names it."""
     policies.offer(), policies.offer()
     step = 1 if kind == "record" else 0
     false = Head(pool=1, policies=tuple(make_false_heads(policies)[kind])).to_bytes()
@@ -257,7 +257,7 @@ def test_head_of_another_pool__or_garbage__is_a_lie(policies, serve, connect):
 
 
 def add_false_delta(policies, step, data=None, base=None):
-    """Offer a policy, and replace its delta by one that the trainer has signed and that leads elsewhere."""
+    """Offer a policy, and replace its delta with a signed one that leads to another policy."""
     record = policies.offer()
     head = policies.head()
     objects = (TransportObject(name=DELTA, pieces=build_pieces(memoryview(data))),)
@@ -272,7 +272,7 @@ def add_false_delta(policies, step, data=None, base=None):
 
 
 def read_delta(policies, step):
-    """Return the bytes of the delta that leads to a step."""
+    """Return the bytes of the delta that leads to this step."""
     (served,) = (each for each in policies.head().policies if each.step == step)
     return (policies.store.find_objects(served.ways[0].manifest) / DELTA).read_bytes()
 
@@ -308,7 +308,7 @@ def test_false_delta_after_an_anchor__the_anchor_is_not_refused_with_it(policies
 
 
 def test_false_tensor_in_a_shared_piece__is_found(policies, serve, connect):
-    """The hash of a piece with several tensors says nothing about each. The trainer signs one that is wrong."""
+    """The hash of a shared piece does not prove the digest of each tensor in it. The trainer signs a wrong digest."""
     policies.offer()
     export = policies.exports[0]
     (served,) = policies.head().policies
@@ -351,7 +351,7 @@ def test_bad_record__another_relay_is_asked__and_the_liar_not_again(policies, se
 
 
 def test_pieces_of_the_cheapest_route_are_nowhere__the_anchor_is_used(policies, serve, connect):
-    """An origin does not serve what its disk has damaged."""
+    """An origin does not serve files that are damaged on its disk."""
     policies.offer(), policies.offer()
     policies.offering._add_anchor(policies.exports[1])
     client = connect(serve(policies))
@@ -379,7 +379,7 @@ def test_unknown_policy__is_not_at_the_relays(policies, serve, connect):
 
 
 def stop_after(relay, stop, count):
-    """Make a relay set an event with the given piece, which it still sends, and never send later ones."""
+    """Make a relay set an event when it sends piece number `count`, and send no later pieces."""
 
     def alter(path, body):
         if "pieces" in path and relay.count_pieces() >= count:
@@ -403,7 +403,7 @@ def test_stop__keeps_what_has_come__and_the_next_fetch_downloads_only_the_rest(t
     assert len(list((tmp_path / "policies").glob(".part-*"))) == 1
     relay.alter = None
     assert fetch(connect(relay), policies, 0) == ["anchor"]
-    assert relay.count_pieces() <= 13 + 4  # At most one piece of each connection comes twice.
+    assert relay.count_pieces() <= 13 + 4  # At most one piece per connection is sent twice.
     assert relay.count_pieces() >= 13
 
 
@@ -501,9 +501,9 @@ def test_two_clients_of_one_store__one_downloads_and_both_use_it(policies, serve
 def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
     policies, serve, connect, monkeypatch, header, step, bound
 ):
-    """A false head names a manifest that exists nowhere, and its relay sends it for ever.
+    """A false head names a manifest that does not exist elsewhere, and its relay sends it forever.
 
-    Only the time while it does so counts.
+    Only the time while the relay sends it counts.
     """
     monkeypatch.undo()
     monkeypatch.setattr(download, "_LOOK_SECONDS", 0.001)
@@ -521,7 +521,7 @@ def test_relay_that_drips_a_document_only_it_has__costs_a_bounded_time(
         send(b"" if header is None else b"HTTP/1.1 200 X\r\n" + header + b"\r\n")
         slow.append(liar.url)
         sources = client.source.downloader._sources
-        while not sources.is_closed and sources.now < 10 * bound:  # For ever, as far as a client may wait.
+        while not sources.is_closed and sources.now < 10 * bound:  # Ten times the bound is forever for a client.
             sources.wait_until(sources.now + sources.STEP_S)
             send(b"x" * step)
         return False
@@ -551,7 +551,7 @@ def test_progress__counts_what_an_earlier_attempt_left(tmp_path, serve, connect)
     policies = OfferedPolicies(tmp_path / "large", sizes={f"t{index:02}": 2_097_152 for index in range(6)})
     policies.offer()
     relay, stop = serve(policies), threading.Event()
-    stop_after(relay, stop, 5)  # With four connections, one of them has brought a piece by then.
+    stop_after(relay, stop, 5)  # By then, one of four connections has delivered a piece.
     progress = FetchProgress()
     with raising("stopped"):
         connect(relay).fetch(0, policies.hash_of(0), stop=stop, progress=progress)

@@ -1,4 +1,4 @@
-"""A client and its store: what is here is held, what is not is fetched once, however many ask."""
+"""A client and its store: existing policies are held, and missing ones are fetched once by concurrent callers."""
 
 import threading
 
@@ -34,7 +34,7 @@ def relay(policies):
 
 @pytest.fixture
 def connect(tmp_path, relay):
-    """Return a function that returns a client. All of them share one store, as processes of one machine do."""
+    """Return a function that returns a client. All clients share one store, like the processes of one machine."""
     clients = []
 
     def build(**settings):
@@ -114,5 +114,5 @@ def test_failed_fetch__frees_the_lock_for_the_next_process(policies, connect, mo
         patch.setattr(policy_fetch.PolicyFetch, "_follow", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             connect().fetch(0, policies.hash_of(0))
-    monkeypatch.setattr(policy_store, "LOCK_SECONDS", 0.0)  # A lock that is held would be an error at once.
+    monkeypatch.setattr(policy_store, "LOCK_SECONDS", 0.0)  # A held lock would fail the fetch immediately.
     policies.require_same(connect().fetch(0, policies.hash_of(0)), 0)

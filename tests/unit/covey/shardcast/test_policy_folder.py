@@ -1,4 +1,4 @@
-"""Weights from deltas, and damage in any file of a policy."""
+"""Weights that result from deltas, and damage in any file of a policy."""
 
 import json
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.unit
 
 
 def make_tensors(seed, *, changed=1.0):
-    """Return bfloat16 bits of two small tensors and one of 3 blocks, most of which is the same for every seed."""
+    """Return bfloat16 bits of two small tensors and one of 3 blocks. Most bits are the same for every seed."""
     still, moving = np.random.default_rng(0), np.random.default_rng(seed)
     tensors = {}
     for name, size in {"a.norm": 100, "b.weight": 9_000_001, "c.bias": 3}.items():

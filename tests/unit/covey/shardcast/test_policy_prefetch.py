@@ -1,4 +1,4 @@
-"""A machine without a policy fetches what a trainer is exporting, from relays that may make it up."""
+"""A machine without a policy prefetches an export from relays, whose previews may be false."""
 
 import threading
 from contextlib import ExitStack
@@ -16,9 +16,9 @@ from tests.fakes.policy_relays import FakeRelay, OfferedPolicies, build_client, 
 
 pytestmark = pytest.mark.integration
 WEIGHTS = 5
-"""Number of pieces of a policy's weights. One of its configuration follows."""
+"""Number of pieces of a policy's weights. The piece of its configuration follows."""
 GO_ON = threading.Event()
-"""A stop signal that is never given."""
+"""Stop event that is never set."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def policies(tmp_path):
 
 @pytest.fixture
 def connect(tmp_path, policies):
-    """Return a function that starts a relay, and returns it and a client."""
+    """Return a function that starts a relay, and returns the relay and a client."""
     with ExitStack() as stack:
 
         def start(alter=None):
@@ -88,7 +88,7 @@ def test_prefetch__growing_preview__only_new_pieces_are_fetched(policies, connec
 
 
 def test_prefetch__pieces_that_no_manifest_names__are_dropped(policies, connect):
-    """The relay previews real pieces at wrong positions, so that the file would be another one."""
+    """The relay previews real pieces at wrong offsets, so the file would be wrong."""
 
     def alter(path, body):
         if body is None or not path.startswith("/previews"):

@@ -1,4 +1,4 @@
-"""What a client believes of what relays say."""
+"""Statements of relays that a client believes or refuses."""
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_fetch_manifest__must_be_what_the_claim_says(policies, policy_source):
 
 
 def test_fetch_manifest__any_flipped_bit_is_refused(policies, policy_source, relay):
-    """Its address is the hash of all its bytes, with the signature."""
+    """The address of a manifest is the hash of all its bytes, including the signature."""
     way = find_ways(policies, 1)[0]
     data = policies.store.find_manifest(way.manifest)
     changed = []

@@ -1,4 +1,4 @@
-"""A store that several processes share. Two instances are two processes here: flock locks belong to open files."""
+"""A store that processes share. Two instances act as two processes, because flock locks belong to open files."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ from tests.fakes.served_policies import flip
 
 pytestmark = pytest.mark.unit
 HANG_S = 60.0
-"""Deadline against hanging, in seconds."""
+"""Deadline in seconds that keeps a test from hanging."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def store(root):
 
 @pytest.fixture
 def other(root):
-    """Return the store of another process."""
+    """Return the same store as another process sees it."""
     return PolicyStore(root, keep=3, threads=1)
 
 
@@ -54,7 +54,7 @@ def list_steps(store):
 
 
 def set_free(monkeypatch, root, capacity):
-    """Make the disk of the store hold `capacity` bytes, of which each policy takes the size of its weights."""
+    """Limit the disk of the store to `capacity` bytes. Each policy takes the size of its weights."""
 
     def measure(_):
         used = sum(path.stat().st_size for path in root.glob(f"*/{WEIGHTS_FILE}"))
@@ -87,7 +87,7 @@ def test_hold_if_sound__digests_are_compared_once_per_process(store, other):
     assert other.hold_if_sound(folder)
     flip(folder / WEIGHTS_FILE)
     assert other.hold_if_sound(folder)
-    assert store.hold_if_sound(folder)  # It has built the folder itself.
+    assert store.hold_if_sound(folder)  # This process has built the folder.
     third = PolicyStore(store.root, keep=3)
     assert not third.hold_if_sound(folder)
     assert not folder.exists()
@@ -123,7 +123,7 @@ def test_hold_if_sound__a_damaged_folder_is_removed__also_if_it_is_held(store, o
 
 
 def test_hold_if_sound__two_processes_find_the_same_damage(store, other, monkeypatch):
-    """The slower one must neither fail nor remove what the faster one has fetched again."""
+    """The slower process must neither fail nor remove what the faster one has fetched again."""
     folder = add(store, 1)
     flip(folder / WEIGHTS_FILE)
     third, find_damage = PolicyStore(store.root, keep=3), policy_store.find_damage
@@ -157,7 +157,7 @@ def test_hold__of_a_policy_that_is_being_removed__fails(store, monkeypatch):
     folder, results = add(store, 1), []
     has_opened, flock = threading.Event(), fcntl.flock
     file = os.open(folder / RECORD_FILE, os.O_RDONLY)
-    fcntl.flock(file, fcntl.LOCK_EX)  # Another process is about to remove it.
+    fcntl.flock(file, fcntl.LOCK_EX)  # Another process is about to remove the policy.
 
     def lock(opened, operation):
         has_opened.set()
@@ -296,7 +296,7 @@ def test_lock__is_free_again_after_an_error(store, other):
 
 
 def test_make_room__policy_that_never_fits__costs_no_other(store, monkeypatch):
-    """A trainer that publishes an immense record must not empty the stores of all workers."""
+    """A trainer that publishes a huge record must not empty the stores of all workers."""
     for step in (1, 2):
         add(store, step)
     set_free(monkeypatch, store.root, 1000)

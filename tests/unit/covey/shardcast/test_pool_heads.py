@@ -1,4 +1,4 @@
-"""The union of what upstreams say: nothing that one says displaces what another one says."""
+"""The union of the upstreams' heads, in which no upstream displaces the policies of another one."""
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ def name(number):
 
 
 def serve(step, *ways, record=None):
-    """Return a policy with ways of these numbers."""
+    """Return a policy whose ways have these numbers."""
     served = tuple(Way(manifest=name(number), size=number) for number in ways)
     return ServedPolicy(step=step, record=name(step if record is None else record), ways=served)
 

@@ -36,7 +36,7 @@ def sizes(route):
 
 
 CHAIN = [(1, None, 100), (2, 1, 10), (3, 2, 10), (3, 1, 15), (4, 3, 10), (4, None, 120)]
-"""An anchor at 1, deltas to 2, 3 and 4, a jump from 1 to 3, and an anchor at 4."""
+"""Head with an anchor at step 1, deltas to 2, 3 and 4, a jump from 1 to 3, and an anchor at 4."""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_find_route__circle_without_anchor__is_unreachable():
 
 
 def _list_all_routes(ways, target, held):
-    """Return the sizes of all routes without repetition."""
+    """Return the sizes of all routes that visit no record twice."""
     for count in range(len(ways) + 1):
         for route in itertools.permutations(ways, count):
             at = [*(step for step, _, _ in route)]

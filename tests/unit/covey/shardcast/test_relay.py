@@ -1,4 +1,4 @@
-"""A relay between an upstream in memory and its clients."""
+"""A relay between a fake upstream in memory and its clients."""
 
 import asyncio
 import errno
@@ -31,11 +31,11 @@ from tests.fakes.served_policies import Publisher, flip
 pytestmark = pytest.mark.unit
 QUICK = {"poll_s": 0.02, "fresh_s": 0.0}
 HANG_S = 60.0
-"""Deadline against hanging, in seconds."""
+"""Deadline in seconds that keeps a test from hanging."""
 
 
 class FakeUpstream:
-    """Answers from an origin's folder. `alter` may replace the body of an answer, or raise."""
+    """Upstream that answers from an origin's folder. `alter` may replace the body of an answer, or raise an error."""
 
     def __init__(self, store, name="http://origin"):
         self.store, self.url, self.requests = store, name, Counter()
@@ -86,7 +86,7 @@ class FakeUpstream:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """An upstream that a slow machine delays is waited for."""
+    """Wait longer for upstreams, because the machine may be slow."""
     for name in ("_TOGETHER_SECONDS", "_LONGEST_SECONDS"):
         monkeypatch.setattr(relay_heads, name, 2 * HANG_S)
 
@@ -103,7 +103,7 @@ def upstream(publisher):
 
 @pytest.fixture
 async def start(tmp_path, upstream):
-    """Return a function that starts a relay, and returns it and its application."""
+    """Return a function that starts a relay, and returns the relay and its application."""
     async with AsyncExitStack() as stack:
 
         def start_relay(*upstreams, is_following=True, max_bytes=None, clock=time.monotonic, **settings):
@@ -129,7 +129,7 @@ def is_mirrored(relay, step):
 
 
 async def get_pieces(app, manifest):
-    """Return the statuses of all pieces, and check the bytes of those that are served."""
+    """Return the statuses of all pieces, and check the bytes of the served ones."""
     statuses = []
     for piece in manifest.pieces:
         answered = await ask(app, f"/pieces/{piece.digest}")
@@ -230,7 +230,7 @@ async def test_many_different_unknown_pieces__reach_the_upstream_a_bounded_numbe
     assert upstream.count("pieces") - before == statuses[404] < 80
     assert statuses[503] == 300 - statuses[404]
     flip(piece_path(relay, made), 3)
-    assert await get_pieces(app, made.anchor) == [200, 200]  # Listed pieces are fetched nevertheless.
+    assert await get_pieces(app, made.anchor) == [200, 200]  # Listed pieces are still fetched.
 
 
 async def test_flood_of_unknown_pieces__those_of_a_data_set_are_still_fetched(publisher, start):
@@ -447,7 +447,7 @@ async def test_limit__what_does_not_fit__is_served_from_memory(publisher, upstre
 
 
 async def test_limit__newest_policy_replaces_the_oldest(publisher, start):
-    """There is room for two anchors of 1,300 bytes, and five policies should be kept."""
+    """The limit fits two anchors of 1,300 bytes, but the relay is set to keep five policies."""
     limit = 2 * 1300 + 22
     relay, _ = start(pools=(1,), keep=5, max_bytes=limit)
     for step in range(1, 6):
@@ -471,7 +471,7 @@ async def test_limit__clients_fetch_old_policies__the_newest_one_is_kept_neverth
 
 @pytest.fixture
 def liar(publisher):
-    """Return an upstream that `set_false_head` makes lie."""
+    """Return an upstream whose heads `set_false_head` replaces."""
     return FakeUpstream(OriginStore(publisher.store.root), "http://liar")
 
 
@@ -480,7 +480,7 @@ def set_false_head(liar, head):
 
 
 def invent(steps, *, ways=1):
-    """Return policies that nobody has."""
+    """Return policies that do not exist."""
     hashes = iter(f"0x{number:064x}" for number in range(10**6))
     return tuple(
         ServedPolicy(
@@ -567,7 +567,7 @@ async def test_upstream_is_late__head_of_the_other_is_served_and_that_of_the_lat
         for _ in range(3):
             served = Head.from_bytes((await ask(app, "/heads/1.json")).body)
             assert [policy.step for policy in served.policies] == [9]
-            monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 2 * HANG_S)  # The late one is awaited once.
+            monkeypatch.setattr(relay_heads, "_TOGETHER_SECONDS", 2 * HANG_S)  # The late upstream is awaited once.
     assert upstream.count("heads") == 1
     released.set()
     steps = []
@@ -634,7 +634,7 @@ async def test_head__of_more_pools_than_are_followed__is_not_kept(publisher, sta
 
 
 def preview(publisher, data, *, offset=100):
-    """Begin an export whose weights file has these bytes at `offset`, and return their hashes."""
+    """Start an export whose weights file has these bytes at `offset`, and return their hashes."""
     weights = publisher.scratch / "export"
     weights.write_bytes(bytes(offset) + b"".join(data))
     writer = PreviewFolder(publisher.store.root).open(1, weights)

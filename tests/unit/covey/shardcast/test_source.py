@@ -1,4 +1,4 @@
-"""Weights, rest and recovery of sources, in numbers worked out by hand."""
+"""Weights, rest and recovery of sources, compared with values worked out by hand."""
 
 import random
 
@@ -72,7 +72,7 @@ def test_lie__costs_all_trust_and_a_longer_rest__which_a_delivery_does_not_short
 def test_choose__follows_success_times_bandwidth():
     first, second, third = sources = make("a", "b", "c")
     first.bandwidth, second.bandwidth = 30.0, 10.0
-    third.success = 0.0  # It has the bandwidth of the fastest, because nothing is known: 30 x 0.001.
+    third.success = 0.0  # An unknown bandwidth counts as that of the fastest source: 30 x 0.001.
     rng, counts = random.Random(1), dict.fromkeys(sources, 0)
     for _ in range(4000):
         for source in sources:
@@ -87,7 +87,7 @@ def test_choose__a_source_that_is_not_used_heals__whatever_their_number():
     liar, honest = sources = make("liar", "honest")
     liar.record_lie(0.0)
     rng, drawn = random.Random(2), 0
-    for _ in range(200):  # At rest: always the other one.
+    for _ in range(200):  # While one source rests, the other one is always drawn.
         assert choose(sources, set(), 1.0, rng=rng) is honest
     assert liar.success == pytest.approx(1 - 0.98**200)
     for _ in range(200):
@@ -139,7 +139,7 @@ def test_any_history__trust_stays_a_share__rests_are_bounded__and_the_source_can
         ("http://[::1]:80", True),
         ("ftp://a", False),
         ("http://", False),
-        ("http://a:0", True),  # `port or 1`: the connection attempt fails, and nothing worse happens.
+        ("http://a:0", True),  # `port or 1` accepts it. Only the connection attempt fails.
         ("http://a:70000", False),
         ("http://[::1", False),
         ("", False),

@@ -1,4 +1,4 @@
-"""One connection against servers that keep to nothing."""
+"""One connection to servers that break the protocol."""
 
 import socket
 import ssl
@@ -128,7 +128,7 @@ def test_huge_content_length__nothing_is_read_or_allocated(connect):
     with pytest.raises(DeliveryError, match="at most 100 are allowed"):
         connection.get("/x", 100)
     server.wait_until_idle()
-    assert sum(sent) < 16 << 20  # What the kernel's buffers take.
+    assert sum(sent) < 16 << 20  # The kernel's buffers take this much.
     assert connection.received == 0
 
 
@@ -142,7 +142,7 @@ def test_endless_body__is_ended_at_the_limit(connect):
 
 
 def test_progress__is_visible_with_every_byte(connect):
-    """Progress shows that a source is slow and not silent, so a body must not be gathered before it counts."""
+    """Progress shows that a source is slow and not silent, so bytes must count before a body is complete."""
     go = threading.Semaphore(0)
 
     def answer(_, send):
@@ -282,7 +282,7 @@ def test_tls__bodies_and_abort(secure_server):
 
 
 def test_tls__bytes_that_arrive_after_an_abort_are_not_taken_for_the_body(secure_server):
-    """The reader would otherwise be given the ciphertext that the kernel still holds."""
+    """Otherwise the reader would receive the ciphertext that the kernel still holds."""
     sent = threading.Event()
     connection = Connection(secure_server.url, connect_s=HANG_S, silence_s=2 * HANG_S)
 
@@ -349,7 +349,7 @@ def abort_early(connection):
     thread.join(0.1)
     assert thread.is_alive()
     deadline = time.monotonic() + HANG_S
-    while thread.is_alive():  # As a download does, because a connection that begins just now forgets the first abort.
+    while thread.is_alive():  # Like a download: a connection that starts a request clears an earlier abort.
         assert time.monotonic() < deadline, "it waits for a host that does not answer"
         connection.abort()
         thread.join(0.01)
@@ -361,7 +361,7 @@ def test_abort__ends_a_connection_attempt_at_once(blackhole):
 
 
 def test_abort__ends_a_handshake_at_once():
-    with RawServer(lambda *_: None) as server:  # It waits for an HTTP request.
+    with RawServer(lambda *_: None) as server:  # The server waits for an HTTP request.
         abort_early(Connection(server.url.replace("http://", "https://"), connect_s=2 * HANG_S))
 
 

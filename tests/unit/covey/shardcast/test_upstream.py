@@ -1,4 +1,4 @@
-"""An upstream that is late, silent or wrong, and connections that are kept."""
+"""An upstream that is late, silent or wrong, and connections that are reused."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 class Clock:
-    """Shows `now`, and no other time passes."""
+    """Clock that always shows `now`."""
 
     def __init__(self):
         self.now = 0.0
@@ -76,7 +76,7 @@ def test_answers__share_a_connection_whatever_their_status(connect, target):
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_answer_without_a_buffer__takes_as_much_memory_as_has_arrived(connect, status):
-    """A hostile head names documents by the thousand, of which each may have 32 MiB."""
+    """A hostile head may name thousands of documents of up to 32 MiB each."""
     upstream, _ = connect(respond(b"abc", status))
     tracemalloc.start()
     try:
@@ -88,7 +88,7 @@ def test_answer_without_a_buffer__takes_as_much_memory_as_has_arrived(connect, s
 
 
 def test_failures__are_cleared_by_right_bytes_or_after_a_minute_and_not_by_an_answer(connect, clock):
-    """An upstream that answers requests for heads only would otherwise be asked first for everything else."""
+    """Otherwise an upstream that only answers requests for heads would be asked first for everything else."""
     upstream, _ = connect(respond(b"abc"))
     for clear in (upstream.succeed, lambda: setattr(clock, "now", clock.now + 61)):
         upstream.fail()
@@ -132,7 +132,7 @@ def test_rate__is_measured_with_large_answers_only(connect, clock):
 
 
 def run_stalled(upstream, server):
-    """Start a request that stalls in its body. Returns its thread and the list for its error."""
+    """Start a request that stalls in its body. Returns its thread and the list that receives its error."""
     errors = []
 
     def work():
@@ -154,7 +154,7 @@ def run_stalled(upstream, server):
 def test_abort_overdue__ends_a_request_after_its_deadline_and_not_before(connect, clock):
     upstream, server = connect(b"")
     thread, errors = run_stalled(upstream, server)
-    clock.now = 10.0  # The base of 10 s, and 8 times 1 ms for 1,000 bytes.
+    clock.now = 10.0  # The deadline is 10 s plus 8 times 1 ms for 1,000 bytes.
     upstream.abort_overdue()
     thread.join(0.1)
     assert thread.is_alive()

@@ -1,4 +1,6 @@
-"""Blocks of bfloat16 changes: any child is restored, sizes are near the bound, and hostile bytes are refused."""
+"""Encoding of blocks of bfloat16 changes: any child is restored, sizes are near the entropy, and hostile bytes are
+refused.
+"""
 
 import struct
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def take_step(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return bfloat16 bits of random weights before and after each moved by up to `rate`."""
+    """Return bfloat16 bits of random weights before and after each weight moves by at most `rate`."""
     rng = np.random.default_rng(seed)
     weights = rng.standard_normal(n).astype(np.float32) * np.float32(0.02)
     moved = weights + np.float32(rate) * rng.uniform(-1, 1, n).astype(np.float32)
@@ -109,6 +111,8 @@ def test_decode__hostile_header__is_refused(header: bytes, message: str):
 
 
 def test_decode__smallest_block__is_what_its_header_says():
-    """One change of class 0: gap 0, coded difference 0. Both tables have one symbol, so no word is needed."""
+    """The block has one change of class 0, with gap 0 and coded difference 0. Both tables have one symbol, so no word
+    is needed.
+    """
     child = restore(np.zeros(10, np.uint16), build(b"\x01\x00\x01" + b"\x01\x80\x20" * 2))
     assert child.tolist() == [1] + [0] * 9

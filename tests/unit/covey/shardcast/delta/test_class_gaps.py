@@ -1,4 +1,4 @@
-"""Changes between arrays of bfloat16 bits: values worked out by hand, and a slow count of the definition."""
+"""Changes between arrays of bfloat16 bits, compared with values worked out by hand and with a slow reference."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ONE, TWO = 0x3F80, 0x4000  # exponents 127 and 128
 
 
 def find(parent: list[int], child: list[int]) -> list[tuple[int, int, int]]:
-    """Return (class, gap, coded difference) of each change."""
+    """Return the class, gap and coded difference of each change."""
     n = len(parent)
     classes, gaps, differences = np.empty(n, np.uint8), np.empty(n, np.int64), np.empty(n, np.int64)
     bits = np.array(parent, np.uint16), np.array(child, np.uint16)

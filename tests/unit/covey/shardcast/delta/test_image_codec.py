@@ -1,4 +1,4 @@
-"""Delta files of whole images: their blocks, the smallest method for each block, any dtype, and hostile files."""
+"""Delta files of whole images: their blocks, the smallest method of each block, all dtypes, and hostile files."""
 
 import contextlib
 import functools
@@ -43,7 +43,7 @@ def encode(
 
 
 def restore(parent: np.ndarray, data: bytes, blocks: list[ImageBlock]) -> np.ndarray:
-    """Return the child. Bytes around it show that nothing is written outside a block."""
+    """Return the child. Guard bytes around it show that nothing is written outside a block."""
     memory = np.full(len(parent) + 128, 0xAB, np.uint8)
     child, delta = memory[64:-64], DeltaFile(data, blocks)
     try:
@@ -63,7 +63,7 @@ def try_to_restore(parent: np.ndarray, data: bytes, blocks: list[ImageBlock]) ->
 
 
 def split(data: bytes) -> list[bytes]:
-    """Return the encoded blocks, read by the description of the format."""
+    """Return the encoded blocks, read by an independent reader of the format."""
     (count,) = struct.unpack_from("<I", data, 4)
     lengths = struct.unpack_from(f"<{count}I", data, 8)
     starts = [8 + 4 * count + sum(lengths[:i]) for i in range(count)]
@@ -96,7 +96,7 @@ def build_mixed() -> tuple[np.ndarray, np.ndarray, list[ImageBlock], bytes]:
 
 
 def test_list_blocks__three_dtypes__sections_are_cut_on_their_own(monkeypatch: pytest.MonkeyPatch):
-    """Sections of 4 * 3, 2 * (8 + 1 + 3) and 2 * 5 bytes, in blocks of ten bytes."""
+    """The sections have 4 * 3, 2 * (8 + 1 + 3) and 2 * 5 bytes, in blocks of ten bytes."""
     monkeypatch.setattr(image_codec, "BLOCK_BYTES", 10)
     shapes = [("F32", (3,)), ("BF16", (2, 4)), ("BF16", ()), ("BF16", (3,)), ("F16", (5,))]
     rows = [TensorRow(name=f"t{i}", dtype=d, shape=s, digest=ZERO_HASH) for i, (d, s) in enumerate(shapes)]
@@ -272,7 +272,7 @@ def test_apply__class_gaps_for_another_dtype__is_refused():
 @example(4, 1)
 @example(8, 0x80)
 def test_restore__a_changed_byte__is_refused_or_gives_some_image(place: int, change: int):
-    """A bit that zstd ignores gives the same image, so the result is not compared."""
+    """The result is not compared, because zstd ignores some bits, which leave the image unchanged."""
     parent, child, blocks, data = build_mixed()
     wrong = bytearray(data)
     wrong[place % len(data)] ^= change

@@ -1,4 +1,6 @@
-"""Entropy coding: symbols and tables by hand, every pair of numbers restored, and the size near the entropy."""
+"""Entropy coding: symbols and tables worked out by hand, round trips of all pairs of numbers, and sizes near the
+entropy.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.unit
 def code(
     first: list[int], second: list[int], counts: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return words, stored bits, states and tables. Each class has its own context."""
+    """Return words, raw bits, states and tables. Each class has its own context."""
     kernels = compile_all()
     pairs, sizes = (np.array(first, np.int64), np.array(second, np.int64)), np.array(counts, np.int64)
     seen, tables = (np.zeros((2, len(counts), rans.SYMBOLS), np.int64) for _ in range(2))
@@ -32,7 +34,7 @@ def code(
 
 
 def restore(words: np.ndarray, bits: np.ndarray, states: np.ndarray, tables: np.ndarray, counts: list[int]):
-    """Return both lists of numbers, or None if the input is not whole."""
+    """Return both lists of numbers, or None if the input is truncated or too long."""
     kernels, sizes = compile_all(), np.array(counts, np.int64)
     first, second = (np.empty(sum(counts), np.int64) for _ in range(2))
     if not kernels.decode_symbols(words, states.copy(), sizes, np.arange(len(counts)), tables, first, second):

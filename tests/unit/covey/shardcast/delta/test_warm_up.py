@@ -1,4 +1,4 @@
-"""The kernels are compiled for the arrays of real deltas, whose files are mapped for reading."""
+"""The kernels are compiled for the arrays of real deltas, whose files are mapped read-only."""
 
 import numpy as np
 import pytest
