@@ -26,7 +26,7 @@ from covey.shardcast.source_connection import BusyError, Connection, DeliveryErr
 ATTEMPTS = 3
 """Number of failed requests for a resource after which a source is not asked for it again."""
 MAX_DELAYS = 50
-"""Number of busy answers that only delay a job. Each further one counts as a failed request."""
+"""Number of busy answers that only delay a job. Each further busy answer counts as a failed request."""
 LIES = 2
 """Number of wrong bodies after which a source is not asked for a resource again. After the first, it must verify its
 copy.
@@ -38,12 +38,14 @@ SLOWER = 8
 _GRACE_SECONDS = 0.5
 """Minimum age in seconds at which a slow request is aborted or a second source is asked."""
 _SILENCE_SECONDS, _LONE_SILENCE_SECONDS = 1.0, 5.0
-"""Seconds without a byte after which the first request to a source is aborted, with and without other sources. The
-limit doubles with each attempt, because a relay may have to fetch the piece itself.
+"""Seconds without a byte after which the first request to a source is aborted. The first value applies if there are
+other sources, and the second if there are none. They double with each attempt, because a relay may have to fetch the
+piece itself.
 """
 _DOCUMENT_SECONDS, _LONGEST_DOCUMENT_SECONDS = 3.0, 20.0
-"""Time limits in seconds of the first request for a small document and for the largest one, if there are several
-sources. A false head names documents that only its own relay has, and that relay could send them forever.
+"""Time limit in seconds of the first request for a small document, and the maximum for a large one. They only apply if
+there are several sources. A false head names documents that only its own relay has, and that relay could send them
+forever.
 """
 _DOCUMENT_RATE = 1e6
 """Minimum rate of a larger document in bytes/s while the rate of every source is unknown."""

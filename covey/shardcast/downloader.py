@@ -47,7 +47,7 @@ class Downloader:
         return self._sources.all
 
     def close(self) -> None:
-        """Close all connections. No download may be under way."""
+        """Close all connections. No download may be running."""
         self._sources.close()
 
     def fetch(
@@ -151,7 +151,7 @@ class Downloader:
 def _build_job(piece: Piece, place: Place, keep: Callable[[Piece, Place, memoryview], None]) -> Job:
     def check(body: memoryview) -> Keep:
         if compute_blake3(body) != piece.digest:
-            raise ProtocolError("bad_piece", f"the bytes do not have the hash {piece.digest}", status=502)
+            raise ProtocolError("bad_piece", f"the bytes do not match the hash {piece.digest}", status=502)
         return lambda: keep(piece, place, body)
 
     return Job(get_piece_path(piece.digest), piece.size, piece.size, check)

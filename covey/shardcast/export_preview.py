@@ -89,9 +89,7 @@ class PreviewFolder:
     def find_piece(self, digest: Hash, *, verify: bool) -> Location | None:
         """Return the location of a previewed piece, or None. If `verify` is True, its bytes are hashed again."""
         location = self._find_known(digest)
-        if (
-            location is None
-        ):  # Rows are read only for new pieces, because reading them takes longer than sending a piece.
+        if location is None:  # Reading the rows takes longer than sending a piece, so only new pieces cause it.
             self._refresh()
             location = self._find_known(digest)
         if location is not None and verify and compute_blake3(read_piece(location) or b"") != digest:

@@ -75,7 +75,7 @@ class Misses:
         """
         missed_at = self._times.get(key)
         if missed_at is not None and now - missed_at < self._memory_s:
-            raise ProtocolError("not_found", "no upstream has it", status=404)
+            raise ProtocolError("not_found", "no upstream has the item", status=404)
         if not is_listed and self._budget.take("", 0.0, now=now):
             raise TransientError("busy", "the upstreams were asked for too many unknown items. Try again later")
 

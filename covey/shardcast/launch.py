@@ -100,7 +100,7 @@ def _start_check(verify_all: Callable[[], int]) -> None:
         try:
             damaged = verify_all()
         except OSError as error:
-            get_logger().warning("files were not all verified", reason=str(error))
+            get_logger().warning("not all files were verified", reason=str(error))
             return
         get_logger().info("files verified", damaged=damaged)
 

@@ -196,7 +196,7 @@ class Offering:
         try:
             head = self.store.read_head(self._pool)
         except ProtocolError as error:
-            get_logger().warning("the head of the origin is damaged and is written again", why=error.message)
+            get_logger().warning("the head of the origin is damaged and is rebuilt", why=error.message)
             head = None
         return head or self.store.rebuild_head(self._pool)
 

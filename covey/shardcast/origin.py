@@ -60,7 +60,7 @@ class OriginSource:
         return data
 
     async def get_head(self, pool: int) -> bytes:
-        """Return the bytes of a pool's head. Raises an error if they are invalid."""
+        """Return the bytes of a pool's head. Raises TransientError("damaged") if the head is invalid."""
         data = await asyncio.to_thread(self._store.find_head, pool)
         if data is None:
             raise _build_missing(f"the head of pool {pool}", is_damaged=False)

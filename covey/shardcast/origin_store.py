@@ -34,9 +34,9 @@ _ORPHAN_SECONDS = 3600.0
 
 
 class OriginStore:
-    """Example: `OriginStore(Path("origin")).add_manifest(manifest, {"weights": Path("export/model.safetensors")})`.
+    """Folder of an origin. One process per pool writes, and any number of processes read.
 
-    One process per pool writes, and any number of processes read.
+    Example: `OriginStore(Path("origin")).add_manifest(manifest, {"weights": Path("export/model.safetensors")})`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -310,7 +310,7 @@ class OriginStore:
         return result
 
     def _is_offered(self, location: Location) -> bool:
-        """Return whether the file has not changed since the process that offered it hashed it.
+        """Return whether the file is unchanged since the offering process hashed it.
 
         Hashing it again would delay the first download. A client that receives wrong bytes requests verification.
         """

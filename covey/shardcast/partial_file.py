@@ -15,7 +15,7 @@ from covey.shardcast.policy_folder import write_fully
 
 
 class PartialFile:
-    """File of which pieces are missing. Several threads may write. Example: `PartialFile(path, pieces,
+    """File that is downloaded in pieces. Several threads may write. Example: `PartialFile(path, pieces,
     start=len(header))`.
     """
 

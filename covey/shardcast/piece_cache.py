@@ -35,7 +35,7 @@ KEPT_DATASETS = 16
 """Default number of data sets that a relay keeps. The most recently fetched ones stay."""
 _MAX_PER_STEP = 2
 SPARE_BYTES = 4 << 30
-"""Default maximum total size in bytes of the kept pieces that no kept manifest lists. The newest ones stay."""
+"""Default maximum total size in bytes of spare pieces, which no kept manifest lists. The newest ones stay."""
 
 
 class PieceCache:

@@ -26,7 +26,7 @@ class FileStamp(NamedTuple):
 
 
 UNSETTLED = FileStamp(-1, -1, -1)
-"""Stamp of a location in a file that is still being written at other places."""
+"""Stamp of a location in a file whose other parts are still being written."""
 
 
 @dataclass(frozen=True, slots=True)

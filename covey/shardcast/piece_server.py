@@ -37,7 +37,7 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _VERIFY_COST = 20.0
-"""Number of requests as which a request with ?verify=1 counts, because the server hashes the piece again."""
+"""Cost of a request with ?verify=1, counted in requests of the rate limit. The server hashes the piece again."""
 _HEAD_PATH = re.compile(r"/heads/([1-9][0-9]{0,17})\.json")
 _PREVIEW_PATH = re.compile(r"/previews/([1-9][0-9]{0,17})")
 _BINARY, _JSON = (b"content-type", b"application/octet-stream"), (b"content-type", b"application/json")
@@ -88,7 +88,7 @@ class ServerMetrics:
     missing: int = 0
     """Number of requests for items that neither this server nor an upstream has."""
     failed: int = 0
-    """Number of requests that this server could not answer at that time."""
+    """Number of requests that this server temporarily could not answer."""
     pieces: int = 0
     """Number of pieces sent."""
     bytes_sent: int = 0

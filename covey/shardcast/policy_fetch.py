@@ -306,7 +306,7 @@ class PolicyFetch:
             )
 
     def _require_digests(self, rows: Sequence[TensorRow], draft: Path, *, record: PolicyRecord) -> None:
-        """Raise ProtocolError("bad_manifest") unless the tensors have the digests in the record."""
+        """Raise ProtocolError("bad_manifest") unless the tensors match the digests in the record."""
         image = map_weights(draft / WEIGHTS_FILE, record.tensors)
         wrong = find_wrong_tensor(rows, image, record=record, threads=self._store.threads)
         if wrong is not None:

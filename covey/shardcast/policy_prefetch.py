@@ -72,7 +72,7 @@ class PolicyPrefetch:
         except TransientError as error:
             if error.code == "stopped":
                 raise
-            get_logger().debug("a preview is not complete", reason=error.message)
+            get_logger().debug("preview is incomplete", reason=error.message)
         new = [piece for offset, piece in self._held.items() if offset not in held]
         self._left -= sum(piece.size for piece in new)
         return bool(new)
@@ -95,7 +95,7 @@ class PolicyPrefetch:
         return frozenset(found)
 
     def drop(self) -> None:
-        """Drop the file and reset the limit of bytes."""
+        """Drop the file and restore the full limit of bytes."""
         self._reset()
         self._left = MAX_PREFETCHED_BYTES
 

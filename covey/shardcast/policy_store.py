@@ -175,7 +175,7 @@ class PolicyStore:
         removable = sum(_measure(folder) for folder in folders if not self._is_held(folder))
         if (free := self.count_free()) + removable < needed:
             message = (
-                f"{self.root} needs {needed} free bytes for a policy but has {free}, and {removable} in old policies"
+                f"{self.root} needs {needed} free bytes for a policy but has {free}, plus {removable} in old policies"
             )
             raise TransientError("disk_full", f"{message}. Free space there, or set home to a folder on a larger disk")
         surplus = len(folders) - (self._keep - 1)

@@ -49,7 +49,7 @@ class RelaySettings:
     keep_datasets: int = KEPT_DATASETS
     """Number of data sets that are kept. The most recently fetched ones stay."""
     spare_bytes: int = SPARE_BYTES
-    """Maximum total size in bytes of the kept pieces that no kept manifest lists."""
+    """Maximum total size in bytes of spare pieces, which no kept manifest lists. The newest ones stay."""
     pools: tuple[int, ...] = ()
     """Pools that are followed from the start. Any other pool is followed once a client requests its head."""
     poll_s: float = 1.0
@@ -117,17 +117,17 @@ class Relay:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get_piece(self, digest: Hash, *, verify: bool) -> Location | memoryview:
-        """Return a piece, which is fetched if it is missing. It is returned in memory if the disk is full."""
+        """Return a piece. Fetches it if it is missing, and returns it in memory if the disk is full."""
         if not verify and (location := self._cache.find_checked_piece(digest)) is not None:
             return location
         return await self._flights.run(("piece", digest), partial(self._obtain_piece, digest, verify=verify))
 
     async def get_manifest(self, address: Hash, *, verify: bool) -> bytes:
-        """Return the bytes of a manifest, which is fetched if it is missing."""
+        """Return the bytes of a manifest. Fetches it if it is missing."""
         return await self._get_manifest(address, verify=verify, is_listed=False)
 
     async def get_record(self, record: Hash, *, verify: bool) -> bytes:
-        """Return the bytes of a policy record, which is fetched if it is missing."""
+        """Return the bytes of a policy record. Fetches it if it is missing."""
         return await self._get_record(record, verify=verify, is_listed=False)
 
     async def get_head(self, pool: int) -> bytes:

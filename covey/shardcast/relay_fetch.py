@@ -57,7 +57,7 @@ class RelayFetcher:
 
         def verify(data: memoryview) -> None:
             if compute_blake3(data) != digest:
-                raise ProtocolError("bad_piece", f"its bytes do not have the hash {digest}", status=502)
+                raise ProtocolError("bad_piece", f"the bytes do not match the hash {digest}", status=502)
 
         if not hasattr(self._local, "buffer"):
             self._local.buffer = memoryview(bytearray(PIECE_BYTES))
@@ -115,7 +115,9 @@ class RelayFetcher:
         if now - self._warned_at >= _WARN_EVERY_SECONDS:
             self._warned_at = now
             fix = "Free space there, allow more with --max-gigabytes, or keep fewer policies with --keep-policies"
-            get_logger().warning("cannot store, serves from memory", reason=reason, root=str(self.cache.root), fix=fix)
+            get_logger().warning(
+                "cannot store an item, so it is served from memory", reason=reason, root=str(self.cache.root), fix=fix
+            )
 
     def _fetch(self, path: str, target: memoryview | int, verify: Callable[[memoryview], object]) -> memoryview:
         """Return verified bytes from the first upstream that sends them. `target` is that of `Upstream.request`.

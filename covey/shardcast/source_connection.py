@@ -116,10 +116,9 @@ class Connection:
         """Abort the current request from another thread. The request raises SilentError."""
         self._is_aborted = True
         if (sock := self._socket) is not None:
-            with suppress(OSError):  # The connection may be closed already.
-                socket.socket.shutdown(
-                    sock, socket.SHUT_RDWR
-                )  # `SSLSocket.shutdown` would let the reader see ciphertext.
+            # The connection may be closed already. `SSLSocket.shutdown` would let the reader see ciphertext.
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""

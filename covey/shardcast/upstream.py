@@ -92,11 +92,15 @@ class Upstream:
         except SilentError as error:
             self._unreachable, self._unreachable_at = self._unreachable + 1, self._clock()
             self.fail()
-            raise TransientError("upstream_unreachable", f"{self.url}{path} was not received: it {error}") from error
+            raise TransientError(
+                "upstream_unreachable", f"{self.url}{path} was not received: the upstream {error}"
+            ) from error
         except DeliveryError as error:
             self._unreachable = 0
             self.fail()
-            raise TransientError("upstream_failed", f"{self.url}{path} was not received: it {error}") from error
+            raise TransientError(
+                "upstream_failed", f"{self.url}{path} was not received: the upstream {error}"
+            ) from error
         finally:
             self._learn(connection.received, self._clock() - begun)
             self._put_back(connection)

@@ -62,7 +62,7 @@ def encode(parent: Bits, child: Bits) -> bytes:
 
 
 def decode(parent: Bits, data: bytes | memoryview, child: Bits) -> None:
-    """Write the child, uint16[n], that `encode` received. `data` may be hostile.
+    """Write the child that `encode` received to `child`, uint16[n]. `data` may be hostile.
 
     Raises ProtocolError("bad_delta") if `data` is not a valid encoding for this parent. The content of `child` is then
     undefined.

@@ -36,7 +36,7 @@ Octets = NDArray[np.uint8]
 BLOCK_BYTES = 2 * block_codec.BLOCK_VALUES
 """Size of a block in bytes. The last block of a section may be shorter."""
 WORTHWHILE = 0.5
-"""Maximum size of a block encoded as class gaps, as a share of the block, for which no other method is tried."""
+"""Share of a block's size. If class gaps need at most this share, no other method is tried."""
 _FORMAT = b"CVD1"
 _START = struct.Struct("<4sI")
 _ZSTD_LEVEL = 1

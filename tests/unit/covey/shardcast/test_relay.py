@@ -435,7 +435,7 @@ async def test_limit__what_does_not_fit__is_served_from_memory(publisher, upstre
     with capture_logs() as logs:
         for _ in range(2):
             assert await get_pieces(app, made.anchor) == [200] * 4
-    (warning,) = (each for each in logs if each["event"] == "cannot store, serves from memory")
+    (warning,) = (each for each in logs if each["event"] == "cannot store an item, so it is served from memory")
     assert "limit of 3000 bytes" in warning["reason"]
     assert "--max-gigabytes" in warning["fix"]
     status = json.loads((await ask(app, "/status")).body)
