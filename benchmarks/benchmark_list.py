@@ -26,6 +26,7 @@ MODULES = {
     "fanout": "benchmarks.network.fan_out",
     "coordinator": "benchmarks.network.coordinator",
     "scale": "benchmarks.network.coordinator_scale",
+    "pages": "benchmarks.network.pages_speed",
     "crowd": "benchmarks.network.crowd",
     "floods": "benchmarks.network.floods",
 }

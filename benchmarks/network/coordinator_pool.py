@@ -80,6 +80,8 @@ class Service:
     api: subprocess.Popen[bytes]
     jobs: tuple[subprocess.Popen[bytes], ...]
     database_url: str
+    pages_port: int = 0
+    """Port of `covey coordinator pages`. 0: it does not run."""
 
     @property
     def authority(self) -> str:
@@ -137,14 +139,17 @@ def open_pool(
 
 @contextmanager
 def run_coordinator(
-    pool: BenchmarkPool, *, jobs: int = 1, postgres: bool = False, **settings: object
+    pool: BenchmarkPool, *, jobs: int = 1, postgres: bool = False, pages: bool = False, **settings: object
 ) -> Iterator[Service]:
-    """Run `covey coordinator serve` and `jobs`, on SQLite and a folder, or on PostgreSQL and Redis."""
+    """Run `covey coordinator serve` and `jobs`, on SQLite and a folder, or on PostgreSQL and Redis.
+
+    With `pages`, `covey coordinator pages` runs, too.
+    """
     home = pool.folder / f"coordinator-{secrets.token_hex(4)}"
     home.mkdir()
     key = home / "operator.key"
     save_key(key, deploy.derive_key(_SEED, "operator"))
-    (port,) = find_free_ports(1)
+    port, pages_port = find_free_ports(2)
     with ExitStack() as stack:
         if postgres:
             settings |= {"database_url": stack.enter_context(_open_schema()), "broker_url": REDIS}
@@ -154,6 +159,7 @@ def run_coordinator(
             "deployment": pool.folder / "devnet" / "deployment.json",
             "key_file": key,
             "port": port,
+            "pages_port": pages_port,
             **settings,
         }
         file = home / "coordinator.toml"
@@ -161,8 +167,11 @@ def run_coordinator(
         api = stack.enter_context(_start(home, "serve", file))
         await_answer(f"http://127.0.0.1:{port}/v1/pool", api, seconds=_SETTINGS_S)
         others = [stack.enter_context(_start(home, "jobs", file)) for _ in range(jobs)]
+        if pages:
+            viewer = stack.enter_context(_start(home, "pages", file))
+            await_answer(f"http://127.0.0.1:{pages_port}/v1/overview", viewer, seconds=_SETTINGS_S)
         url = str(settings.get("database_url", f"sqlite:///{home / 'home' / 'coordinator.sqlite3'}"))
-        yield Service(port=port, api=api, jobs=tuple(others), database_url=url)
+        yield Service(port=port, api=api, jobs=tuple(others), database_url=url, pages_port=pages_port * pages)
 
 
 @contextmanager

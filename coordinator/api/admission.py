@@ -16,6 +16,7 @@ from coordinator.api.error_answers import describe_error
 from coordinator.api.process.members import Members, Role
 from coordinator.api.process.meters import Meters
 from coordinator.api.process.nonces import Nonces
+from coordinator.api.request_cost import compute_cost
 from covey.errors import CoveyError, ProtocolError
 from covey.protocol import http_signatures
 from covey.protocol.http_signatures import RequestSignature, RequestTarget
@@ -108,7 +109,7 @@ class Admission:
             raise _oversized(limit)
         role = _find_role(scope)
         if role is None:
-            self._take(self._addresses, group_address(_get_address(scope)))
+            self._take(self._addresses, group_address(_get_address(scope)), compute_cost(scope, usual=0))
             return _count(receive, limit)
         signature = await self._require_signature(scope, role, headers)
         body = await _read(receive, limit)

@@ -19,12 +19,13 @@ from coordinator.db.models import (
     RewardRow,
     StepRow,
     SubmissionRow,
+    TaskRow,
     TurnRow,
     ValidatorRow,
 )
 from covey.chain.outbox import IntentState
 from covey.protocol.messages import Verdict
-from covey.protocol.status import CaseState, StepState, SubmissionState
+from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
 
 MAX_ROWS = 200
@@ -321,6 +322,12 @@ class PageQueries:
         """Cases about some submissions, by receipt hash."""
         query = select(*_columns(CaseRow, CaseItem)).where(CaseRow.receipt_hash.in_(sorted(receipt_hashes)[:MAX_ROWS]))
         return {row[0]: CaseItem(*row) for row in self.session.execute(query)}
+
+    def count_open_tasks(self) -> Mapping[str, int]:
+        """Number of tasks that are pending or leased, by state. All others are over, and they may be millions."""
+        is_open = TaskRow.state.in_((TaskState.PENDING, TaskState.ASSIGNED))
+        query = select(TaskRow.state, func.count()).where(is_open).group_by(TaskRow.state)
+        return {str(state): count for state, count in self.session.execute(query)}
 
     def count_cases(self) -> Mapping[str, int]:
         """Number of cases by state."""

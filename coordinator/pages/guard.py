@@ -2,15 +2,15 @@
 
 import time
 
-from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.api.error_answers import describe_error
+from coordinator.api.request_cost import compute_cost
 from covey.errors import ProtocolError
 from covey.runtime.rate_limit import TokenBuckets, group_address
 
-ROWS_PER_REQUEST = 50
-"""Number of rows that cost as much as one request."""
+USUAL_ROWS = 100
+"""Number of rows of a page that names none."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -20,6 +20,8 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
+ASSET_COST = 0.1
+"""Number of requests that a request for an asset counts as."""
 _METHODS = ("GET", "HEAD")
 
 
@@ -52,19 +54,12 @@ class Guard:
         if scope["method"] not in _METHODS:
             raise ProtocolError("method_not_allowed", "pages can only be read", status=405)
         address = group_address(str((scope.get("client") or ("", 0))[0]))
-        wait_s = self._addresses.take(address, compute_cost(scope), now=time.monotonic())
+        is_asset = scope["path"].startswith("/assets/")
+        cost = ASSET_COST if is_asset else compute_cost(scope, usual=USUAL_ROWS)
+        wait_s = self._addresses.take(address, cost, now=time.monotonic())
         if wait_s:
             message = f"{address} sends too many requests. Wait {wait_s:.1f} seconds"
             raise ProtocolError("rate_limited", message, status=429)
-
-
-def compute_cost(scope: Scope) -> float:
-    """Return the number of requests that a request counts as, by the number of rows that it asks for."""
-    if scope["path"].startswith("/assets/"):
-        return 0.1
-    limit = QueryParams(scope["query_string"]).get("limit", "")
-    rows = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) < 6 else 100
-    return max(1.0, min(rows, 200) / ROWS_PER_REQUEST)
 
 
 async def _refuse(send: Send, error: ProtocolError) -> None:

@@ -110,14 +110,30 @@ async def show_address(pages: Pages, request: Request, address: str, before: str
 
 
 @router.get("/submissions")
-async def show_submissions(pages: Pages, request: Request, before: str = "") -> Response:
+async def show_submissions(
+    pages: Pages,
+    request: Request,
+    before: str = "",
+    contributor: str = "",
+    node: str = "",
+    state: str = "",
+    epoch: str = "",
+    policy_version: str = "",
+    reason: str = "",
+    validator: str = "",
+) -> Response:
     """Submissions, newest first, by at most one of the filters in the address."""
     ctx = pages.ctx
+    given = {"contributor": contributor, "node": node, "state": state, "epoch": epoch} | {
+        "policy_version": policy_version,
+        "reason": reason,
+        "validator": validator,
+    }
 
     def build(rows: Repository) -> Values:
-        filters: Values = submission_views.parse_filters(dict(request.query_params))
+        filters: Values = submission_views.parse_filters(given)
         found = submission_views.build_submissions(ctx, rows, before=read_number(before), limit=PART, **filters)
-        shown = {name: request.query_params[name] for name in filters}
+        shown = {name: given[name] for name in filters}
         return {"submissions": found, "filters": shown}
 
     return await show(pages, request, "submissions.html", build)

@@ -1,10 +1,13 @@
 """What the routes of the pages share: their context, answers that are kept, and the streams of events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from fastapi import Request
 
@@ -36,8 +39,10 @@ class PagesState:
     trees: WorkTrees
 
     def name(self, request: Request) -> str:
-        """Return the key of the answer to a request: its path and its query."""
-        return f"{request.url.path}?{request.url.query}"
+        """Return the key of the answer to a request: its path, and what the route reads of its query."""
+        known = _list_parameters(request.scope["endpoint"])
+        query = sorted((name, value) for name, value in request.query_params.items() if name in known)
+        return f"{request.url.path}?{urlencode(query)}"
 
     def list_common(self, request: Request) -> dict[str, Any]:
         """Return the values that every page shows."""
@@ -74,6 +79,12 @@ class PagesState:
             except TransientError as error:
                 get_logger().warning("the chain's node does not answer", code=error.code, message=error.message)
             await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
+
+
+@cache
+def _list_parameters(endpoint: Callable[..., object]) -> frozenset[str]:
+    """Return the names of the parameters of a route."""
+    return frozenset(inspect.signature(endpoint).parameters)
 
 
 def build_state(ctx: PagesContext) -> PagesState:

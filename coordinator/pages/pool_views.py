@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from coordinator.db.models import SubmissionRow, TaskRow
+from coordinator.db.models import SubmissionRow
 from coordinator.db.page_queries import MAX_ROWS, CaseItem, EpochItem, NodeItem
 from coordinator.db.repository import Repository
 from coordinator.domain import idleness, nodes, pausing
@@ -58,7 +58,7 @@ def build_overview(ctx: PagesContext, rows: Repository) -> tuple[OverviewView, t
         ended=bool(rows.get_fact("ended")),
         paused_since=None if pause is None else pause.since,
         nodes=NodeCountsView(**counts._asdict()),
-        tasks=rows.count_by_state(TaskRow),
+        tasks=dict(rows.count_open_tasks()),
         submissions=rows.count_by_state(SubmissionRow),
         reasons={name_reason(reason): count for reason, count in rows.count_by_reason().items()},
         cases=dict(rows.count_cases()),

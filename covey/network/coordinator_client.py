@@ -12,7 +12,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network.coordinator_answers import (
@@ -25,6 +24,7 @@ from covey.network.coordinator_answers import (
     read_bounded,
     to_error,
 )
+from covey.network.submission_parts import read_parts
 from covey.protocol import http_signatures
 from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
@@ -158,14 +158,7 @@ class CoordinatorClient:
         `before` is the task of the last submission that is known. What follows it is returned.
         """
         filters = {"contributor": contributor, "node": node, "state": state, "before": before}
-        query = "".join(f"&{name}={value}" for name, value in filters.items() if value is not None)
-        data = await self._get(f"/v1/submissions?limit={limit}{query}")
-        try:
-            return TypeAdapter(list[SubmissionView]).validate_json(data)
-        except ValidationError as error:
-            raise ProtocolError(
-                "bad_answer", "the coordinator's response is not a valid list of submissions"
-            ) from error
+        return await read_parts(self._get, limit=limit, filters=filters)
 
     async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
         """Return one submission by its receipt's hash, or by a prefix of the hash: "0x" and at least 8 digits."""

@@ -68,6 +68,7 @@ class OverviewView(Body):
     """Unix seconds since when no task is assigned. None: tasks are assigned."""
     nodes: NodeCountsView
     tasks: dict[str, UInt64]
+    """Numbers of tasks that are pending or leased, by state."""
     submissions: dict[str, UInt64]
     reasons: dict[str, UInt64]
     cases: dict[str, UInt64]

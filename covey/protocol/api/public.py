@@ -11,6 +11,9 @@ from covey.protocol.ids import PoolId, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
 from covey.protocol.running_sums import StatisticName
 
+MOST_ROWS = 200
+"""Maximum number of rows of a list in one answer."""
+
 
 class Requirements(Body):
     """What a worker's machine must have, in human-readable form. It is derived from the pool's parameters."""

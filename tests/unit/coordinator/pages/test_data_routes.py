@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.pages.pages_application import build_pages
 from covey.protocol.verdict import Reason
 from tests.fakes.pages import make_pages_context, open_pages, settle
 from tests.fakes.pool import FakePool, make_address, make_hash
@@ -126,3 +127,20 @@ async def test_answers__known_to_the_client__are_not_sent_again(client: httpx.As
 
 async def test_routes__writing_methods__are_refused(client: httpx.AsyncClient):
     assert (await client.post("/v1/nodes", json={})).status_code == 405
+
+
+async def test_answers__the_same_question_in_other_words__is_computed_once(earning: FakePool, tmp_path: Path):
+    ctx = make_pages_context(earning, tmp_path)
+    app = build_pages(ctx)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://pages") as client:
+        for path in (
+            "/?x=1",
+            "/?y=2",
+            "/",
+            "/nodes?after=&z=3",
+            "/nodes",
+            "/v1/nodes?limit=5&q=1",
+            "/v1/nodes?q=2&limit=5",
+        ):
+            assert (await client.get(path)).status_code == 200
+    assert len(app.state.pages.answers._pages) == 4

@@ -6,24 +6,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from coordinator.pages.guard import Guard, compute_cost
+from coordinator.pages.guard import Guard
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.mark.parametrize(
-    ("path", "query", "cost"),
-    [
-        ("/v1/nodes", "limit=200", 4.0),
-        ("/v1/nodes", "limit=99999", 4.0),
-        ("/v1/nodes", "limit=1", 1.0),
-        ("/v1/nodes", "limit=-5", 2.0),
-        ("/", "", 2.0),
-        ("/assets/style.css", "limit=200", 0.1),
-    ],
-)
-def test_compute_cost__rows_that_are_asked_for__count(path: str, query: str, cost: float):
-    assert compute_cost({"path": path, "query_string": query.encode()}) == cost
 
 
 async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_its_burst():
