@@ -1,1 +1,1 @@
-"""The coordinator: assigns tasks, records submissions, tallies verdicts, settles epochs."""
+"""The coordinator: it assigns tasks, records submissions, counts verdicts and settles epochs."""

@@ -1,4 +1,4 @@
-"""The coordinator's composition root: builds the context from settings, runs the API process and the jobs process."""
+"""The coordinator's composition root. It builds the context from settings, and runs the API and jobs processes."""
 
 import asyncio
 import os
@@ -54,13 +54,14 @@ if TYPE_CHECKING:
     from coordinator.api.process.meters import Meters
 
 LOOK_AHEAD_SECONDS = 2.0
-"""Seconds between two looks of an API process at a chain that another process follows."""
+"""Minimum time in seconds between two reads of the chain by an API process that does not follow it."""
 
 
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
-    """Prepare the database, read the pool from the chain, open the store.
+    """Build the context: prepare the database, read the pool from the chain, and open the object store.
 
-    Raises OperatorError "wrong_home", "not_the_operator", "epoch_too_small", and those of what it opens.
+    Raises OperatorError with the code "wrong_home", "not_the_operator" or "epoch_too_small", and the errors of the
+    database, the chain and the store.
     """
     from coordinator.db.database_outbox import DatabaseOutbox
 
@@ -73,19 +74,21 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     database = Database(config.database)
     database.prepare()
     network = identity.read_identity(client, deployment, pool)
-    identity.require_same(database, network)  # before contracts are read, which another chain may not hold
+    identity.require_same(database, network)  # Checked before contracts are read, which another chain may lack.
     require_version(client, deployment)
     terms = contracts.pools.get_terms(pool)
     if contracts.pools.operator_of(pool) != operator.address:
         raise OperatorError(
-            "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
+            "not_the_operator",
+            f"{operator.address} does not operate pool {pool}",
+            fix="Set key_file to the operator's key file",
         )
     params_text = find_params(History(client=client, contracts=contracts), pool)
     params = PoolParams.from_text(params_text, terms.params_hash)
     if terms.epoch_units < params.max_task_units:
         raise OperatorError(
             "epoch_too_small",
-            f"an epoch of pool {pool} pays for {terms.epoch_units} units, a task may earn {params.max_task_units}",
+            f"an epoch of pool {pool} pays for {terms.epoch_units} units, but a task may earn {params.max_task_units}",
             fix="Create a pool with a larger epoch_units",
         )
     require_consents(config, contracts, Domain(chain_id=deployment.chain_id, contract=contracts.court.address))
@@ -130,7 +133,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
 def require_consents(config: CoordinatorConfig, contracts: Contracts, domain: Domain) -> None:
     """Raise OperatorError("no_consent") unless the contributor of each canary has agreed that its work is void.
 
-    A node that is not registered yet is checked with each receipt.
+    The consent for a node that is not registered yet is checked with each of its receipts.
     """
     pool = PoolId(config.pool)
     for node, canary in config.canaries.items():
@@ -144,13 +147,13 @@ def require_consents(config: CoordinatorConfig, contracts: Contracts, domain: Do
         except ProtocolError as error:
             raise OperatorError(
                 "no_consent",
-                f"canaries names {node}, but its contributor {contributor} has not agreed",
+                f"the setting canaries names {node}, but its contributor {contributor} has not consented",
                 fix=f"Run covey worker consent {node} --verdict {canary.verdict} with the contributor's key",
             ) from error
 
 
 def read_pool_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
-    """Return the unit of the pool's token, or its smallest unit if the token does not report a valid one."""
+    """Return the unit of the pool's token, or SMALLEST if the token does not report a valid unit."""
     try:
         return read_unit(contracts.get_token(pool))
     except OperatorError as error:
@@ -160,15 +163,15 @@ def read_pool_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
 
 
 def find_params(history: History, pool: PoolId) -> str:
-    """The pool's parameters as its creation published them; the caller checks them against the hash in the terms.
+    """Return the text of the pool's parameters, as published at its creation. The caller compares it with the hash.
 
-    Newest blocks are read, whatever the setting `finality` is, as they are for the terms: a pool can be served before
-    its creation is safe.
+    The newest blocks are read whatever the setting `finality`, so that a pool can be served before its creation is
+    safe. Raises TransientError("no_block") if the creation is not visible yet.
     """
     text = history.find_params(pool)
     if text is not None:
         return text
-    raise TransientError("no_block", f"the chain does not show yet that pool {pool} was created")
+    raise TransientError("no_block", f"the chain's node does not show the creation of pool {pool} yet")
 
 
 def serve(config: CoordinatorConfig) -> None:
@@ -194,7 +197,7 @@ def serve(config: CoordinatorConfig) -> None:
 
 
 def serve_api_process(config: CoordinatorConfig, number: int, listener: socket.socket) -> None:
-    """Run one of several API processes, until a stop signal or until the process that follows the chain is gone."""
+    """Run one of several API processes until a stop signal, or until the process that follows the chain has ended."""
     from coordinator.api.process.meters import Meters
     from coordinator.chain_events import look_ahead
 
@@ -220,7 +223,7 @@ async def _run_with_cycle(
     wait_s: float,
     run: Callable[[], Awaitable[None]],
 ) -> None:
-    """Repeat a cycle while `run` runs. A stop signal ends both."""
+    """Repeat a cycle while `run()` runs. A stop signal ends both."""
     with stop_signals(ctx.stop):
         pace = Pace(idle_wait_s=wait_s, max_retry_s=max(1.0, wait_s))
         repeating = asyncio.create_task(run_forever(cycle, ctx, stop=ctx.stop, pace=pace))
@@ -245,9 +248,9 @@ async def _serve_api(ctx: Context, meters: "Meters", *, listener: socket.socket 
 
 
 def name_queues(ledger: Address, pool: int) -> str:
-    """Return the first part of the names of a pool's queues, because pools may share a broker.
+    """Return the common prefix of the names of a pool's queues. It is unique, because pools may share a broker.
 
-    Example: pool 1 of the ledger 0x5fbdb231... has "covey-5fbdb231-1".
+    Example: "covey-5fbdb231-1" for pool 1 of the ledger 0x5fbdb231....
     """
     return f"covey-{ledger[2:10]}-{pool}"
 
@@ -277,7 +280,7 @@ def jobs(config: CoordinatorConfig, queues: Collection[JobQueue] = tuple(JobQueu
 
 @contextmanager
 def _look_at_validators(ctx: Context, *, wait_s: float) -> Iterator[None]:
-    """Look the validators up every `wait_s` seconds in a thread, so that no job waits for the chain's node.
+    """Read the validators every `wait_s` seconds in a thread, so that no job waits for the chain's node.
 
     A defect in the thread sends SIGTERM to this process, and is raised at the end of the block.
     """
@@ -285,11 +288,11 @@ def _look_at_validators(ctx: Context, *, wait_s: float) -> Iterator[None]:
 
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     pace = Pace(idle_wait_s=wait_s, max_retry_s=wait_s)
-    look = partial(look_ahead, max_age_s=0.0)  # The pace alone says when.
+    look = partial(look_ahead, max_age_s=0.0)  # Only the pace decides when to read.
 
     def end(_: Future[None]) -> None:
         if not stop.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)  # After a defect, jobs would judge by what is outdated.
+            os.kill(os.getpid(), signal.SIGTERM)  # Otherwise jobs would judge by outdated validators.
 
     def run() -> None:
         with closing(loop):

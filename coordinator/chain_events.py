@@ -1,6 +1,7 @@
-"""Follows the chain and sends what the outbox holds; nobody else in the coordinator does either.
+"""Follows the chain, and sends the transactions of the outbox. No other process of the coordinator does either.
 
-Events become rows in one transaction with the follower's cursor; a reorganization drops what its blocks had brought.
+Events are applied in one transaction with the follower's cursor. After a reorganization, the effects of removed blocks
+are undone.
 """
 
 import asyncio
@@ -26,17 +27,17 @@ from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
 
 MAX_EPOCH_BYTES = 1 << 30
-"""Maximum size of an epoch's file. That of 50,000 leaves has 30 MB."""
+"""Maximum size of an epoch's file in bytes."""
 UNSETTLED_SECONDS = 1.0
-"""Minimum seconds between two looks at the validators while one of them is not active."""
+"""Minimum time in seconds between two reads of the validators while any validator is not active."""
 LOOK_AGAIN_SECONDS = 20.0
-"""Seconds after which an API process that does not follow the chain looks at its validators again."""
+"""Time in seconds after which an API process that does not follow the chain reads the validators again."""
 MAX_LOOKED_UP = 200
-"""Maximum number of contributors whose stake is looked up for the first time in one cycle."""
+"""Maximum number of contributors whose stake is read for the first time in one cycle."""
 
 
 class LookedUpStake(NamedTuple):
-    """The stake of a contributor as of a block."""
+    """The stake of a contributor, as read at a block."""
 
     contributor: Address
     stake: Stake
@@ -47,9 +48,9 @@ ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
 
 async def cycle(ctx: Context) -> CycleResult:
-    """Read what is new on chain, apply it, answer challenges, send what waits.
+    """Read new events from the chain, apply them, answer challenges, and send pending transactions.
 
-    While neither the chain nor the database changes, only the chain's newest block is looked at.
+    While neither the chain nor the database changes, only the newest block is read.
     """
     commits = ctx.database.changes.read()
     is_quiet = ctx.chain.is_quiet(commits)
@@ -67,10 +68,9 @@ async def cycle(ctx: Context) -> CycleResult:
 
 
 async def look_ahead(ctx: Context, *, max_age_s: float = LOOK_AGAIN_SECONDS) -> CycleResult:
-    """Look up what requests and jobs need of the chain, in a process that does not follow it.
+    """Read the state of the chain that requests and jobs need, in a process that does not follow the chain.
 
-    Validators are looked up again after `max_age_s` seconds, and after UNSETTLED_SECONDS while one of them is not
-    active.
+    Validators are read again after `max_age_s` seconds, and after UNSETTLED_SECONDS while any of them is not active.
     """
 
     def look() -> None:
@@ -83,9 +83,9 @@ async def look_ahead(ctx: Context, *, max_age_s: float = LOOK_AGAIN_SECONDS) -> 
 
 
 def read_chain(ctx: Context, *, is_quiet: bool = False) -> ChainProgress | None:
-    """Return what the chain brought since the stored cursor. None if that is nothing.
+    """Return the progress of the chain since the stored cursor, or None if there is none.
 
-    The cursor is not read again if the database `is_quiet`.
+    If `is_quiet`, the database has not changed, so the cursor in memory is used.
     """
     cursor = ctx.chain.cursor if is_quiet else None
     if cursor is None:
@@ -98,7 +98,7 @@ def read_chain(ctx: Context, *, is_quiet: bool = False) -> ChainProgress | None:
 
 
 def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUpStake]:
-    """Look up what requests need and what the new events have changed, before the transaction that applies them."""
+    """Read the state that requests need and that the new events have changed, before their transaction begins."""
     found = () if progress is None else progress.events
     if progress is not None or not ctx.chain.has_head:
         ctx.chain.note_head(ctx.client.get_block("latest"))
@@ -121,15 +121,15 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
         return []
     block = ctx.client.block_number()
     if block < max(touched.values(), default=0):
-        raise TransientError("chain_lags", f"the node is at block {block}, before an event that it has told")
+        raise TransientError("chain_lags", f"the chain's node is at block {block}, before an event it reported")
     return [LookedUpStake(Address(row.address), ctx.chain.read_stake(Address(row.address)), block) for row in rows]
 
 
 def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[int, bytes]:
-    """Return the files of posted epochs that this database does not have, by number.
+    """Return the files of posted epochs that this database lacks, by number.
 
-    They were posted after the backup from which the database was restored. Files that the store lacks, or that are
-    damaged, are left out.
+    Such epochs were posted after the backup from which the database was restored. Missing and damaged files are left
+    out.
     """
     found = () if progress is None else progress.events
     posted = [event for event in found if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool]
@@ -140,7 +140,7 @@ def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[i
     files: dict[int, bytes] = {}
     for event in foreign:
         key = build_epoch_key(ctx.config.pool, event.header.data_hash)
-        with suppress(ProtocolError):  # `on_epoch_posted` says it.
+        with suppress(ProtocolError):  # `on_epoch_posted` logs it.
             data = ctx.store.get(key, max_bytes=MAX_EPOCH_BYTES)
             if canonical.sha256(data) == event.header.data_hash:
                 files[event.epoch] = data
@@ -153,9 +153,9 @@ def apply_progress(
     stakes: Sequence[LookedUpStake] = (),
     files: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Roll back, apply the pool's events, store the cursor: all or nothing; then trigger what may follow.
+    """Undo removed blocks, apply the pool's events and store the cursor in one transaction. Then trigger jobs.
 
-    `files` are those of `fetch_foreign_epochs`.
+    `files` is the result of `fetch_foreign_epochs`.
     """
     with ctx.database.write() as repository:
         for each in stakes:
@@ -169,7 +169,7 @@ def apply_progress(
         for event in progress.events:
             if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool and event.epoch in files:
                 restoring.import_epoch(repository, event.header, files[event.epoch], now=ctx.clock())
-                get_logger().warning("an epoch was read back from its file", epoch=event.epoch)
+                get_logger().warning("an epoch was restored from its file", epoch=event.epoch)
             handler = HANDLERS.get(type(event))
             if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
                 handler(ctx, repository, event)
@@ -188,9 +188,9 @@ def apply_progress(
 
 
 def answer_challenges(ctx: Context) -> None:
-    """Have intents for the answers to all open challenges whose epochs the chain holds.
+    """Add intents for the answers to all open challenges whose epochs are on chain.
 
-    Each answer has a write transaction of its own, so a flood of challenges holds up nobody else who writes.
+    Each answer has its own transaction, so a flood of challenges does not delay other writers.
     """
     with ctx.database.read() as repository:
         answers = omissions.build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
@@ -223,7 +223,7 @@ def on_node_removed(ctx: Context, repository: Repository, event: events.NodeRemo
 
 
 def on_node_registered(_: Context, repository: Repository, event: events.NodeRegistered) -> None:
-    """A worker registers itself; this takes back a removal that was told after it had."""
+    """Restore a node whose removal was read after the worker had registered here again."""
     node = repository.get_node(event.node)
     if node is not None and node.contributor == event.contributor and node.removed:
         node.removed, node.registered_block = False, event.block_number
@@ -253,7 +253,7 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
     case = repository.get_case(event.receipt_hash)
     if case is None:
         case = CaseRow(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
-    if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganization
+    if case.state is CaseState.LOCKED:  # The event may be delivered twice, or again after a reorganization.
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)

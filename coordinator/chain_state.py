@@ -1,7 +1,7 @@
-"""State of the chain that requests need. It is looked up ahead of them, so that no request waits for the chain's node.
+"""State of the chain that requests need. It is read in advance, so that no request waits for the chain's node.
 
-`ChainState` contains the validators and the chain's time, in memory. The stake of contributors is in the database,
-where all processes see it. `list_touched` says whose stake an event has changed.
+`ChainState` has the validators and the chain's time in memory. The stake of contributors is in the database, where all
+processes see it. `list_touched` finds the contributors whose stake an event has changed.
 """
 
 import time
@@ -20,7 +20,7 @@ from covey.runtime.log import get_logger
 QUIET_SECONDS = 5.0
 """Maximum time in seconds between two full cycles of the follower."""
 OUTDATED_SECONDS = 60.0
-"""Age of the validators in seconds from which their use is logged."""
+"""Age in seconds from which the use of old validators is logged."""
 _STAKE_EVENTS = (events.Staked, events.StakeUnbonded, events.StakeWithdrawn, events.StakeSlashed)
 _CASE_EVENTS = (
     events.CaseOpened,
@@ -28,47 +28,44 @@ _CASE_EVENTS = (
     events.EquivocationSlashed,
 )
 _RELEASING_EVENTS = (events.CaseVetoed, events.CaseLapsed)
-"""Events that name the receipt of a case and not its contributor."""
+"""Events that release the stake of a case. They name its receipt, but not its contributor."""
 
 
 class ChainState:
-    """What a process knows of the chain. Example: `chain.refresh(); chain.active_validators`."""
+    """State of the chain in the memory of one process. Example: `chain.refresh(); chain.active_validators`."""
 
     def __init__(self, contracts: Contracts, pool: PoolId, *, validator_bond: int = 0) -> None:
-        """`validator_bond` is the stake of a validator whose verdicts count in court, in the token's smallest unit."""
+        """Create an empty state. `validator_bond` is the bond that the court requires, in the token's smallest unit."""
         self._contracts, self._pool, self._validator_bond = contracts, pool, validator_bond
         self.validators: tuple[Address, ...] = ()
-        """All validators that the chain names."""
+        """All validators of the pool, in the order of the chain."""
         self.bonds: dict[Address, int] = {}
         """Bonds of the validators, in the token's smallest unit."""
         self._seated = 0
-        """Number of validators that have their seat for long enough."""
+        """Number of validators whose seat is old enough for the court."""
         self.active_validators: frozenset[Address] = frozenset()
-        """Those whose verdicts the court counts: they have their bond, and their seat for long enough."""
+        """Validators whose verdicts the court counts, because they have their bond and their seat is old enough."""
         self._head_time, self._head_seen = 0, 0.0
         self._polled_at: float | None = None
         self._refreshed_at = float("-inf")
         self._is_outdated = False
-        """Whether it was logged that the validators are outdated."""
+        """Whether outdated validators have been logged since the last refresh."""
         self.cursor: tuple[SeenBlock, ...] | None = None
-        """Cursor of the follower, as it was last read from the database."""
+        """Cursor of the follower, as last read from the database. None if it was not read yet."""
         self._quiet: tuple[int, float] | None = None
-        """Count of commits at the last cycle that left nothing to do, and the time of that cycle."""
+        """Count of commits and time of the last cycle, if it left nothing to do. None otherwise."""
 
     @property
     def is_static(self) -> bool:
-        """Whether nothing changes until an event says so. A new validator gets its seat by the passing of time."""
+        """Whether validators change only by events. A new validator becomes active by the passing of time."""
         return bool(self.validators) and self._seated == len(self.validators)
 
     def note_cycle(self, commits: int | None, *, pending: int) -> None:
-        """Note that a cycle of the follower began at a count of commits, and how many transactions are not mined."""
+        """Note the count of commits at the beginning of a cycle, and the number of transactions that are not mined."""
         self._quiet = None if commits is None or pending else (commits, time.monotonic())
 
     def is_quiet(self, commits: int | None) -> bool:
-        """Return whether nothing was committed since a cycle that left nothing to do.
-
-        It is never true for longer than QUIET_SECONDS.
-        """
+        """Return whether nothing was committed since a cycle that left nothing to do, less than QUIET_SECONDS ago."""
         if self._quiet is None:
             return False
         before, at = self._quiet
@@ -76,22 +73,22 @@ class ChainState:
 
     @property
     def has_head(self) -> bool:
-        """Whether a block was noted."""
+        """Whether the newest block has been read."""
         return self._head_time > 0
 
     @property
     def head_time(self) -> int:
-        """Time of the newest block that was noted, in Unix seconds."""
+        """Time of the newest block that was read, in Unix seconds. 0 if none was read yet."""
         return self._head_time
 
     @property
     def poll_age_s(self) -> float | None:
-        """Seconds since the chain's node last answered. None if it has not answered yet."""
+        """Time in seconds since the chain's node last answered. None if it has not answered yet."""
         return None if self._polled_at is None else time.monotonic() - self._polled_at
 
     @property
     def validators_age_s(self) -> float:
-        """Seconds since the validators were looked up."""
+        """Time in seconds since the validators were last read. Infinite if they were not read yet."""
         return time.monotonic() - self._refreshed_at
 
     def note_poll(self) -> None:
@@ -99,15 +96,15 @@ class ChainState:
         self._polled_at = time.monotonic()
 
     def note_head(self, block: Block) -> None:
-        """Note the newest block."""
+        """Note the newest block and the time of this read."""
         self._head_time, self._head_seen = block.timestamp, time.monotonic()
 
     def estimate_time(self) -> int:
-        """Return what the time of the next block is at least, in Unix seconds. 0 before the first block is seen."""
+        """Return a lower bound for the time of the next block, in Unix seconds. 0 before the first block is read."""
         return self._head_time and int(self._head_time + time.monotonic() - self._head_seen)
 
     def refresh(self, *, max_age_s: float = 0.0) -> None:
-        """Look validators and bonds up, unless that was done in the last `max_age_s` seconds.
+        """Read validators and bonds from the chain, unless they were read in the last `max_age_s` seconds.
 
         Raises TransientError if the chain does not answer.
         """
@@ -126,17 +123,17 @@ class ChainState:
         self._refreshed_at, self._is_outdated = time.monotonic(), False
 
     def report_outdated(self) -> None:
-        """Log once that the validators are older than OUTDATED_SECONDS, until they are looked up again."""
+        """Log that the validators are older than OUTDATED_SECONDS, once until they are read again."""
         if self.validators_age_s > OUTDATED_SECONDS and not self._is_outdated:
             self._is_outdated = True
             get_logger().warning("validators in use are outdated", seconds=round(self.validators_age_s))
 
     def list_active(self) -> list[Address]:
-        """Return the active validators, in the order in which the chain names them."""
+        """Return the active validators, in the order of the chain."""
         return [each for each in self.validators if each in self.active_validators]
 
     def read_stake(self, contributor: Address) -> Stake:
-        """Look up the stake of a contributor. Raises TransientError if the chain does not answer."""
+        """Read the stake of a contributor from the chain. Raises TransientError if the chain does not answer."""
         stakes = self._contracts.stakes
         return Stake(
             staked=stakes.stake_of(self._pool, BondKind.CONTRIBUTOR, contributor),
@@ -145,7 +142,7 @@ class ChainState:
 
 
 def is_about_validators(event: Any, pool: int) -> bool:
-    """Return whether an event changes who may judge for a pool: a seat or a bond."""
+    """Return whether an event changes a seat or a bond of a pool's validators."""
     if getattr(event, "pool", None) != pool:
         return False
     return isinstance(event, events.ValidatorReplaced) or (
@@ -156,9 +153,9 @@ def is_about_validators(event: Any, pool: int) -> bool:
 def list_touched(
     found: Iterable[Any], pool: int, find_contributor: Callable[[Hash], Address | None]
 ) -> dict[Address, int]:
-    """Return the contributors whose stake some events of a pool have changed, with the number of the last block.
+    """Return the contributors whose stake the events of a pool have changed, with the number of the last block.
 
-    `find_contributor` returns the contributor of the case of a receipt, or None if the case is not known.
+    `find_contributor` returns the contributor of a receipt's case, or None if the case is unknown.
     """
     touched: dict[Address, int] = {}
     for event in found:

@@ -1,4 +1,4 @@
-"""`covey coordinator`: run the processes of a coordinator."""
+"""The command `covey coordinator`, which runs the processes of a coordinator."""
 
 import os
 import signal

@@ -19,15 +19,15 @@ class CoordinatorConfig(MetricsSettings):
     """Example: `CoordinatorConfig.load(Path("coordinator.toml"))`.  Defaults suit one machine."""
 
     home: Path
-    """Folder of the database, the object store and the broker, where these are not set to another place."""
+    """Folder of the database, the object store and the broker, unless other settings place them elsewhere."""
     pool: int = Field(ge=1)
     """Number of the pool on chain that this coordinator serves."""
     deployment: Path
-    """File deployment.json of the network: its chain, the addresses of its contracts, and a node if it is public."""
+    """File deployment.json of the network, with its chain, the addresses of its contracts and perhaps a public node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
+    """URL of the chain's JSON-RPC node. None means the node in `deployment`."""
     key_file: Path
-    """File of the key of the pool's operator, which countersigns receipts and posts epochs."""
+    """File with the key of the pool's operator, which countersigns receipts and posts epochs."""
     host: str = "127.0.0.1"
     """Address that the API listens on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -51,9 +51,9 @@ class CoordinatorConfig(MetricsSettings):
     pages_database_url: str = ""
     """URL of a replica of the database that the pages read. Empty: the database itself, by read-only connections."""
     authority: str = ""
-    """Host and port that clients use and sign their requests for. Empty: `host`:`port`."""
+    """Host and port that clients connect to and include in their signatures. Empty means `host`:`port`."""
     public_url: str = ""
-    """Base URL of the links to this server's objects. Empty: http:// and the authority."""
+    """Base URL of links to objects of this server. Empty means http:// and the authority."""
     database_url: str = ""
     """URL of the database. Empty: SQLite in `home`. PostgreSQL, postgresql+psycopg://user@host/covey, requires the
     extra `postgres`."""
@@ -61,22 +61,23 @@ class CoordinatorConfig(MetricsSettings):
     """URL of Celery's broker. Empty: a folder in `home`, for one machine. Examples: redis://host:6379/0 (requires
     the extra `redis`) and amqp://user@host//."""
     store_url: str = ""
-    """URL of the object store of rollout files and evidence. Empty: a folder in `home`, which the API serves by
-    signed links. Links to s3://bucket/prefix are the store's own."""
+    """URL of the object store for rollout files and evidence. Empty means a folder in `home`, which the API serves with
+    signed links. With s3://bucket/prefix, links lead to that store."""
     keep_files_days: float | None = Field(default=None, ge=0)
-    """Days for which the file of a submission is kept once its epoch is final, and at least the pool's `unbond_window`
-    and a day, within which a case can be opened. None: for ever. Epochs and evidence always stay."""
+    """Days for which the file of a submission is kept once its epoch is final. The minimum is the pool's
+    `unbond_window` plus a day, in which a case can be opened. None means forever. Files of epochs and evidence are
+    never deleted."""
     relays: tuple[str, ...] = ()
-    """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
+    """Base URLs of the relays that workers, validators and the trainer are told to use."""
     finality: Finality = "latest"
     """Newest block that events are read from: "latest", or "safe" or "finalized" on a chain whose newest blocks may be
     reorganized. The outbox sends what a reorganization drops again until its block has this tag and 128 blocks follow
     it."""
     log_level: str = "info"
-    """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
+    """Minimum level of logged lines: "debug", "info", "warning" or "error"."""
     poll_seconds: float = Field(default=0.02, gt=0, le=10)
-    """Seconds between two looks of the API process at whether anything was committed. Waiting requests read their rows
-    only then."""
+    """Time in seconds between two checks of an API process for new commits. Waiting requests read their rows only after
+    a commit."""
     requests_per_s: float = Field(default=100.0, gt=0)
     """Maximum rate of requests of one key, and of one address without a known key, in requests per second. Four
     seconds' worth can be sent at once after a pause."""
@@ -84,12 +85,12 @@ class CoordinatorConfig(MetricsSettings):
     """Maximum number of open connections of an API process. A node that waits for a task keeps one. Each takes two file
     descriptors, so the number is lower if the system allows fewer (`ulimit -Hn`)."""
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
-    """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
-    requests."""
+    """Time in seconds between two reads of the chain, which is the maximum delay until a policy is known. A public node
+    may limit requests."""
     canaries: dict[str, Canary] = Field(default_factory=dict)
-    """Addresses of nodes whose work is known to be bad or good, each with the verdict that it should get and its
-    contributor's consent, as `covey worker consent` prints them. That work is void and unpaid; it measures
-    validators."""
+    """Canaries, which are nodes whose work is known to be bad or good. Each address has the expected verdict and the
+    contributor's consent, as printed by `covey worker consent`. Their work measures validators, and is void and
+    unpaid."""
 
     @field_validator("database_url", "pages_database_url")
     @classmethod
@@ -97,7 +98,7 @@ class CoordinatorConfig(MetricsSettings):
         if url and urlsplit(url).scheme not in DATABASES:
             kind = urlsplit(url).scheme or "the text"
             raise ValueError(f"{kind} is not a supported database; use postgresql+psycopg://USER@HOST/NAME")
-        _ = urlsplit(url).port  # raises ValueError if it is not a port
+        _ = urlsplit(url).port  # Raises ValueError if the port is not valid.
         return url
 
     @field_validator("canaries")

@@ -1,4 +1,4 @@
-"""Everything that the coordinator's functions are given."""
+"""The context that the coordinator's functions share: settings, the pool's terms, connections and executors."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from covey.runtime.bounded_executor import BoundedExecutor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that the coordinator's functions are given."""
+    """Settings, the pool's terms, connections and executors of one process."""
 
     config: CoordinatorConfig
     params: PoolParams
     params_text: str
-    """Parameters as on chain, whose hash is `terms.params_hash`. Parameters added since have their defaults."""
+    """Text of the parameters, whose hash on chain is `terms.params_hash`. Newer parameters have their defaults."""
     terms: PoolTerms
     stake_rule: StakeRule
     ledger: Ledger
@@ -48,7 +48,7 @@ class Context:
     store_executor: BoundedExecutor
     clock: Callable[[], float]
     stop: asyncio.Event
-    """Set when the process is to end; long polls then answer at once."""
+    """Event that is set when the process must stop. Long polls then return at once."""
 
     @property
     def receipt_domain(self) -> Domain:
@@ -56,7 +56,7 @@ class Context:
 
     @property
     def canary_secret(self) -> bytes:
-        """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
+        """Secret from which the salts of canaries are derived. It differs from the secret of signed links."""
         return keccak(b"covey canaries" + bytes(self.operator.key))
 
     @property

@@ -1,6 +1,6 @@
-"""The network that a database belongs to, recorded at the first start and compared at every later one.
+"""The network to which a database belongs. It is recorded at the first start and compared at every later start.
 
-Rows of another chain, other contracts or another pool would be taken for this one's.
+Otherwise rows of another chain, deployment or pool could be mistaken for those of this one.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from covey.runtime.log import get_logger
 
 
 def read_identity(client: ChainClient, deployment: Deployment, pool: PoolId) -> dict[str, str]:
-    """What tells this network from others: pool, chain id, hash of the first block, places and code of the contracts.
+    """Return the values that identify a network: pool, chain id, hash of block 0, addresses and code of the contracts.
 
-    What the node does not show is left out: the first block where old ones are pruned, code where it lags.
+    Values that the node cannot show are left out: block 0 if the node has pruned it, and code if the node lags.
     """
     identity = {"pool": str(pool), "chain_id": str(deployment.chain_id)}
     genesis = _find_genesis(client)
@@ -32,7 +32,7 @@ def read_identity(client: ChainClient, deployment: Deployment, pool: PoolId) -> 
 
 
 def _find_genesis(client: ChainClient) -> Hash | None:
-    """Hash of block 0; None, and a line in the log, where the node has pruned it."""
+    """Return the hash of block 0. If the node has pruned it, log that and return None."""
     try:
         block = client.find_block(0)
     except TransientError as error:
@@ -40,13 +40,13 @@ def _find_genesis(client: ChainClient) -> Hash | None:
             raise
         block = None
     if block is None:
-        get_logger().warning("the node does not serve block 0, by which a reset chain would be noticed")
+        get_logger().warning("the node does not serve block 0, so a reset of the chain would not be noticed")
         return None
     return block.hash
 
 
 def require_same(database: Database, identity: Mapping[str, str]) -> None:
-    """Return unless the database was made for another network; raise OperatorError("wrong_home")."""
+    """Raise OperatorError("wrong_home") if the database belongs to another network."""
     with database.read() as repository:
         known = repository.get_identity()
     wrong = [name for name, value in identity.items() if known.get(name, value) != value]
@@ -55,12 +55,12 @@ def require_same(database: Database, identity: Mapping[str, str]) -> None:
         raise OperatorError(
             "wrong_home",
             f"the coordinator's database belongs to another network: {told}",
-            fix="Name another home for this network, with a database, a store and a broker of its own, or the node,"
-            " deployment and pool that this home was made for",
+            fix="Set another home, with its own database, store and broker, or set the node, deployment and pool to"
+            " which this home belongs",
         )
 
 
 def record(database: Database, identity: Mapping[str, str]) -> None:
-    """Note what is not recorded yet."""
+    """Record the values that are not recorded yet."""
     with database.write() as repository:
         repository.add_identity(identity)

@@ -1,7 +1,7 @@
-"""What each Celery job does: short transactions on the rows, then the messages that follow from them.
+"""The Celery jobs. Each runs short transactions, and then sends the messages that follow from them.
 
 Every job may run twice, late, or in two processes at once without harm. The jobs of the queue "now" never wait for the
-chain's node. Beat starts the two sweeps alone, which send messages for what is late.
+chain's node. Beat starts only the two sweeps, which send messages for late work.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,16 +23,16 @@ from covey.protocol.verdict import Reason
 from covey.runtime.log import get_logger
 
 DISPATCHED = 100
-"""Maximum number of submissions that are looked at in one transaction."""
+"""Maximum number of submissions that one transaction checks."""
 VALIDATORS_SECONDS = 10.0
-"""Seconds between two looks at the validators and their bonds in a jobs process, whatever their age. What is missed
-meanwhile is found by the court, and by `seek_signatures`."""
+"""Time in seconds between two reads of the validators and their bonds in a jobs process. The court and
+`seek_signatures` catch changes in between."""
 IDLE_SECONDS = 30.0
-"""A chain without a block for so long mines only what is sent to it."""
+"""Time in seconds without a block after which a chain counts as one that mines only on demand."""
 
 
 def build_jobs(ctx: Context) -> dict[str, Callable[..., None]]:
-    """The jobs by name; the names are those of `coordinator.queue.routes.ROUTES`."""
+    """Return the jobs by name. The names are those of `coordinator.queue.routes.ROUTES`."""
     return {
         "sweep": partial(sweep, ctx),
         "sweep_settled": partial(sweep_settled, ctx),
@@ -50,14 +50,14 @@ def build_jobs(ctx: Context) -> dict[str, Callable[..., None]]:
 
 
 def sweep(ctx: Context) -> None:
-    """Send a message for each object that should have been assigned, decided or settled by now. It only reads."""
+    """Send messages for all objects that should have been assigned, decided or settled by now. Writes nothing."""
     with ctx.database.read() as repository:
         late = list(late_work.find_late(repository, ctx.params, ctx.ledger, now=ctx.clock()))
     _send(ctx, late)
 
 
 def sweep_settled(ctx: Context) -> None:
-    """Send messages for what follows a decision after minutes or days. It only reads."""
+    """Send messages for missing signatures and outdated files. Writes nothing."""
     days = ctx.config.keep_files_days
     with ctx.database.read() as repository:
         late = list(late_work.find_settled(repository, ctx.terms, keep_files_days=days, now=ctx.clock()))
@@ -70,7 +70,7 @@ def _send(ctx: Context, late: Iterable[LateWork]) -> None:
 
 
 def assign_tasks(ctx: Context) -> None:
-    """Lease pending tasks to waiting nodes, until there are no more of either. None is leased during a pause."""
+    """Lease pending tasks to waiting nodes until there are no more of either, unless new tasks are paused."""
     count = tasks.MAX_AT_ONCE
     while count == tasks.MAX_AT_ONCE:
         with ctx.database.read() as repository:
@@ -82,7 +82,7 @@ def assign_tasks(ctx: Context) -> None:
 
 
 def expire_leases(ctx: Context) -> None:
-    """End leases that are overdue, and plan other tasks in their place."""
+    """End overdue leases, and plan new tasks instead."""
     with ctx.database.write() as repository:
         ended = tasks.expire_leases(repository, ctx.params, now=ctx.clock())
     if ended:
@@ -95,9 +95,10 @@ def expire_leases(ctx: Context) -> None:
 def draw_submissions(ctx: Context, *, block: int) -> None:
     """Draw the submissions whose drawing blocks are at most `block`, and open their first turns.
 
-    It waits for the chain's node, before its transaction: a node that is slow would hold up all who write. The follower
-    must have stored the block. Otherwise nobody would notice that a reorganization has removed it.
-    Raises TransientError "no_block", or "chain_changes" if the node has another block of that number.
+    The chain's node is read before the transaction, because a slow node would delay all writers. The follower must have
+    stored the block. Otherwise nobody would notice if a reorganization removed it.
+
+    Raises TransientError("no_block"), and TransientError("chain_changes") if the node has another block of that number.
     """
     head = ctx.client.get_block(block)
     with ctx.database.read() as repository:
@@ -116,14 +117,14 @@ def draw_submissions(ctx: Context, *, block: int) -> None:
 def dispatch_validation(ctx: Context, *, receipts: Sequence[str]) -> None:
     """Decide the submissions that can be decided, and open further turns for the others.
 
-    What it needs of the chain is in memory, so judging goes on while the chain's node does not answer.
+    The required state of the chain is in memory, so judging continues while the chain's node does not answer.
     """
     for start in range(0, len(receipts), DISPATCHED):
         _dispatch(ctx, receipts[start : start + DISPATCHED], {})
 
 
 def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock]) -> None:
-    """Draw some submissions by the blocks, decide them or open turns, and log what was decided."""
+    """Draw some submissions with the given blocks, decide them or open turns, and log the decisions."""
     ctx.chain.report_outdated()
     with ctx.database.write() as repository:
         rows = repository.list_undecided(due)
@@ -143,7 +144,7 @@ def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBloc
 
 
 def seek_signatures(ctx: Context) -> None:
-    """Have more validators judge hard rejections that the court would not hear with the signatures at hand."""
+    """Have more validators judge hard rejections that have too few signatures for the court."""
     seconds = ctx.terms.unbond_window + signing.SIGNING_SECONDS
     with ctx.database.read() as repository:
         if not repository.list_unopened(decided_since=ctx.clock() - 2 * seconds):
@@ -157,7 +158,7 @@ def seek_signatures(ctx: Context) -> None:
 
 
 def log_decided(rows: Iterable[SubmissionRow]) -> None:
-    """Log what was decided: rejections at level info, and all others at level debug."""
+    """Log decisions: rejections at level info, and all others at level debug."""
     for row in rows:
         if row.state is SubmissionState.SUBMITTED:
             continue
@@ -167,16 +168,16 @@ def log_decided(rows: Iterable[SubmissionRow]) -> None:
 
 
 def find_drawing_blocks(ctx: Context, signed: Iterable[int], *, head: Block) -> dict[int, DrawingBlock]:
-    """The blocks that draw, by the times of the countersignatures; without those that are not final yet."""
+    """Return the drawing blocks that are final, by the time of the countersignature."""
     seconds = ctx.params.verification.draw_seconds
     blocks = find_first_blocks(ctx.client, (signed_at + seconds for signed_at in signed), head=head)
     return {time - seconds: DrawingBlock(block.number, block.hash) for time, block in blocks.items()}
 
 
 def begin_epoch(ctx: Context) -> None:
-    """Begin an epoch that is due. The chain's time is read only if one may be due.
+    """Begin an epoch if one is due. The chain's time is read only if one may be due.
 
-    A pool is closed only by the time of a block: what is closed by a clock that is ahead would stay unpaid.
+    Only the time of a block closes a pool. If our own clock were ahead, work would stay unpaid.
     """
     now = ctx.clock()
     with ctx.database.read() as repository:
@@ -198,11 +199,11 @@ def begin_epoch(ctx: Context) -> None:
 
 
 def close_epoch(ctx: Context, *, epoch: int) -> None:
-    """Fill an epoch, compute its roots, put its file into the store, and record the roots. Then have it posted.
+    """Fill an epoch, compute its roots, store its file, record the roots, and trigger its posting.
 
-    One process closes an epoch at a time, because two would read the same submissions and write the same file. None
-    closes an epoch once it is known that the ledger takes no more. Each transaction writes little, so that nobody waits
-    for it. Raises TransientError("epoch_before") while the epoch before this one is closing.
+    One process closes an epoch at a time, because two would read the same submissions and write the same file. No epoch
+    is closed after the ledger has stopped accepting epochs. Each transaction is small, so that other writers do not
+    wait. Raises TransientError("epoch_before") while the previous epoch is closing.
     """
     with ctx.database.read() as repository:
         row = None if repository.get_fact("closed") else repository.get_epoch(epoch)
@@ -222,7 +223,7 @@ def close_epoch(ctx: Context, *, epoch: int) -> None:
 
 
 def fill_epoch(ctx: Context, number: int) -> bool:
-    """Put all decided submissions that no epoch contains into this one. Return whether it is filled."""
+    """Put all decided submissions that are in no epoch into this one. Return whether the epoch is filled."""
     with ctx.database.read() as repository:
         row = repository.get_epoch(number)
         is_filled = row is not None and bool(row.work_root)
@@ -240,9 +241,9 @@ def fill_epoch(ctx: Context, number: int) -> bool:
 
 
 def post_epoch(ctx: Context, *, epoch: int) -> None:
-    """Have an intent for a closed epoch, once the chain has the one before it and the ledger takes another one.
+    """Add an intent that posts a closed epoch, once the previous one is posted and the ledger accepts another one.
 
-    A pool that has ended is closed by the time of a block, as in `begin_epoch`.
+    Only the time of a block closes a pool that has ended, as in `begin_epoch`.
     """
     with ctx.database.read() as repository:
         if repository.get_fact("closed") or settlement.find_try(repository, ctx.ledger, epoch, now=ctx.clock()) is None:
@@ -271,7 +272,7 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
 
 
 def mark_settled(ctx: Context, *, epoch: int) -> None:
-    """Mark the submissions of an epoch on chain as settled, a slice at a time."""
+    """Mark the submissions of a posted epoch as settled, one slice at a time."""
     with ctx.database.read() as repository:
         is_left = epoch in repository.list_unmarked()
     while is_left:
@@ -280,7 +281,7 @@ def mark_settled(ctx: Context, *, epoch: int) -> None:
 
 
 def prune_epoch(ctx: Context, *, epoch: int) -> None:
-    """Remove the files of an epoch's submissions, a slice at a time, if it is final for as long as the settings say."""
+    """Delete the files of an epoch's submissions, one slice at a time, if `keep_files_days` allows it."""
     days = ctx.config.keep_files_days
     if days is None:
         return
@@ -296,7 +297,7 @@ def prune_epoch(ctx: Context, *, epoch: int) -> None:
 
 
 def report_unpaid(ctx: Context) -> None:
-    """Log once how many decided submissions of a closed pool are in no epoch that was posted."""
+    """Log once how many decided submissions of a closed pool are in no posted epoch."""
     with ctx.database.read() as repository:
         if repository.get_fact("closed"):
             return
@@ -306,13 +307,13 @@ def report_unpaid(ctx: Context) -> None:
         repository.set_fact("closed", 1)
     if count:
         get_logger().error(
-            "the pool is closed: no epoch can pay for these submissions any more",
+            "the pool is closed, so no epoch can pay for these submissions",
             submissions=count,
             closed_at=closes_at,
         )
 
 
 def get_chain_time(ctx: Context, newest: int) -> float:
-    """A time that the next block's is not before: the newest block's, or ours where blocks come only on demand."""
+    """Return a lower bound for the next block's time: the newest block's, or ours if blocks are mined on demand."""
     now = ctx.clock()
     return now if now - newest > IDLE_SECONDS else newest

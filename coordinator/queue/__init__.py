@@ -1,1 +1,1 @@
-"""Jobs and the broker that starts them."""
+"""Celery, its queues, and the broker that starts the jobs."""

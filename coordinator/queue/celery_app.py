@@ -1,8 +1,8 @@
-"""Celery: the jobs that move work along, in three queues by what they wait for (`coordinator.queue.routes`).
+"""The Celery application. It runs the jobs in three queues, by what they wait for (`coordinator.queue.routes`).
 
-A message is sent after the commit that it is about, and names the block, the receipts or the epoch. Every job reads the
-rows again, so a doubled message changes nothing. A message is acknowledged after its run, Celery retries it after a
-TransientError, and the sweeps of beat replace messages that were lost.
+A message is sent after the commit that it is about, and names a block, receipts or an epoch. Every job reads the rows
+again, so a duplicate message changes nothing. A message is acknowledged after its run. Celery retries it after a
+TransientError, and the sweeps of beat replace lost messages.
 """
 
 import importlib
@@ -32,31 +32,31 @@ from covey.runtime.log import get_logger
 SENT_AT = "covey_sent_at"
 """Header of a message with the Unix time at which it was sent. Messages of beat and retries have none."""
 PREFIX = "covey"
-"""First part of the names of the queues on the broker."""
+"""Default prefix of the names of the queues on the broker."""
 PAUSE_SECONDS = 0.01
-"""Seconds between two triggers of the same job in the background."""
+"""Time in seconds for which triggers in the background are collected before they are sent."""
 CLOCKS_DIFFER_SECONDS = 60.0
-"""Seconds by which the clocks of two machines may differ. A message of beat expires this long after the next one is
-due."""
+"""Maximum difference in seconds between the clocks of two machines. A message of beat expires this time after the next
+one is due."""
 TRIGGER_EXPIRES_SECONDS = CLOCKS_DIFFER_SECONDS
-"""Seconds after which a trigger is dropped."""
+"""Time in seconds after which a trigger expires."""
 MAX_WAITING = 100
-"""Messages in a queue from which beat sends it no more. Otherwise a queue that nobody serves would grow forever."""
+"""Number of messages in a queue from which beat sends no more. A queue without a worker must not grow forever."""
 REPORT_SECONDS = 300.0
-"""Seconds between two log lines with the metrics of the jobs."""
+"""Time in seconds between two log lines with the metrics of the jobs."""
 MAX_RECEIPTS = 100
 """Maximum number of receipts in one message."""
 MAX_RETRIES, RETRY_SECONDS, MAX_RETRY_SECONDS = 5, 1, 30
-"""How often Celery retries a message, and the seconds before its first and its latest retry. They double each time."""
+"""Maximum number of retries of a message, and the seconds before the first and the last retry. They double."""
 THREADS_PER_JOB = 2
-"""Threads of a jobs process for each of its jobs: one runs it, and one holds the next message until the run ends."""
+"""Number of threads for each job of a process. One runs the job, and one holds the next message until the run ends."""
 
 
 def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery:
     """Build the Celery application. An empty URL means a folder in `home`, which is polled every 50 ms.
 
-    `prefix` begins the names of the queues. Coordinators that share a broker need different ones.
-    Raises OperatorError("bad_broker_url").
+    `prefix` is the first part of the names of the queues. Coordinators that share a broker need different prefixes.
+    Raises OperatorError("bad_broker_url") if kombu has no transport for the URL.
     """
     folder_broker.register()
     if broker_url:
@@ -87,7 +87,7 @@ def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery
         beat_max_loop_interval=0.5,
     )
     if broker_url:
-        # A trigger must not wait for a broker that is gone: by default a connection is tried for seconds.
+        # A trigger must not wait long for a broker that is down.
         app.conf.broker_connection_timeout = 3
         app.conf.broker_transport_options = {"max_retries": 0}
         if broker_url.startswith("redis"):
@@ -115,22 +115,22 @@ def _require_transport(broker_url: str) -> None:
     except (KeyError, ImportError) as error:
         raise OperatorError(
             "bad_broker_url",
-            f"the setting broker_url begins with {scheme}:, for which there is no transport: {error.args[0]}",
+            f"the setting broker_url begins with {scheme}:, for which kombu has no transport: {error.args[0]}",
             fix="Use redis://HOST:6379/0 after pip install 'covey[redis]', or amqp://USER@HOST//",
         ) from error
 
 
 class JobTrigger:
-    """Sends messages to the jobs. A broker that does not answer costs latency, never state: the sweeps ask again."""
+    """Sends messages to the jobs. If the broker does not answer, work is delayed until a sweep, but not lost."""
 
     def __init__(self, app: Celery, *, get_commit: Callable[[], int | None] = lambda: None) -> None:
-        """`get_commit` returns the number of the last commit of this process, or None if it has made none."""
+        """Create a trigger. `get_commit` returns the number of this process's last commit, or None if there is none."""
         self._app, self._get_commit = app, get_commit
 
     def trigger(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
-        """Ask for a run of `job` about some receipts, or about the object with these ids. Call it after the commit.
+        """Request a run of `job` about some receipts, or about the object with these ids. Call this after the commit.
 
-        Raises OperatorError("unknown_job").
+        Raises OperatorError("unknown_job") if there is no such job.
         """
         _require_job(job)
         commit = self._get_commit()
@@ -152,25 +152,25 @@ class JobTrigger:
                 headers={SENT_AT: time.time()},
             )
         except (OSError, OperationalError, ChannelError) as error:  # kombu's, around whatever a broker's library raises
-            get_logger().warning("trigger lost", job=job, error=str(error))
+            get_logger().warning("a trigger was lost", job=job, error=str(error))
 
 
 class BackgroundJobTrigger:
-    """Sends messages from a thread of its own, so that a broker that hangs keeps no request waiting.
+    """Sends messages from its own thread, so that no request waits for a broker that hangs.
 
-    Triggers about the same object within PAUSE_SECONDS are one message, and so are receipts of the same job.
+    Triggers about the same object within PAUSE_SECONDS become one message. So do receipts of the same job.
     """
 
     def __init__(self, jobs: JobTrigger) -> None:
         self._trigger = jobs
         self._waiting: dict[tuple[str, tuple[tuple[str, int], ...]], set[str]] = {}
-        """Receipts by job and ids."""
+        """Receipts of triggers that are not sent yet, by job and ids."""
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_over = False
 
     def trigger(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
-        """Ask for a run of `job` soon, as `JobTrigger.trigger` does."""
+        """Request a run of `job`, as `JobTrigger.trigger` does, but without waiting for the broker."""
         _require_job(job)
         with self._change:
             self._waiting.setdefault((job, tuple(sorted(ids.items()))), set()).update(receipts)
@@ -180,7 +180,7 @@ class BackgroundJobTrigger:
             self._change.notify()
 
     def close(self) -> None:
-        """End the thread once it has sent what waits, or after a second if the broker hangs."""
+        """End the thread once it has sent the waiting triggers, or after one second if the broker hangs."""
         with self._change:
             self._is_over = True
             self._change.notify()
@@ -202,28 +202,28 @@ class BackgroundJobTrigger:
 
 
 class _LockedScheduler(Scheduler):  # type: ignore[misc]
-    """Beat that sends messages only while its process leads, so that several processes send each message once."""
+    """Beat scheduler that sends messages only while its process is the leader, so that each message is sent once."""
 
     def __init__(self, *arguments: Any, is_leader: Callable[[], bool], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._is_leader = is_leader
         self._full: set[str] = set()
-        """Names of the queues that were full at the last look."""
+        """Names of the queues that were full at the last check."""
 
     def tick(self, *arguments: Any, **named: Any) -> float:
-        """Send what is due, and return the seconds to the next look."""
+        """Send the messages that are due, and return the seconds until the next check."""
         if not self._is_leader():
             return float(self.max_interval)
         return float(super().tick(*arguments, **named))
 
     def apply_async(self, entry: Any, producer: Any = None, **named: Any) -> Any:
-        """Send a message, unless its queue is full of messages that nobody consumes."""
+        """Send a message, unless its queue is full because no worker consumes it."""
         if producer is not None and self._is_full(self.app.conf.task_routes[entry.task]["queue"], producer):
             return None
         return super().apply_async(entry, producer=producer, **named)
 
     def _is_full(self, name: str, producer: Any) -> bool:
-        """Return whether a queue has MAX_WAITING messages. False if the broker does not answer: sending reconnects."""
+        """Return whether a queue has MAX_WAITING messages, or False if the broker does not answer."""
         queue = self.app.amqp.queues[name]
         errors = (*producer.connection.connection_errors, *producer.connection.channel_errors)
         try:
@@ -244,7 +244,7 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
 
 
 def _as_function(runs: JobRuns) -> Callable[..., None]:
-    """Return what Celery takes for a task, which must not be a bound method."""
+    """Return a plain function, because Celery does not accept a bound method as a task."""
 
     def run(*, receipts: Sequence[str] = (), commit: int | None = None, **ids: int) -> None:
         runs.meters.note_message(runs.name, sent_at=current_task.request.get(SENT_AT))
@@ -289,8 +289,8 @@ def run_jobs(
 ) -> None:
     """Run the jobs of some queues, and beat, until SIGINT or SIGTERM. Runs under way are finished first.
 
-    Each job has threads of its own, so one that hangs stops no other. A process that serves `bulk` alone has one thread
-    for all, because the work of one hinders the other.
+    Each job has its own threads, so a job that hangs stops no other. A process that serves only the queue `bulk` has
+    one thread, because its jobs would slow each other down.
     """
     own = [
         JobRuns(name, job, read_commit=read_commit, meters=meters)
@@ -310,7 +310,7 @@ def run_jobs(
         )
     scheduler = partial(_LockedScheduler, is_leader=is_leader)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls=scheduler)
-    warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # About root and pickle. Only JSON is accepted.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     setup_logging.connect(lambda **_: None, weak=False)
     worker_ready.connect(lambda **_: get_logger().info("jobs are served", queues=",".join(queues)), weak=False)
@@ -333,4 +333,4 @@ def run_jobs(
     over.set()
     reporting.join(1.0)
     if worker.exitcode:
-        raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")
+        raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines and check the broker")

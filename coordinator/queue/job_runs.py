@@ -1,8 +1,8 @@
-"""Runs the messages of one job: one run at a time about the same object, and none for what an earlier run has covered.
+"""Runs the messages of one job. Runs about the same object do not overlap, and covered messages cause no run.
 
-A message says up to which commit its sender has written. A run sees all commits before it begins, so it covers the
-messages about them, whenever they arrive. Numbers of commits are compared and not times, because the clocks of two
-machines differ. Receipts of messages that arrive during a run are handled together by the next one.
+A message contains the number of its sender's last commit. A run sees all commits before its beginning, so it covers the
+messages about them, whenever they arrive. Commit numbers are compared instead of times, because the clocks of two
+machines differ. The next run handles all receipts of messages that arrive during a run.
 """
 
 import math
@@ -17,7 +17,7 @@ from covey.errors import TransientError
 from covey.runtime.log import get_logger
 
 WAIT_SECONDS = 60.0
-"""Maximum time in seconds that a message waits for the run under way. Afterwards a sweep asks for another run."""
+"""Maximum time in seconds that a message waits for the current run. Afterwards a sweep requests another run."""
 
 
 @dataclass(slots=True)
@@ -33,17 +33,17 @@ class JobMetrics:
 
 
 class _Turn:
-    """The run about one object that is under way, and the message that waits for its end."""
+    """The current run about one object, and the message that waits for its end."""
 
     def __init__(self) -> None:
         self.running = Lock()
         self.is_awaited = False
         self.wanted = -1.0
-        """Number of the newest commit that the messages since the last run are about. Infinity for any run."""
+        """Number of the newest commit that the next run must see. Infinity if a run is needed in any case."""
         self.covered = -1
-        """Number of a commit that the last run has seen, with all earlier ones. -1 if it failed."""
+        """Number of the newest commit that the last run has certainly seen. -1 if it failed."""
         self.receipts: set[str] = set()
-        """Receipts that the messages since the last run are about."""
+        """Receipts in the messages since the last run."""
 
 
 class JobRuns:
@@ -52,7 +52,10 @@ class JobRuns:
     def __init__(
         self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int], meters: JobMeters | None = None
     ) -> None:
-        """`job` takes the ids and the receipts of a message as keyword arguments. `read_commit` is the database's."""
+        """Create runs of `job`, which takes the ids and the receipts of a message as keyword arguments.
+
+        `read_commit` is `Database.read_commit`.
+        """
         self.name, self._job, self._read_commit = name, job, read_commit
         self._lock = Lock()
         self._turns: dict[tuple[tuple[str, int], ...], _Turn] = {}
@@ -62,9 +65,9 @@ class JobRuns:
         self.meters = meters or JobMeters()
 
     def run(self, *, receipts: Iterable[str] = (), commit: int | None = None, **ids: int) -> None:
-        """Run the job after the run under way, unless that one, or the one that waits for its end, covers the message.
+        """Run the job after the current run, unless an earlier run or a waiting message covers this message.
 
-        Raises the errors of the job. A TransientError is logged at the first and the fourth failure in succession.
+        Raises the errors of the job. A TransientError is logged at the first and the fourth consecutive failure.
         """
         key = tuple(sorted(ids.items()))
         with self._lock:
@@ -72,7 +75,7 @@ class JobRuns:
             turn.wanted = max(turn.wanted, math.inf if commit is None else commit)
             turn.receipts.update(receipts)
             if turn.is_awaited:
-                return  # The message that waits for the run under way stands for this one too.
+                return  # The waiting message covers this one, too.
             turn.is_awaited = True
         is_free = turn.running.acquire(timeout=WAIT_SECONDS)
         with self._lock:
@@ -81,7 +84,7 @@ class JobRuns:
             taken, turn.receipts = turn.receipts, set()
         if not is_free:
             get_logger().warning(
-                "a job waited too long for its run under way", job=self.name, seconds=WAIT_SECONDS, **ids
+                "a job waited too long for its current run", job=self.name, seconds=WAIT_SECONDS, **ids
             )
             return
         try:
@@ -93,16 +96,16 @@ class JobRuns:
             with self._lock:
                 turn.receipts |= taken  # For the retry of this message.
             if self._failures in (1, 4):
-                get_logger().warning("job will be tried again", job=self.name, code=error.code, message=error.message)
+                get_logger().warning("a job will be tried again", job=self.name, code=error.code, message=error.message)
             raise
         finally:
-            with self._lock:  # A message in between would run the object with a turn of its own.
+            with self._lock:  # Otherwise a message in between could start an overlapping run.
                 turn.running.release()
                 if ids and not turn.is_awaited:
                     self._turns.pop(key, None)
 
     def _run(self, turn: _Turn, arguments: dict[str, Any]) -> None:
-        turn.covered = -1  # What a run that fails has left is not covered.
+        turn.covered = -1  # A run that fails covers nothing.
         begun, has_failed = time.monotonic(), True
         try:
             seen = self._read_commit()

@@ -1,4 +1,4 @@
-"""Which queue each job is in, and what its messages are about. A queue is named for what its jobs wait for."""
+"""The queue of each job, and the subject of its messages. A queue is named for what its jobs wait for."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,24 +10,24 @@ class JobQueue(StrEnum):
     """The queues. A job that hangs delays no other queue."""
 
     NOW = "now"
-    """Assignment, expiry and the sweeps. They wait for the database alone."""
+    """Assignment, expiry and the sweeps. They wait only for the database."""
     CHAIN = "chain"
-    """Draws, decisions, the beginning and posting of epochs, and old files. Some wait for the chain's node."""
+    """Draws, decisions, beginning and posting of epochs, and deletion of files. Some wait for the chain's node."""
     BULK = "bulk"
-    """Work in proportion to the size of an epoch."""
+    """Jobs whose duration grows with the size of an epoch."""
 
 
 class JobRoute(NamedTuple):
-    """Example: JobRoute(JobQueue.BULK, about="epoch")."""
+    """Queue and schedule of a job. Example: JobRoute(JobQueue.BULK, about="epoch")."""
 
     queue: JobQueue
     about: str = ""
-    """Name of the argument that says what a message is about. Empty for a job that finds its rows itself.
+    """Name of the argument that identifies the subject of a message. Empty for a job that finds its rows itself.
 
-    Celery retries the messages of jobs that have one. A sweep asks again for all others.
+    Celery retries the messages of jobs with such an argument. A sweep sends new messages for all others.
     """
     every_s: float | None = None
-    """Seconds between two messages of beat. None for jobs that only triggers start."""
+    """Time in seconds between two messages of beat. None for jobs that only triggers start."""
 
 
 ROUTES = {
@@ -44,7 +44,7 @@ ROUTES = {
     "close_epoch": JobRoute(JobQueue.BULK, about="epoch"),
     "mark_settled": JobRoute(JobQueue.BULK, about="epoch"),
 }
-"""All jobs by name. Beat sends nothing but sweeps, which ask for what is late."""
+"""All jobs by name. Beat sends only messages for sweeps, which send messages for late work."""
 
 
 def parse_queues(text: str) -> list[JobQueue]:
@@ -53,5 +53,5 @@ def parse_queues(text: str) -> list[JobQueue]:
     unknown = sorted(set(names).difference(JobQueue))
     if unknown:
         known = ", ".join(JobQueue)
-        raise OperatorError("unknown_queue", f"there is no queue {unknown[0]!r}", fix=f"Use some of {known}")
+        raise OperatorError("unknown_queue", f"there is no queue {unknown[0]!r}", fix=f"Use one or more of {known}")
     return [queue for queue in JobQueue if queue in names]

@@ -147,7 +147,7 @@ def test_settle_epoch__pool_is_closed__posts_nothing_and_says_once_what_stays_un
         settle(ctx)
     assert store.list_pending() == []
     errors = [(log["event"], log["submissions"]) for log in logs if log["log_level"] == "error"]
-    assert errors == [("the pool is closed: no epoch can pay for these submissions any more", 2)]
+    assert errors == [("the pool is closed, so no epoch can pay for these submissions", 2)]
 
 
 def test_settle_epoch__second_before_the_pool_closes__still_posts(ctx: SimpleNamespace, pool: FakePool):

@@ -46,7 +46,7 @@ def test_trigger__broker_that_is_gone__is_lost_at_once_and_said(
     with capture_logs() as logs:
         JobTrigger(build_celery(url, tmp_path)).trigger("begin_epoch")
     assert attempts == [("127.0.0.1", 1)]
-    assert [(line["event"], line["job"]) for line in logs] == [("trigger lost", "begin_epoch")]
+    assert [(line["event"], line["job"]) for line in logs] == [("a trigger was lost", "begin_epoch")]
 
 
 def test_trigger__job_that_is_none__is_the_operators_mistake(tmp_path: Path):

@@ -81,7 +81,7 @@ def test_run__run_under_way_hangs__gives_the_message_up(work: Work, monkeypatch:
     assert work.begun.acquire(timeout=HANG_S)
     with capture_logs() as logs:
         work.runs.run()
-    assert [line["event"] for line in logs] == ["a job waited too long for its run under way"]
+    assert [line["event"] for line in logs] == ["a job waited too long for its current run"]
     work.may_end.release()
     first.join(HANG_S)
     work.is_held = False
@@ -105,7 +105,7 @@ def test_run__failure__is_raised_and_covers_nothing(work: Work):
     work.commit, work.error = 7, TransientError("chain_unreachable", "gone")
     with capture_logs() as logs, pytest.raises(TransientError):
         work.runs.run(commit=3)
-    assert [(line["event"], line["code"]) for line in logs] == [("job will be tried again", "chain_unreachable")]
+    assert [(line["event"], line["code"]) for line in logs] == [("a job will be tried again", "chain_unreachable")]
     work.error = ProtocolError("x", "y")
     with pytest.raises(ProtocolError):
         work.runs.run(commit=3)
