@@ -53,7 +53,7 @@ class _Outcome:
 
 
 class WriterMeter:
-    """Durations of what a writer does, for Prometheus."""
+    """Durations of a writer's commits and commands, for Prometheus."""
 
     def __init__(self) -> None:
         self.commit_seconds = Histogram(

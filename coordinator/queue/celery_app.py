@@ -73,7 +73,7 @@ def build_celery(broker_url: str, home: Path, *, prefix: str = PREFIX) -> Celery
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
-        worker_cancel_long_running_tasks_on_connection_loss=False,  # A thread cannot be cancelled.
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # A thread cannot be canceled.
         broker_connection_retry_on_startup=True,
         beat_schedule={
             name: {

@@ -60,7 +60,7 @@ class JobRuns:
         self._lock = Lock()
         self._turns: dict[tuple[tuple[str, int], ...], _Turn] = {}
         self._failures = 0
-        """Number of runs that have failed in succession."""
+        """Number of consecutive failed runs."""
         self.metrics = JobMetrics()
         self.meters = meters or JobMeters()
 

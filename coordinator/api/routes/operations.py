@@ -1,4 +1,4 @@
-"""Routes for those who operate the coordinator: whether it lives, and whether it can serve.
+"""Routes for operating the coordinator: liveness and readiness.
 
 They tell no secrets. A proxy in front of the coordinator may still keep them from the public.
 """
