@@ -21,7 +21,7 @@ from covey.shardcast.policy_store import PolicyStore
 MAX_PREFETCHED_BYTES = 256 << 30
 """Maximum size in bytes of the file, and of all downloads until a policy is obtained. It limits false previews."""
 _ROUND_SECONDS = 5.0
-"""Maximum time in seconds of a round, because a policy may have been published meanwhile."""
+"""Maximum time in seconds that one call of `fetch` downloads, because a policy may be published meanwhile."""
 
 
 class _RoundOverError(Exception):

@@ -23,7 +23,7 @@ _ASKED = 3
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Statement in a head that a way leads to the policy of a record."""
+    """Statement in a head that the manifest of `way`, applied to its base, leads to the policy of `record`."""
 
     record: Hash
     way: Way

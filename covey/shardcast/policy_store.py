@@ -202,7 +202,7 @@ class PolicyStore:
         return shutil.disk_usage(self.root).free
 
     def _is_held(self, folder: Path) -> bool:
-        """Return whether any process holds a policy."""
+        """Return whether any process on this machine holds a policy."""
         try:
             with (folder / RECORD_FILE).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -144,7 +144,7 @@ class RelayFetcher:
     def _blame(self, upstream: Upstream, path: str, error: ProtocolError) -> TransientError:
         upstream.fail()
         get_logger().warning("upstream sent wrong bytes", upstream=upstream.url, path=path, reason=error.message)
-        return TransientError("bad_upstream", f"{upstream.url}{path}: {error.message}")
+        return TransientError("bad_upstream", f"{upstream.url}{path} has wrong bytes: {error.message}")
 
     def _order(self) -> list[Upstream]:
         """Return the upstreams, fewest recent failures first, otherwise in the order of the settings."""

@@ -81,10 +81,10 @@ class RelayHeads:
         for pool, result in zip(pools, await asyncio.gather(*polls, return_exceptions=True), strict=True):
             if isinstance(result, CoveyError) and pool not in self._failed:
                 self._failed.add(pool)
-                get_logger().warning("head is not updated", pool=pool, reason=result.message)
+                get_logger().warning("cannot update the head of a pool", pool=pool, reason=result.message)
             elif not isinstance(result, BaseException) and pool in self._failed:
                 self._failed.discard(pool)
-                get_logger().info("head is updated again", pool=pool)
+                get_logger().info("head of a pool is updated again", pool=pool)
 
     async def close(self) -> None:
         """End all requests."""

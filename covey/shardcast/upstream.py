@@ -63,7 +63,7 @@ class Upstream:
         self.rate = _FIRST_RATE
         """Moving average of the rate of one connection in bytes/s."""
         self.failures = 0
-        """Number of failures since the last correct bytes, or since an answer after a minute without failures."""
+        """Number of failures since the last correct bytes. An answer after a minute without failures also resets it."""
         self.received_bytes, self.failed_requests = 0, 0
         """Number of received bytes and number of failed requests since the start."""
         self._full_url, self._stall_s, self._connect_s, self._base_s = url, stall_s, connect_s, base_s
