@@ -55,15 +55,17 @@ async def show_submission(pages: Pages, request: Request, receipt_hash: str) -> 
 @router.get("/submissions/{receipt_hash}/completions")
 async def show_completions(pages: Pages, request: Request, receipt_hash: str) -> Response:
     """The completions of a submission whose epoch is closed, for the page of the submission or as a page."""
+    is_part = "hx-request" in request.headers
     try:
         item, _ = await _find(pages, receipt_hash)
         if item.epoch_state not in _PUBLIC_STATES:
             raise ProtocolError("not_public", "completions are private until their epoch is closed", status=404)
         found = await pages.completions.read(task=item.task, lease=item.lease, work_key=item.work_key)
     except CoveyError as error:
+        if is_part:  # A script would leave the place of an error empty.
+            return Response(render("message.html", message=error.message), media_type=HTML)
         return show_error(pages, request, error)
     common = {"item": item, "completions": found, "has_text": bool(pages.ctx.config.pages_tokenizer)}
-    is_part = "hx-request" in request.headers
     template = "completions.html" if is_part else "completions_page.html"
     return Response(render(template, **pages.list_common(request), **common), media_type=HTML)
 

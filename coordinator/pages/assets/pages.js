@@ -12,8 +12,9 @@ function color(name) {
 }
 function draw(figure) {
   const target = figure.querySelector(".plot");
+  if (target.firstChild) return; // It is drawn, and its legend is a table, too.
   const { names, columns, isTime } = read(figure.querySelector("table"), "time" in figure.dataset);
-  if (target.firstChild || columns[0].length < 2) return;
+  if (columns[0].length < 2) return;
   const colors = ["--link", "--good", "--bad", "--wait"].map(color);
   const line = (label, i, more) => ({ label, stroke: colors[i % 4], width: 1.5, ...more });
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
@@ -33,15 +34,23 @@ function drawAll() {
   for (let i = plots.length - 1; i >= 0; i -= 1) if (!plots[i][1].isConnected) plots.splice(i, 1)[0][0].destroy();
   document.querySelectorAll("figure.chart").forEach(draw);
 }
+// An event asks for the section at once, but at most every three seconds, and once more when all is quiet: the server
+// may have answered with a page that it had computed before.
 function follow() {
-  let fast = Date.now();
-  let slow = Date.now();
-  new EventSource("/v1/events").addEventListener("overview", () => {
-    const now = Date.now();
+  let [shownAt, slowAt, soon, last] = [Date.now(), Date.now(), 0, 0];
+  const show = () => {
+    soon = 0;
     if (document.hidden) return;
-    if (now - fast > 3000) { fast = now; document.body.dispatchEvent(new Event("covey")); }
-    if (now - slow > 60000) { slow = now; document.body.dispatchEvent(new Event("covey-slow")); }
+    shownAt = Date.now();
+    document.body.dispatchEvent(new Event("covey"));
+    if (shownAt - slowAt > 60000) { slowAt = shownAt; document.body.dispatchEvent(new Event("covey-slow")); }
+  };
+  new EventSource("/v1/events").addEventListener("overview", () => {
+    soon ||= setTimeout(show, Math.max(0, shownAt + 3000 - Date.now()));
+    clearTimeout(last);
+    last = setTimeout(show, 8000);
   });
+  document.addEventListener("visibilitychange", show);
 }
 drawAll();
 document.body.addEventListener("htmx:afterSettle", drawAll);
