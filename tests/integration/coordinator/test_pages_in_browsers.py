@@ -80,7 +80,7 @@ def slash(shown: Shown) -> None:
 def browser() -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
-        pytest.skip("Chromium is not installed")
+        pytest.skip("needs Chromium on this machine: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser

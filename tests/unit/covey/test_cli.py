@@ -49,6 +49,10 @@ def run(*arguments):
 def test_commands__are_those_of_the_roles_and_tools():
     assert set(LEAVES) == {
         "rewards challenge",
+        "pool list",
+        "pool announce",
+        "market show",
+        "status",
         "rewards resolve",
         "rewards withdraw-ether",
         "case equivocation",
