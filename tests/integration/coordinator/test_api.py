@@ -40,7 +40,7 @@ async def test_api__chain_away__says_so_without_the_nodes_address(
 ):
     monkeypatch.setattr(harness.ctx.contracts.nodes._client, "_provider", ChainClient("http://127.0.0.1:9/k")._provider)
     async with harness.client("node") as client:
-        with pytest.raises(TransientError, match="chain_unreachable: the coordinator waits for") as caught:
+        with pytest.raises(TransientError, match="chain_unreachable: something that the coordinator needs") as caught:
             await client.register()
     assert "127.0.0.1" not in caught.value.message
 
