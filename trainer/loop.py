@@ -51,9 +51,9 @@ async def cycle(ctx: Context) -> CycleResult:
     """Take one step. Its policy is published while the next step runs."""
     progress = ctx.progress
     evaluate(ctx)
+    await report_learning(ctx)
     if is_finished(progress.step, ctx.config.steps):
         return await finish(ctx)
-    await report_learning(ctx)
     if is_ahead(progress.step, progress.unpublished, max_staleness=ctx.network.params.max_staleness):
         return CycleResult.IDLE
     order = await or_stop(ctx.stop, claim(ctx))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.console import options
-from covey.console.options import DeploymentFile, Json
+from covey.console.options import DeploymentFile, FolderSource, Json
 from covey.console.terminal import describe_duration, quote
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ def list_pools_of_chain(
     deployment: DeploymentFile,
     rpc: Node = None,
     sort: Annotated[MarketOrder, typer.Option(help="Order of the list, the best first.")] = "price",
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """List the pools of a deployment, as `covey market` does.
 
-    Example: `covey pool list --deployment deployment.json`
+    Example: `covey pool list mypool`
     """
     _list(deployment, rpc, sort, as_json=as_json)
 
@@ -97,6 +98,7 @@ def show_pool(
         float | None,
         typer.Option(min=0.0, help="Completion tokens per second that your machine generates with the pool's model."),
     ] = None,
+    folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Show one pool, what it pays for the work of a machine, when that can be claimed, and what is at stake.

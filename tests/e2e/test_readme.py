@@ -34,6 +34,8 @@ GUIDES = (
     "write-an-environment.md",
     "check-a-machine.md",
     "operate-a-coordinator.md",
+    "monitor.md",
+    "run-with-containers.md",
     "measure-thresholds.md",
     "filter-questions.md",
     "use-verifiers-tasksets.md",

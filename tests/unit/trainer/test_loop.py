@@ -113,18 +113,18 @@ def earn_nothing(row: Rollout) -> Rollout:
 
 
 def test_cycle__dead_steps__are_reported_with_their_signs_and_ask_once_for_a_pause(build_harness: Build) -> None:
-    """Two steps of three are enough for the signs and for the pause. The last step ends the run and reports nothing."""
+    """Two steps of three are enough for the signs and for the pause. The last step is reported, too."""
     harness = build_harness(steps=3, stop_when_dead=2, alarms={"steps": 2})
     harness.coordinator.forge = earn_nothing
     with capture_logs() as logs:
         harness.run()
     signs = (LearningSign.CONSTANT_REWARD, LearningSign.NO_LIVE_GROUP, LearningSign.ZERO_GRADIENT)
-    assert harness.coordinator.reports == [(0, (), False), (1, (), False), (2, signs, True)]
+    assert harness.coordinator.reports == [(0, (), False), (1, (), False), (2, signs, True), (3, signs, False)]
     none, *points = harness.coordinator.points
     updates = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert none is None, "no step is trained"
     assert [(p.reward_mean, p.step_seconds) for p in points if p] == [
-        (line["reward/mean"], line["time/step"]) for line in updates[:2]
+        (line["reward/mean"], line["time/step"]) for line in updates
     ]
     pauses = [line for line in harness.read_metrics() if line["event"] == "pause"]
     assert pauses == [{"event": "pause", "step": 1, "dead_steps": 2}]
