@@ -98,7 +98,7 @@ def test_demo__two_steps_with_cheats__exit_0_and_the_promised_json(folder):
     assert summary["claimed"] == summary["cumulative"] > 0
     assert list(summary["policies"]) == [str(n) for n in range(3)]
     assert all(len(value) == 66 for value in summary["policies"].values())
-    assert summary["processes"] == 12
+    assert summary["processes"] == 13
     assert summary["accepted"] >= 8
     assert {path.name for path in folder.iterdir()} - {"cache"} == {"summary.json"}
     assert not (folder / "cache/covey").exists()
