@@ -79,7 +79,10 @@ def _build_hour(rows: Repository, now: float) -> HourView:
 def _build_money(ctx: PagesContext, rows: Repository, now: float) -> MoneyView:
     price, money = ctx.terms.reward_per_unit, ctx.chain.money
     spent = price * rows.sum_minute_units(since=int(now) - DAY_SECONDS)
+    unit = ctx.stake_rule.unit
     return MoneyView(
+        decimals=unit.decimals,
+        symbol=unit.symbol,
         price=price,
         escrow=None if money is None else money.escrow,
         promised=None if money is None else money.promised,

@@ -185,7 +185,10 @@ def _build_pool_table(view: "OverviewView") -> "RenderableType":
 
 
 def _describe_pool(view: "OverviewView") -> dict[str, str]:
+    from covey.chain.amounts import Amount, TokenUnit
+
     hour, money, newest = view.hour, view.money, view.newest
+    unit = TokenUnit(money.decimals, money.symbol)
     oldest = view.oldest_undecided_seconds
     state = "ended" if view.ended else "tasks are assigned"
     if view.paused_since is not None:
@@ -208,7 +211,7 @@ def _describe_pool(view: "OverviewView") -> dict[str, str]:
         "last hour": _join(hour.model_dump(include={"submitted", "accepted", "rejected", "void"})),
         "rejected for": _join(view.reasons),
         "cases": _join(view.cases),
-        "escrow": f"{money.escrow}, of which {money.promised} is promised, in the token's smallest unit"
+        "escrow": f"{Amount(money.escrow or 0, unit)}, of which {Amount(money.promised or 0, unit)} is promised"
         if known
         else "the chain's node does not answer",
         "lasts": lasts,

@@ -41,6 +41,10 @@ class HourView(Body):
 class MoneyView(Body):
     """What the pool can still pay. Fields are None while the chain's node has not answered."""
 
+    decimals: int = Field(ge=0, le=36)
+    """Number of digits after the point with which people write amounts of the token."""
+    symbol: str = Field(max_length=16)
+    """Name of the token's unit. Empty if amounts are shown in the smallest unit."""
     price: Amount
     """Reward of one unit."""
     escrow: Amount | None

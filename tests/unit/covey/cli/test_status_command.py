@@ -38,7 +38,9 @@ def make_overview(**changes: Any) -> OverviewView:
         "cases": {},
         "oldest_undecided_seconds": 90.0,
         "hour": HourView(submitted=9, accepted=8, rejected=1, void=0, units=100),
-        "money": MoneyView(price=1, escrow=500, promised=20, spent_per_day=100, days_left=4.8),
+        "money": MoneyView(
+            decimals=1, symbol="CVT", price=1, escrow=500, promised=20, spent_per_day=100, days_left=4.8
+        ),
         "newest": None,
         "alarms": ("paused", "escrow_short"),
     }
@@ -80,7 +82,7 @@ def test_describe_pool__counts_and_money__are_ten_lines():
         "last hour": "9 submitted, 8 accepted, 1 rejected",
         "rejected for": "2 proof",
         "cases": "none",
-        "escrow": "500, of which 20 is promised, in the token's smallest unit",
+        "escrow": "50 CVT, of which 2 CVT is promised",
         "lasts": "4.8 days",
     }
 
