@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import app
+from coordinator.api.process.meters import Meters
 from covey.chain.events import PoolCreated
 from covey.chain.follower import Follower
 from covey.runtime.connections import ConnectionLimits
@@ -40,7 +41,7 @@ async def test_serve__connections_of_the_settings__are_the_limit(
     monkeypatch.setattr(app, "serve_http", serve)
     changes = {"home": tmp_path / "home", "connections": 100}
     ctx = app.build(harness.ctx.config.model_copy(update=changes))
-    await app._serve_api(ctx)
+    await app._serve_api(ctx, Meters())
     ctx.database.close()
     assert seen == [100]
 

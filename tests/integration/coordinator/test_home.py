@@ -40,7 +40,7 @@ def test_build__home_of_another_pool__is_refused(harness: CoordinatorHarness, co
     message = refuse(config, pool=other)
     assert f"pool was {config.pool} and is {other}" in message
     assert "genesis" not in message
-    assert "Name another home" in message
+    assert "Set another home" in message
     app.build(config).database.close()
 
 
