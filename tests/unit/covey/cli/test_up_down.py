@@ -28,7 +28,7 @@ def test_up__other_ports__says_what_folders_of_workers_must_change(folder: Path,
     monkeypatch.setattr(up_down, "keep_up", lambda folder, console: None)
     result = runner.invoke(cli.app, ["up", str(folder), "--port", "8040"])
     assert result.stdout == (
-        f"{folder} uses the ports 8040 to 8043; in the folder of each worker that has joined, set the port of "
+        f"{folder} uses the ports 8040 to 8044; in the folder of each worker that has joined, set the port of "
         "coordinator_url in worker*.toml to 8040, and that of rpc_url in deployment.json to 8043\n"
     )
 
