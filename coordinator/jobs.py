@@ -66,7 +66,7 @@ def sweep_settled(ctx: Context) -> None:
 
 def _send(ctx: Context, late: Iterable[LateWork]) -> None:
     for job, ids, receipts in late:
-        ctx.jobs.trigger(job, receipts=receipts, **ids)
+        ctx.jobs.remind(job, receipts=receipts, **ids)
 
 
 def assign_tasks(ctx: Context) -> None:
@@ -111,7 +111,7 @@ def draw_submissions(ctx: Context, *, block: int) -> None:
     for start in range(0, len(undrawn), DISPATCHED):
         part = undrawn[start : start + DISPATCHED]
         blocks = find_drawing_blocks(ctx, {signed_at for _, signed_at in part}, head=head)
-        _dispatch(ctx, [receipt_hash for receipt_hash, _ in part], blocks)
+        _dispatch(ctx, [receipt_hash for receipt_hash, _ in part], blocks, head=head)
 
 
 def dispatch_validation(ctx: Context, *, receipts: Sequence[str]) -> None:
@@ -123,10 +123,17 @@ def dispatch_validation(ctx: Context, *, receipts: Sequence[str]) -> None:
         _dispatch(ctx, receipts[start : start + DISPATCHED], {})
 
 
-def _dispatch(ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock]) -> None:
-    """Draw some submissions with the given blocks, decide them or open turns, and log the decisions."""
+def _dispatch(
+    ctx: Context, due: Sequence[str], blocks: Mapping[int, DrawingBlock], *, head: Block | None = None
+) -> None:
+    """Draw some submissions with the given blocks, decide them or open turns, and log the decisions.
+
+    The blocks are up to `head`. Raises TransientError("chain_changes") if the follower has removed it meanwhile.
+    """
     ctx.chain.report_outdated()
     with ctx.database.write() as repository:
+        if head is not None and (head.number, head.hash) not in repository.list_blocks():
+            raise TransientError("chain_changes", f"block {head.number} was removed while its draws were computed")
         rows = repository.list_undecided(due)
         judging.dispatch(
             repository,
@@ -192,8 +199,9 @@ def begin_epoch(ctx: Context) -> None:
         report_unpaid(ctx)
         return
     if is_due:
-        with ctx.database.write() as repository:
-            number = epoch_closing.begin_epoch(repository, now=now)
+        with ctx.database.write() as repository:  # Another process may have begun one meanwhile.
+            is_due = settlement.is_due(repository, ctx.params, ctx.ledger, now=now, chain_time=chain_time)
+            number = epoch_closing.begin_epoch(repository, now=now) if is_due else None
         if number is not None:
             ctx.jobs.trigger("close_epoch", epoch=number)
 
@@ -220,6 +228,7 @@ def close_epoch(ctx: Context, *, epoch: int) -> None:
     if not is_recorded:
         raise TransientError("epoch_changed", f"an epoch was disabled while epoch {epoch} was computed")
     ctx.jobs.trigger("post_epoch", epoch=epoch)
+    ctx.jobs.trigger("close_epoch", epoch=epoch + 1)  # It may wait for the hash of this one.
 
 
 def fill_epoch(ctx: Context, number: int) -> bool:
@@ -236,8 +245,9 @@ def fill_epoch(ctx: Context, number: int) -> bool:
         return True
     with ctx.database.read() as repository:
         leaves = epoch_closing.list_leaves(repository, number)
+    work_root = epoch_closing.compute_work_root(leaves)  # Not in the transaction, which all writers would wait for.
     with ctx.database.write() as repository:
-        return epoch_closing.record_filled(repository, number, leaves)
+        return epoch_closing.record_filled(repository, number, leaves, work_root)
 
 
 def post_epoch(ctx: Context, *, epoch: int) -> None:

@@ -91,7 +91,7 @@ def compute_work_root(leaves: Sequence[WorkLeaf]) -> Hash:
     return merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root
 
 
-def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf]) -> bool:
+def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf], work_root: Hash) -> bool:
     """Write the root of an epoch's leaves. No submission can be added to the epoch after that.
 
     Returns False if the epoch has no leaves, or has other leaves by now and must be filled again.
@@ -102,7 +102,7 @@ def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf
     if not epoch.work_root:
         if (epoch.leaf_count, epoch.units) != (len(leaves), sum(leaf.units for leaf in leaves)):
             return False
-        epoch.work_root = compute_work_root(leaves)
+        epoch.work_root = work_root
     return True
 
 

@@ -13,6 +13,8 @@ LATE_SECONDS = 1.0
 """Time in seconds after which a due check of a submission is late. Its own message had time to arrive."""
 CLOSING_LATE_SECONDS = 10.0
 """Time in seconds after which the message for an epoch that is still closing is sent again."""
+CLOCKS_DIFFER_SECONDS = 60.0
+"""Seconds by which our clock may be behind the chain's time."""
 MAX_LATE = 1_000
 """Maximum number of submissions that one search returns."""
 
@@ -45,7 +47,10 @@ def _find_late_epochs(repository: Repository, ledger: Ledger, now: float) -> Ite
     if not repository.get_fact("closed"):
         for row in repository.list_unposted():
             if not epoch_closing.is_closing(row):
-                if settlement.find_try(repository, ledger, row.number, now=now) is not None:
+                before = repository.get_epoch(row.number - 1)
+                earliest = 0 if before is None else settlement.compute_earliest(ledger, after=before)
+                is_early = now + CLOCKS_DIFFER_SECONDS < earliest  # The chain's time decides, and the job reads it.
+                if not is_early and settlement.find_try(repository, ledger, row.number, now=now) is not None:
                     yield LateWork("post_epoch", {"epoch": row.number})
             elif now - row.closed_at >= CLOSING_LATE_SECONDS:
                 yield LateWork("close_epoch", {"epoch": row.number})

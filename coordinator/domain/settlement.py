@@ -71,9 +71,14 @@ def may_begin(repository: Repository) -> bool:
     return len(unposted) < MAX_UNPOSTED and all(row.work_root for row in unposted)
 
 
-def compute_earliest(ledger: Ledger, *, after: EpochRow) -> int:
-    """Return the earliest chain time at which the ledger accepts the epoch after `after`. 0 if that is not posted."""
-    return 0 if after.final_at is None else after.final_at - ledger.windows + ledger.epoch_length
+def compute_earliest(ledger: Ledger, *, after: EpochRow) -> float:
+    """Return the earliest chain time at which the ledger accepts the epoch after `after`.
+
+    For an epoch that is not posted yet, it is an estimate: what begins much earlier could not be posted, and a cheat
+    that is found meanwhile could not be taken out of it.
+    """
+    posted_at = after.closed_at if after.final_at is None else after.final_at - ledger.windows
+    return posted_at + ledger.epoch_length
 
 
 def name_intent(pool: PoolId, number: int, tries: int) -> str:

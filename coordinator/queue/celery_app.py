@@ -44,6 +44,8 @@ MAX_WAITING = 100
 """Number of messages in a queue from which beat sends no more. A queue without a worker must not grow forever."""
 REPORT_SECONDS = 300.0
 """Time in seconds between two log lines with the metrics of the jobs."""
+BROKER_SECONDS = 3.0
+"""Maximum time in seconds that a sweep waits for a connection to the broker."""
 MAX_RECEIPTS = 100
 """Maximum number of receipts in one message."""
 MAX_RETRIES, RETRY_SECONDS, MAX_RETRY_SECONDS = 5, 1, 30
@@ -126,6 +128,7 @@ class JobTrigger:
     def __init__(self, app: Celery, *, get_commit: Callable[[], int | None] = lambda: None) -> None:
         """Create a trigger. `get_commit` returns the number of this process's last commit, or None if there is none."""
         self._app, self._get_commit = app, get_commit
+        self._watch = _QueueWatch(app)
 
     def trigger(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
         """Request a run of `job` about some receipts, or about the object with these ids. Call this after the commit.
@@ -134,10 +137,27 @@ class JobTrigger:
         """
         _require_job(job)
         commit = self._get_commit()
-        arguments: dict[str, Any] = dict(ids) if commit is None else ids | {"commit": commit}
+        self._send_all(job, receipts, dict(ids) if commit is None else ids | {"commit": commit})
+
+    def remind(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
+        """Send a message again, or one that only the clock has made due. It is left out if its queue is full.
+
+        It names no commit, because the job must run even if nothing was committed since its last run.
+        """
+        _require_job(job)
+        try:
+            with self._app.producer_pool.acquire(block=True, timeout=BROKER_SECONDS) as producer:
+                is_full = self._watch.is_full(self._app.conf.task_routes[job]["queue"], producer)
+        except (OSError, OperationalError, ChannelError) as error:
+            get_logger().warning("a trigger was lost", job=job, error=str(error))
+            return
+        if not is_full:
+            self._send_all(job, receipts, dict(ids))
+
+    def _send_all(self, job: str, receipts: Iterable[str], arguments: Mapping[str, Any]) -> None:
         hashes = sorted(receipts)
         for start in range(0, len(hashes), MAX_RECEIPTS):
-            self._send(job, arguments | {"receipts": hashes[start : start + MAX_RECEIPTS]})
+            self._send(job, {**arguments, "receipts": hashes[start : start + MAX_RECEIPTS]})
         if not hashes:
             self._send(job, arguments)
 
@@ -179,6 +199,10 @@ class BackgroundJobTrigger:
                 self._thread.start()
             self._change.notify()
 
+    def remind(self, job: str, *, receipts: Iterable[str] = (), **ids: int) -> None:
+        """Send a message as `JobTrigger.remind` does, and wait for the broker."""
+        self._trigger.remind(job, receipts=receipts, **ids)
+
     def close(self) -> None:
         """End the thread once it has sent the waiting triggers, or after one second if the broker hangs."""
         with self._change:
@@ -201,30 +225,17 @@ class BackgroundJobTrigger:
                 self._change.wait_for(lambda: self._is_over, PAUSE_SECONDS)
 
 
-class _LockedScheduler(Scheduler):  # type: ignore[misc]
-    """Beat scheduler that sends messages only while its process is the leader, so that each message is sent once."""
+class _QueueWatch:
+    """Looks whether queues are full because no worker consumes them."""
 
-    def __init__(self, *arguments: Any, is_leader: Callable[[], bool], **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._is_leader = is_leader
+    def __init__(self, app: Celery) -> None:
+        self._app = app
         self._full: set[str] = set()
         """Names of the queues that were full at the last check."""
 
-    def tick(self, *arguments: Any, **named: Any) -> float:
-        """Send the messages that are due, and return the seconds until the next check."""
-        if not self._is_leader():
-            return float(self.max_interval)
-        return float(super().tick(*arguments, **named))
-
-    def apply_async(self, entry: Any, producer: Any = None, **named: Any) -> Any:
-        """Send a message, unless its queue is full because no worker consumes it."""
-        if producer is not None and self._is_full(self.app.conf.task_routes[entry.task]["queue"], producer):
-            return None
-        return super().apply_async(entry, producer=producer, **named)
-
-    def _is_full(self, name: str, producer: Any) -> bool:
+    def is_full(self, name: str, producer: Any) -> bool:
         """Return whether a queue has MAX_WAITING messages, or False if the broker does not answer."""
-        queue = self.app.amqp.queues[name]
+        queue = self._app.amqp.queues[name]
         errors = (*producer.connection.connection_errors, *producer.connection.channel_errors)
         try:
             declared = producer.channel.queue_declare(
@@ -241,6 +252,26 @@ class _LockedScheduler(Scheduler):  # type: ignore[misc]
             get_logger().error("nobody serves a queue", queue=name, messages=declared.message_count)
         (self._full.add if is_full else self._full.discard)(name)
         return is_full
+
+
+class _LockedScheduler(Scheduler):  # type: ignore[misc]
+    """Beat scheduler that sends messages only while its process is the leader, so that each message is sent once."""
+
+    def __init__(self, *arguments: Any, is_leader: Callable[[], bool], **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._is_leader, self._watch = is_leader, _QueueWatch(self.app)
+
+    def tick(self, *arguments: Any, **named: Any) -> float:
+        """Send the messages that are due, and return the seconds until the next check."""
+        if not self._is_leader():
+            return float(self.max_interval)
+        return float(super().tick(*arguments, **named))
+
+    def apply_async(self, entry: Any, producer: Any = None, **named: Any) -> Any:
+        """Send a message, unless its queue is full because no worker consumes it."""
+        if producer is not None and self._watch.is_full(self.app.conf.task_routes[entry.task]["queue"], producer):
+            return None
+        return super().apply_async(entry, producer=producer, **named)
 
 
 def _as_function(runs: JobRuns) -> Callable[..., None]:
@@ -293,7 +324,7 @@ def run_jobs(
     one thread, because its jobs would slow each other down.
     """
     own = [
-        JobRuns(name, job, read_commit=read_commit, meters=meters)
+        JobRuns(name, job, read_commit=read_commit, meters=meters, is_cumulative=ROUTES[name].is_cumulative)
         for name, job in jobs.items()
         if ROUTES[name].queue in queues
     ]
@@ -307,6 +338,7 @@ def run_jobs(
             max_retries=MAX_RETRIES,
             retry_backoff=RETRY_SECONDS,
             retry_backoff_max=MAX_RETRY_SECONDS,
+            retry_jitter=False,
         )
     scheduler = partial(_LockedScheduler, is_leader=is_leader)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls=scheduler)

@@ -44,18 +44,27 @@ class _Turn:
         """Number of the newest commit that the last run has certainly seen. -1 if it failed."""
         self.receipts: set[str] = set()
         """Receipts in the messages since the last run."""
+        self.ids: dict[str, int] = {}
+        """Highest ids in the messages since the last run of a cumulative job."""
 
 
 class JobRuns:
     """Example: `JobRuns("close_epoch", close, read_commit=database.read_commit).run(commit=17, epoch=3)`."""
 
     def __init__(
-        self, name: str, job: Callable[..., None], *, read_commit: Callable[[], int], meters: JobMeters | None = None
+        self,
+        name: str,
+        job: Callable[..., None],
+        *,
+        read_commit: Callable[[], int],
+        meters: JobMeters | None = None,
+        is_cumulative: bool = False,
     ) -> None:
         """Create runs of `job`, which takes the ids and the receipts of a message as keyword arguments.
 
-        `read_commit` is `Database.read_commit`.
+        `read_commit` is `Database.read_commit`, and `is_cumulative` that of `JobRoute`.
         """
+        self._is_cumulative = is_cumulative
         self.name, self._job, self._read_commit = name, job, read_commit
         self._lock = Lock()
         self._turns: dict[tuple[tuple[str, int], ...], _Turn] = {}
@@ -69,11 +78,12 @@ class JobRuns:
 
         Raises the errors of the job. A TransientError is logged at the first and the fourth consecutive failure.
         """
-        key = tuple(sorted(ids.items()))
+        key = () if self._is_cumulative else tuple(sorted(ids.items()))
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
-            turn.wanted = max(turn.wanted, math.inf if commit is None else commit)
+            turn.wanted = max(turn.wanted, math.inf if commit is None or ids else commit)
             turn.receipts.update(receipts)
+            turn.ids = {name: max(number, turn.ids.get(name, number)) for name, number in ids.items()}
             if turn.is_awaited:
                 return  # The waiting message covers this one, too.
             turn.is_awaited = True
@@ -82,6 +92,7 @@ class JobRuns:
             turn.is_awaited = False
             wanted, turn.wanted = turn.wanted, -1.0
             taken, turn.receipts = turn.receipts, set()
+            ids, turn.ids = turn.ids, {}
         if not is_free:
             get_logger().warning(
                 "a job waited too long for its current run", job=self.name, seconds=WAIT_SECONDS, **ids
@@ -101,7 +112,7 @@ class JobRuns:
         finally:
             with self._lock:  # Otherwise a message in between could start an overlapping run.
                 turn.running.release()
-                if ids and not turn.is_awaited:
+                if key and not turn.is_awaited:
                     self._turns.pop(key, None)
 
     def _run(self, turn: _Turn, arguments: dict[str, Any]) -> None:

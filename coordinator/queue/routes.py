@@ -26,6 +26,9 @@ class JobRoute(NamedTuple):
 
     Celery retries the messages of jobs with such an argument. A sweep sends new messages for all others.
     """
+    is_cumulative: bool = False
+    """Whether a run about an object also does the work of objects with lower numbers, so that one run at a time is
+    enough."""
     every_s: float | None = None
     """Time in seconds between two messages of beat. None for jobs that only triggers start."""
 
@@ -35,7 +38,7 @@ ROUTES = {
     "sweep_settled": JobRoute(JobQueue.NOW, every_s=10.0),
     "assign_tasks": JobRoute(JobQueue.NOW),
     "expire_leases": JobRoute(JobQueue.NOW),
-    "draw_submissions": JobRoute(JobQueue.CHAIN, about="block"),
+    "draw_submissions": JobRoute(JobQueue.CHAIN, about="block", is_cumulative=True),
     "dispatch_validation": JobRoute(JobQueue.CHAIN, about="receipts"),
     "seek_signatures": JobRoute(JobQueue.CHAIN),
     "begin_epoch": JobRoute(JobQueue.CHAIN),

@@ -19,7 +19,8 @@ def close_epoch(pool: FakePool, ledger: Ledger) -> Closed:
     with pool.database.write() as rows:
         number = rows.require_epoch(get_next_number(rows), closed_at=pool.now).number  # Others may be unposted.
         assert epoch_closing.put_leaves(rows, ledger, number, [each for each, _ in rows.list_unsettled()])
-        assert epoch_closing.record_filled(rows, number, epoch_closing.list_leaves(rows, number))
+        leaves = epoch_closing.list_leaves(rows, number)
+        assert epoch_closing.record_filled(rows, number, leaves, epoch_closing.compute_work_root(leaves))
         closed = epoch_closing.build_epoch(rows, ledger, number)
         assert epoch_closing.record_closed(rows, closed)
         return Closed(rows.get_epoch(number), closed.data)

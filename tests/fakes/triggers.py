@@ -18,6 +18,8 @@ class Triggers(list[str]):
         self.append(" ".join([job, *map(str, ids.values())]))
         self._arguments.append(ids | about)
 
+    remind = trigger
+
     def clear(self) -> None:
         super().clear()
         self._arguments.clear()

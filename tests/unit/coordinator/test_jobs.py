@@ -229,7 +229,7 @@ def test_close_epoch__of_another_number_or_twice__changes_nothing(ctx: SimpleNam
     assert ctx.jobs == ["close_epoch 0"]
     jobs.close_epoch(ctx, epoch=0)
     jobs.close_epoch(ctx, epoch=0)
-    assert ctx.jobs == ["close_epoch 0", "post_epoch 0"]
+    assert ctx.jobs == ["close_epoch 0", "post_epoch 0", "close_epoch 1"]
     jobs.post_epoch(ctx, epoch=0)
     jobs.post_epoch(ctx, epoch=0)
     assert list_posted(pool) == [f"epoch/{POOL}/0/0"]
@@ -326,6 +326,24 @@ def test_draw_submissions__node_has_another_block_than_the_follower__is_tried_ag
         jobs.draw_submissions(ctx, block=55)
     jobs.draw_submissions(ctx, block=54)
     assert pool.submission(receipt_hash).draw is None, "the follower has not stored block 54"
+
+
+def test_draw_submissions__reorganization_while_the_node_answers__draws_nothing(ctx: SimpleNamespace, pool: FakePool):
+    """The follower takes back the draws above the block that stays, and knows nothing of one that comes later."""
+    receipt_hash = work_undrawn(pool)
+    see_block(ctx, pool, 55)
+    get_block = ctx.client.get_block
+
+    def get_and_reorganize(tag: int) -> Any:
+        if tag < 55:
+            with pool.database.write() as rows:
+                rows.replace_blocks([(55, make_hash("fork"))])
+        return get_block(tag)
+
+    ctx.client.get_block = get_and_reorganize
+    with pytest.raises(TransientError, match="chain_changes"):
+        jobs.draw_submissions(ctx, block=55)
+    assert pool.submission(receipt_hash).draw is None
 
 
 def test_dispatch_validation__chains_node_is_gone__decides_what_is_drawn(ctx: SimpleNamespace, pool: FakePool):

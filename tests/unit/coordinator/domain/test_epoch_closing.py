@@ -11,7 +11,7 @@ from coordinator.domain import epoch_closing, settlement
 from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.status import SubmissionState
-from tests.fakes.pool import POOL, FakePool, make_address, make_ledger
+from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
 from tests.fakes.triggers import Triggers
 
 pytestmark = pytest.mark.unit
@@ -120,12 +120,16 @@ def test_close_epoch__two_processes__one_closes_it_and_the_other_changes_nothing
     with earning.database.write() as rows:
         epoch_closing.put_leaves(rows, LEDGER, number, chosen[2:])
     with earning.database.write() as rows:
-        assert not epoch_closing.record_filled(rows, number, outdated), "the other process has added a submission"
+        assert not epoch_closing.record_filled(rows, number, outdated, make_hash("root")), (
+            "the other process has added a submission"
+        )
     jobs.close_epoch(ctx, epoch=number)
     before = read_epoch(earning)
     with earning.database.write() as rows:
         assert not epoch_closing.put_leaves(rows, LEDGER, number, chosen)
-        assert epoch_closing.record_filled(rows, number, outdated), "it is filled, with the leaves of the other process"
+        assert epoch_closing.record_filled(rows, number, outdated, make_hash("root")), (
+            "it is filled, with the leaves of the other process"
+        )
     jobs.close_epoch(ctx, epoch=number)
     assert read_epoch(earning) == before
 

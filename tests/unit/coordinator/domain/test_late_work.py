@@ -80,7 +80,8 @@ def test_sweep__epoch__is_asked_for_until_its_work_is_settled(ctx: SimpleNamespa
     assert sweep(ctx) == ["close_epoch 0"]
     with pool.database.write() as rows:
         epoch_closing.put_leaves(rows, ctx.ledger, 0, [each for each, _ in rows.list_unsettled()])
-        epoch_closing.record_filled(rows, 0, epoch_closing.list_leaves(rows, 0))
+        leaves = epoch_closing.list_leaves(rows, 0)
+        epoch_closing.record_filled(rows, 0, leaves, epoch_closing.compute_work_root(leaves))
         epoch_closing.record_closed(rows, epoch_closing.build_epoch(rows, ctx.ledger, 0))
     assert sweep(ctx) == ["post_epoch 0"]
     with pool.database.write() as rows:

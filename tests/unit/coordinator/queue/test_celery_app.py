@@ -109,6 +109,25 @@ def test_background_trigger__receipts_that_come_close_together__are_one_message(
     assert len(sent) <= 2
 
 
+def test_remind__names_no_commit_and_fills_no_queue(tmp_path: Path):
+    """A job that only the clock makes due must run although nothing was committed since its last run."""
+    app = build_celery("", tmp_path)
+    jobs = JobTrigger(app, get_commit=lambda: 17)
+    with capture_logs() as logs:
+        for _ in range(MAX_WAITING + 5):
+            jobs.remind("close_epoch", epoch=3)
+    sent = read_arguments(tmp_path / "broker" / "messages")
+    assert sent == [{"epoch": 3}] * MAX_WAITING
+    assert [(line["event"], line["queue"]) for line in logs] == [("nobody serves a queue", "covey-bulk")]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "amqp://guest:guest@127.0.0.1:1//"])
+def test_remind__broker_that_is_gone__is_lost_and_said(url: str, tmp_path: Path):
+    with capture_logs() as logs:
+        JobTrigger(build_celery(url, tmp_path)).remind("begin_epoch")
+    assert {line["event"] for line in logs} == {"a trigger was lost"}
+
+
 def test_build_celery__messages_of_beat__expire_soon_after_the_next_one(tmp_path: Path):
     schedule = build_celery("", tmp_path).conf.beat_schedule
     assert {name: entry["schedule"] for name, entry in schedule.items()} == {"sweep": 1.0, "sweep_settled": 10.0}

@@ -129,6 +129,21 @@ def test_run__receipts_of_messages_during_a_run__are_handled_together_by_the_nex
     assert work.ids == [{"receipts": ["a"]}, {"receipts": ["b", "c", "d"]}]
 
 
+def test_run__cumulative_job__runs_one_at_a_time_and_for_the_highest_object(work: Work):
+    work.runs = JobRuns("draw_submissions", work.run, read_commit=lambda: 99, is_cumulative=True)
+    work.is_held = True
+    first = start(lambda: work.runs.run(block=5, commit=1))
+    assert work.begun.acquire(timeout=HANG_S)
+    second = start(lambda: work.runs.run(block=7, commit=2))
+    wait_for_waiter(work, second)
+    work.runs.run(block=6, commit=3)
+    work.may_end.release(2)
+    for thread in (first, second):
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+    assert work.ids == [{"block": 5}, {"block": 7}], "commits that a run has seen say nothing about its block"
+
+
 def test_run__receipts_of_a_run_that_failed__are_in_the_next_one(work: Work):
     """One message stands for those that came during the run before it, and Celery retries that message alone."""
     work.error = TransientError("database_unavailable", "gone")
