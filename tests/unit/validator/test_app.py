@@ -78,7 +78,11 @@ def test_run__something_fails__closes_everything_after_all_loops_have_ended(
         done.append("network")
 
     network = SimpleNamespace(
-        wallet=WALLET, close=close_network, params=make_model_params(), load_environment=lambda: load(DEMO)
+        wallet=WALLET,
+        close=close_network,
+        params=make_model_params(),
+        load_environment=lambda: load(DEMO),
+        chain=SimpleNamespace(metrics=()),
     )
     tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")), contract="")
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k")
