@@ -48,7 +48,8 @@ async def test_pages__started_before_serve__show_the_pool_and_its_events(process
     processes.start("serve")
     async with httpx.AsyncClient(base_url=config.pages_base_url, trust_env=False, timeout=HANG_S) as client:
         overview = (await await_answer(client, "/v1/overview")).json()
-        assert (overview["pool"], overview["name"], overview["step"]) == (config.pool, "test", -1)
+        assert (overview["pool"], overview["name"]) == (config.pool, "test")
+        assert overview["step"] in (-1, 0), "`serve` may have read step 0 by now"
         async with client.stream("GET", "/v1/events") as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = stream.aiter_lines()
