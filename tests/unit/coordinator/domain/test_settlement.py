@@ -203,7 +203,7 @@ def test_record_posted__epoch__keeps_what_the_chain_says_of_it(earning: FakePool
         row = rows.get_epoch(0)
     assert (row.header_hash, row.final_at, row.reward, row.cumulative) == (record.header_hash, 720, "60", "140")
     assert row.posted_block == 100
-    assert post(earning, 0, at=701).final_at == 721, "told anew after a reorganization"
+    assert post(earning, 0, at=701).final_at == 721, "reported again after a reorganization"
     with earning.database.read() as rows:
         assert rows.get_epoch(0).final_at == 721
 
