@@ -1,8 +1,8 @@
-"""Admits viewers: a rate limit by what a request costs, and the headers that keep browsers from anything foreign."""
+"""Admits viewers: they can only read, and have a rate limit by what a request costs."""
 
 import time
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coordinator.api.error_answers import describe_error
 from coordinator.api.request_cost import compute_cost
@@ -11,15 +11,6 @@ from covey.runtime.rate_limit import TokenBuckets, group_address
 
 USUAL_ROWS = 100
 """Number of rows of a page that names none."""
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-_HEADERS = [
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
 ASSET_COST = 0.1
 """Number of requests that a request for an asset counts as."""
 _METHODS = ("GET", "HEAD")
@@ -42,13 +33,7 @@ class Guard:
         except ProtocolError as error:
             await _refuse(send, error)
             return
-
-        async def protect(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
-            await send(message)
-
-        await self._app(scope, receive, protect)
+        await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> None:
         if scope["method"] not in _METHODS:
@@ -65,6 +50,6 @@ class Guard:
 async def _refuse(send: Send, error: ProtocolError) -> None:
     status, answer = describe_error(error, time.time())
     body = answer.model_dump_json().encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_HEADERS]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

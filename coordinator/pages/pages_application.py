@@ -13,8 +13,11 @@ from coordinator.pages import data_routes, evidence_routes, html_routes
 from coordinator.pages.context import PagesContext
 from coordinator.pages.guard import Guard
 from coordinator.pages.pages_state import build_state
+from covey.reporting.page_headers import PageHeaders
+from covey.reporting.page_templates import ASSETS
 
-ASSETS = Path(__file__).parent / "assets"
+OWN_ASSETS = Path(__file__).parent / "assets"
+"""Folder with the script that only a pool's pages have."""
 DESCRIPTION = """Public data of a pool, from which its pages are made. Every route is read-only and needs no signature.
 
 Lists have at most 200 items and name the key with which the next part is asked for. Amounts are in the token's
@@ -26,6 +29,7 @@ def build_routes() -> FastAPI:
     """Return an application with all routes, which is enough for its OpenAPI document."""
     app = FastAPI(title="Covey pages", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.include_router(data_routes.router, responses=name_refusals(404, 422, 429, 503))
+    app.mount("/assets/pool", StaticFiles(directory=OWN_ASSETS))
     app.mount("/assets", StaticFiles(directory=ASSETS))
     for router in (html_routes.router, evidence_routes.router):
         app.include_router(router, include_in_schema=False)
@@ -46,4 +50,5 @@ def build_pages(ctx: PagesContext) -> FastAPI:
     app.state.pages = state
     add_error_handlers(app, ctx.clock)
     app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s)
+    app.add_middleware(PageHeaders)
     return app

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.pages.pages_application import ASSETS
+from coordinator.pages.pages_application import OWN_ASSETS
 from covey.protocol.merkle import MerkleTree
 from tests.architecture.tree import ROOT
 
@@ -20,8 +20,9 @@ def run(expression: str, value: Any) -> Any:
     """Evaluate an expression of `leaves`, the functions of the script, and of `value`."""
     node = shutil.which("node")
     assert node is not None
+    script = json.dumps(str(OWN_ASSETS / "leaves.js"))
     program = (
-        f"require('vm').runInThisContext(require('fs').readFileSync({json.dumps(str(ASSETS / 'leaves.js'))}, 'utf8'));"
+        f"require('vm').runInThisContext(require('fs').readFileSync({script}, 'utf8'));"
         f"const value = {json.dumps(value)}; console.log(JSON.stringify({expression}));"
     )
     done = subprocess.run([node, "-e", program], capture_output=True, text=True, check=True, timeout=60)

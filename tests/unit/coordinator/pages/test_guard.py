@@ -1,4 +1,4 @@
-"""What a viewer may cost, and the headers of every answer."""
+"""What a viewer may cost."""
 
 import httpx
 import pytest
@@ -19,10 +19,6 @@ async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_i
         answers = [await client.get("/?limit=200") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].json()["code"] == "rate_limited"
-        for answer in answers:
-            assert "default-src 'none'" in answer.headers["content-security-policy"]
-            assert "unsafe" not in answer.headers["content-security-policy"]
-            assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_guard__a_request_that_writes__is_refused():
