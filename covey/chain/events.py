@@ -270,7 +270,7 @@ AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | 
 def decode(log: Log) -> AnyEvent | None:
     """Decode a log of one of Covey's contracts.
 
-    Returns None for events that Covey does not use, such as role changes. Raises TransientError("chain_unreadable") if
+    Returns None for events that Covey does not use, such as role changes. Raises TransientError("bad_answer") if
     the log does not have the event's values, because the node has then changed it.
     """
     if not log.topics:
@@ -283,7 +283,7 @@ def decode(log: Log) -> AnyEvent | None:
         values = _decode_values(item, log)
     except ValueError as error:
         message = f"the chain node's log {log.log_index} of transaction {log.transaction_hash} is not a {item.name}"
-        raise TransientError("chain_unreadable", message) from error
+        raise TransientError("bad_answer", message) from error
     return kind(
         block_number=log.block_number,
         block_hash=log.block_hash,

@@ -4,21 +4,14 @@ Raises TransientError if the node does not respond or its answer cannot be read,
 contract refuses. It never retries, because the caller's loop does.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
-
-import covey.protocol.accounts  # noqa: F401  # isort: skip  # comes before web3, which imports eth-account
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from eth_utils.crypto import keccak
-from requests import HTTPError, Response
-from web3 import HTTPProvider
-from web3.exceptions import Web3Exception
-from web3.types import RPCEndpoint
 
 from covey.chain import abi_codec
-from covey.chain.bounded_http import AnswerTooLargeError, BoundedSession
 from covey.chain.deployment import Deployment
 from covey.chain.node_answers import (
     Block,
@@ -32,12 +25,15 @@ from covey.chain.node_answers import (
     read_median_fee,
     read_mined,
 )
-from covey.chain.node_refusals import SEND, build_error, is_busy, is_unknown_transaction
+from covey.chain.node_refusals import SEND, is_busy, is_unknown_transaction
 from covey.chain.rpc_metrics import RpcMetrics
 from covey.errors import CoveyError, OperatorError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.urls import show_host
+
+if TYPE_CHECKING:
+    from covey.chain.node_connection import NodeConnection
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 Result = TypeVar("Result")
@@ -74,12 +70,13 @@ class ChainClient:
         self.rpc_url = rpc_url
         self.metrics = RpcMetrics()
         self._max_bytes = max_bytes
-        self._provider = HTTPProvider(
-            rpc_url,
-            request_kwargs={"timeout": timeout_s},
-            session=BoundedSession(max_bytes=max_bytes),
-            exception_retry_configuration=None,
-        )
+        self._timeout_s = timeout_s
+
+    @cached_property
+    def _node(self) -> "NodeConnection":
+        from covey.chain.node_connection import NodeConnection
+
+        return NodeConnection(self.rpc_url, timeout_s=self._timeout_s, max_bytes=self._max_bytes)
 
     def request(self, method: str, *params: Any) -> Any:
         """Send one request and return its result, of which nothing is checked.
@@ -87,57 +84,7 @@ class ChainClient:
         Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
         with self.metrics.measure(method):
-            return self._request(method, *params)
-
-    def _request(self, method: str, *params: Any) -> Any:
-        try:
-            answer: Any = self._provider.make_request(RPCEndpoint(method), list(params))
-        except HTTPError as error:
-            answer = self._read_http_error(method, cast("Response", error.response))
-        except AnswerTooLargeError as error:
-            raise self._build_unreadable(method, f"more than {self._max_bytes} bytes") from error
-        # The errors of requests are OSErrors. ValueError is raised for an answer that is not JSON.
-        except (OSError, ValueError, RecursionError, Web3Exception) as error:
-            raise self._build_unreachable(method, type(error).__name__) from error
-        if not isinstance(answer, dict) or not answer.keys() & {"result", "error", "jsonrpc"}:
-            raise self._build_unreadable(method, ascii(answer))
-        # Some nodes add "error": null to a result, and some leave out a result that is null.
-        refusal, result = answer.get("error"), answer.get("result")
-        if refusal or (refusal is not None and result is None):
-            raise build_error(method, refusal)
-        return result
-
-    def _read_http_error(self, method: str, response: Response) -> dict[str, Any]:
-        """Return the JSON-RPC error that came with an HTTP status of failure, or one that names the status.
-
-        Raises TransientError("chain_unreachable") if a gateway says that the node is away.
-        """
-        status = response.status_code
-        try:
-            answer = json.loads(response.content)
-        except (ValueError, RecursionError):
-            answer = None
-        refusal = answer.get("error") if isinstance(answer, dict) else None
-        if status == 429:
-            return {"error": f"HTTP 429, too many requests: {refusal or answer}"}
-        if not refusal and status >= 500:
-            raise self._build_unreachable(method, f"HTTP {status}")
-        return {"error": refusal or f"HTTP {status}. Check the address and the key in rpc_url"}
-
-    def _build_unreachable(self, method: str, name: str) -> TransientError:
-        return TransientError(
-            "chain_unreachable",
-            f"the chain node {show_host(self.rpc_url)} did not respond to {method}: "
-            f"{name}. Start that node, or correct rpc_url in the deployment "
-            "file or the settings, or COVEY_RPC_URL",
-        )
-
-    def _build_unreadable(self, method: str, result: str) -> TransientError:
-        return TransientError(
-            "chain_unreadable",
-            f"the chain node {show_host(self.rpc_url)} answered {method} with {result[:80]}, which cannot be "
-            "read. Set rpc_url to a different node if this persists",
-        )
+            return self._node.request(method, *params)
 
     def _read(self, convert: Callable[[Any], Result], method: str, *params: Any) -> Result:
         """Send one request and return its converted result. Raises TransientError if it cannot be converted."""
@@ -145,7 +92,7 @@ class ChainClient:
         try:
             return convert(result)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise self._build_unreadable(method, ascii(result)) from error
+            raise self._node.build_bad_answer(method, ascii(result)) from error
 
     def chain_id(self) -> int:
         return self._read(read_int, "eth_chainId")
@@ -348,7 +295,7 @@ def require_version(client: ChainClient, deployment: Deployment) -> None:
 
 def _require_refusal(error: TransientError) -> None:
     """Raise the error again unless the node refused the request for good, or gave an answer that cannot be read."""
-    if error.code not in ("chain_refused", "chain_unreadable") or is_busy(error):
+    if error.code not in ("chain_refused", "bad_answer") or is_busy(error):
         raise error
 
 

@@ -17,7 +17,7 @@ MAX_WAIT = 16
 """Largest number of accepted requests after which twice the size is tried. The number doubles with each refusal."""
 FEW_BLOCKS = 100
 """Size below which the log names the limit, because reading a long chain then takes many requests."""
-_OF_THE_RANGE = ("chain_refused", "chain_unreadable", "chain_unreachable")
+_OF_THE_RANGE = ("chain_refused", "bad_answer", "chain_unreachable")
 """Codes of errors that a smaller range may avoid. An answer that is too large is unreadable, a late one unreachable."""
 Answer = TypeVar("Answer")
 

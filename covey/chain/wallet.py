@@ -12,7 +12,6 @@ from typing import Any
 from coincurve import PrivateKey
 
 from covey.errors import OperatorError
-from covey.protocol.accounts import Account
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.protocol.secp256k1 import get_address, sign_digest
 
@@ -42,6 +41,8 @@ class Wallet:
 
     def sign_transaction(self, transaction: dict[str, Any]) -> SignedTransaction:
         """Sign an EIP-1559 transaction. Signing the same transaction again returns the same bytes (RFC 6979)."""
+        from covey.protocol.accounts import Account
+
         signed = Account.sign_transaction(transaction, self.key)
         return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 

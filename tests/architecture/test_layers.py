@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 
 MIGRATIONS = "coordinator/db/migrations/*"
 ADDRESSES = {
-    "web3": ["covey/chain/*"],
+    "web3": ["covey/chain/node_connection.py"],
     "eth_account": ["covey/protocol/accounts.py"],
     "vllm": ["covey/engines/vllm*"],
     "celery": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],

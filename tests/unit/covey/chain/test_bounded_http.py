@@ -138,7 +138,7 @@ def send_compressed_bomb() -> Iterator[bytes]:
 @pytest.mark.parametrize("pieces", [send_large, send_large_failure, send_large_redirect, send_compressed_bomb])
 def test_request__answer_is_too_large__is_unreadable(serve: Serve, pieces: Callable[[], Iterator[bytes]]):
     client = ChainClient(serve(pieces), timeout_s=10.0, max_bytes=2**20)
-    with pytest.raises(TransientError, match=r"chain_unreadable: .* with more than 1048576 bytes") as caught:
+    with pytest.raises(TransientError, match=r"bad_answer: .* with more than 1048576 bytes") as caught:
         client.chain_id()
     assert isinstance(caught.value.__cause__, AnswerTooLargeError)
 

@@ -31,7 +31,7 @@ class LimitedNode:
         return blocks
 
 
-@pytest.mark.parametrize("code", ["chain_refused", "chain_unreadable"])
+@pytest.mark.parametrize("code", ["chain_refused", "bad_answer"])
 @pytest.mark.parametrize(("limit", "first"), [(1000, 1000), (500, 500), (10, 7), (1, 1)])
 def test_fit__any_refusal__is_halved_and_remembered(limit: int, first: int, code: str):
     node = LimitedNode(limit, TransientError(code, "x"))
@@ -99,7 +99,7 @@ def test_fit__node_is_down_for_long__begins_with_all_blocks_when_it_is_back():
 
 
 def test_fit__passing_fault_halved_to_one_block__recovers_in_about_ten_requests():
-    node = LimitedNode(1, TransientError("chain_unreadable", "garbage"))
+    node = LimitedNode(1, TransientError("bad_answer", "garbage"))
     ranges = LogRanges(node)
     assert ranges.fit(node.read, most=1000) == 1
     node.limit = 1000

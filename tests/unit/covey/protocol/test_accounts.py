@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from covey.chain import json_rpc  # noqa: F401 (it imports web3)
+from covey.chain import node_connection  # noqa: F401 (it imports web3)
 from covey.runtime.recursion import RECURSION_LIMIT
 
 pytestmark = pytest.mark.unit
