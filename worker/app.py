@@ -15,6 +15,7 @@ from covey.errors import OperatorError
 from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
 from covey.network.role_metrics import list_role_metrics
+from covey.protocol.ids import Address
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.runtime.prometheus import ReadOnRequest, build_gauge, serve_metrics
@@ -44,19 +45,15 @@ def build(
     environment: Environment,
     grade: Grader,
     stop: asyncio.Event,
+    contributor: Address | None = None,
     wrap: Callable[[Engine], Engine] = lambda e: e,
 ) -> Context:
     """Compose the worker. `wrap` can wrap the configured engine, for example to cheat.
 
-    Raises OperatorError if the node is not registered or the engine cannot be used.
+    `contributor` is the account that vouches for the node. None: it is read from the chain. Raises OperatorError if the
+    node is not registered or the engine cannot be used.
     """
-    contributor = network.contracts.nodes.contributor_of(network.pool, network.wallet.address)
-    if contributor is None:
-        raise OperatorError(
-            "unknown_node",
-            f"the node {network.wallet.address} is not registered for any contributor",
-            fix="Run covey worker register with this node's key file",
-        )
+    contributor = contributor or _get_contributor(network)
     params = network.params
     name, opened, contract = open_engine(
         config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds
@@ -86,6 +83,17 @@ def build(
         shutdown=Shutdown(),
         stop=stop,
     )
+
+
+def _get_contributor(network: Network) -> Address:
+    contributor = network.contracts.nodes.contributor_of(network.pool, network.wallet.address)
+    if contributor is None:
+        raise OperatorError(
+            "unknown_node",
+            f"the node {network.wallet.address} is not registered for any contributor",
+            fix="Run covey worker register with this node's key file",
+        )
+    return contributor
 
 
 def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:

@@ -255,3 +255,42 @@ def worker_run(
 
     chosen = [] if engine is None else [f"engine={engine}"]
     app.run(load_settings(WorkerConfig, config, [*(sets or []), *chosen]))
+
+
+@worker.command("measure")
+def worker_measure(
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Length of the measurement in seconds.")] = 60.0,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine at the work of the pool, and show what it would earn. Nothing is claimed or submitted.
+
+    The newest policy is downloaded, and the worker finds it again when it starts. One task warms the engine up first.
+
+    Example: `covey worker measure --config worker.toml --seconds 60`
+    """
+    from covey.chain.amounts import read_unit
+    from covey.chain.contracts import Contracts
+    from covey.chain.deployment import Deployment
+    from covey.chain.json_rpc import open_node
+    from covey.console.earnings_lines import describe_earnings
+    from covey.network.earnings import expect_earnings
+    from covey.protocol.ids import PoolId
+    from covey.runtime.log import log_to_stderr
+    from worker.config import WorkerConfig
+    from worker.measuring import measure
+
+    log_to_stderr()
+    settings = load_settings(WorkerConfig, config, sets)
+    speed = measure(settings, seconds)
+    deployment = Deployment.load(settings.deployment)
+    contracts, pool = Contracts(open_node(deployment, settings.rpc_url), deployment), PoolId(settings.pool)
+    earnings = expect_earnings(speed.terms, speed.params, speed.tokens_per_second)
+    measured = {
+        "tokens_per_second": round(speed.tokens_per_second, 1),
+        "tasks": speed.tasks,
+        "seconds": speed.seconds,
+        "policy": speed.policy,
+    }
+    show(measured | describe_earnings(earnings, read_unit(contracts.get_token(pool))), as_json)

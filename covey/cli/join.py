@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,6 +59,15 @@ def join(
             "started once all checks pass."
         ),
     ] = None,
+    measure: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=600.0,
+            metavar="SECONDS",
+            help="Measure this machine at the pool's work for SECONDS, and show what it would earn.",
+        ),
+    ] = None,
     yes: Annotated[
         bool,
         typer.Option(
@@ -92,7 +101,7 @@ def join(
     chosen = _choose_deployment(view, url, deployment, rpc, is_agreed=yes)
     pool = joining.check_pool(view, url, chosen)
     unit = read_unit(Contracts(ChainClient(chosen.choose_node()), chosen).get_token(pool.pool))
-    devices, tensor_parallel_size = _choose_devices(gpus, is_together=together)
+    devices, tensor_parallel_size = choose_devices(gpus, is_together=together)
     files = joining.create_worker_folder(folder, pool, devices, tensor_parallel_size)
     _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files), unit)
     if not as_json:
@@ -102,12 +111,16 @@ def join(
     for check in () if as_json else checks:
         if check.status in ("warn", "fail"):
             typer.echo(quote(f"{check.status}: {check.name}: {check.detail}.  {check.fix}"))
+    earnings = _measure(files, measure, unit) if measure is not None and is_ready else {}
+    if earnings and not as_json:
+        typer.echo()
+        show(earnings, as_json)
     enrolled = enroll_workers(folder, key_file, is_agreed=yes) if key_file is not None and is_ready else None
     steps = [] if enrolled else _list_steps(folder, files, key_file, is_ready=is_ready)
     if as_json:
         rows = [asdict(check) for check in checks]
         about = {"folder": str(folder), "workers": list(map(str, files)), "checks": rows}
-        show(about | {"enrolled": enrolled, "next": steps}, as_json)
+        show(about | {"earnings": earnings or None, "enrolled": enrolled, "next": steps}, as_json)
     elif enrolled:
         show(enrolled, as_json)
     else:
@@ -190,7 +203,7 @@ def _choose_deployment(
     return named
 
 
-def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
+def choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
     """Return one device per worker, and the number of GPUs that each worker uses."""
     from covey.engines.installation import list_accelerators
 
@@ -265,6 +278,21 @@ def _examine(file: Path, *, raw: bool) -> "list[Check]":
 
     rows = check_role("worker", WorkerConfig.load(file, environment=get_environment()), raw=raw)
     return [check for check in rows if check.name not in LATER]
+
+
+def _measure(files: Sequence[Path], seconds: float, unit: "TokenUnit") -> dict[str, Any]:
+    """Measure the first worker, and return what all workers of the folder would earn together."""
+    from covey.console.earnings_lines import describe_earnings
+    from covey.local.folder import get_environment
+    from covey.network.earnings import expect_earnings
+    from worker.config import WorkerConfig
+    from worker.measuring import measure
+
+    speed = measure(WorkerConfig.load(files[0], environment=get_environment()), seconds)
+    total = len(files) * speed.tokens_per_second
+    return {"tokens_per_second": round(total, 1)} | describe_earnings(
+        expect_earnings(speed.terms, speed.params, total), unit
+    )
 
 
 def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:

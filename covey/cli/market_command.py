@@ -8,6 +8,7 @@ import typer
 from covey.console import options
 from covey.console.options import DeploymentFile, FolderSource, Json
 from covey.console.terminal import describe_duration, quote
+from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from covey.protocol.ids import PoolId
 
 market = typer.Typer(help="Find pools on chain, and what they pay.", invoke_without_command=True)
-HOUR_SECONDS = 3600
 MILLION = 1_000_000
 
 
@@ -49,8 +49,6 @@ def list_pools(
 
     Example: `covey market --deployment deployment.json --sort money`
     """
-    from covey.errors import OperatorError
-
     if context.invoked_subcommand is not None:
         return
     if deployment is None:
@@ -98,6 +96,19 @@ def show_pool(
         float | None,
         typer.Option(min=0.0, help="Completion tokens per second that your machine generates with the pool's model."),
     ] = None,
+    measure: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=600.0,
+            metavar="SECONDS",
+            help="Measure that speed on this machine for SECONDS, after downloading the pool's newest policy.",
+        ),
+    ] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(help="Folder in which --measure keeps the policy, for a worker. By default it is deleted."),
+    ] = None,
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
@@ -107,13 +118,53 @@ def show_pool(
     """
     from covey.protocol.ids import PoolId
 
+    if tokens_per_second is not None and measure is not None:
+        raise OperatorError(
+            "two_speeds", "--tokens-per-second and --measure exclude each other", fix="Remove one of them"
+        )
     history = _open(deployment, rpc)
     (found,) = _read(history, only=PoolId(number))
     unit, now = _read_unit(history, found.pool), history.client.get_block("latest").timestamp
     values = _describe(found, unit, now, as_json=as_json)
+    if measure is not None:
+        tokens_per_second = _measure(history, found, measure, policies)
     if tokens_per_second is not None:
         values |= _expect(found, unit, tokens_per_second)
     options.show(values, as_json)
+
+
+def _measure(history: "History", found: "ListedPool", seconds: float, policies: Path | None) -> float:
+    """Return the speed of this machine at the work of a pool. A new node key and a temporary folder suffice for it.
+
+    Raises OperatorError("pool_not_served") if its coordinator cannot be asked, and the errors of `measure`.
+    """
+    from tempfile import TemporaryDirectory
+
+    from covey.cli.join import choose_devices
+    from covey.local.joining import CheckedPool, create_worker_folder
+    from covey.network.market import PoolService
+    from worker.config import WorkerConfig
+    from worker.measuring import measure
+
+    if found.service is not PoolService.SERVED or found.params is None:
+        raise OperatorError(
+            "pool_not_served",
+            f"pool {found.pool} is {found.service.value}, so its policy cannot be downloaded",
+            fix="Choose a pool that is served, or give --tokens-per-second",
+        )
+    checked = CheckedPool(
+        url=found.url,
+        deployment=history.contracts.deployment,
+        pool=found.pool,
+        terms=found.terms,
+        params=found.params,
+        operator=found.operator,
+    )
+    devices, tensor_parallel_size = choose_devices(None, is_together=False)
+    with TemporaryDirectory(prefix="covey-measure-") as parent:
+        first, *_ = create_worker_folder(Path(parent) / "worker", checked, devices, tensor_parallel_size)
+        config = WorkerConfig.load(first, {"policies": policies and str(policies.absolute())}, environment={})
+        return len(devices) * measure(config, seconds).tokens_per_second
 
 
 def _open(deployment: Path, rpc: str | None) -> "History":
@@ -137,7 +188,6 @@ def _read(history: "History", *, only: "PoolId | None" = None) -> "list[ListedPo
 def _read_unit(history: "History", pool: "PoolId") -> "TokenUnit":
     """Return the unit of a pool's token, or its smallest unit if the token does not report a valid one."""
     from covey.chain.amounts import SMALLEST, read_unit
-    from covey.errors import OperatorError
 
     try:
         return read_unit(history.contracts.get_token(pool))
@@ -164,6 +214,7 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
         "days_left": days if as_json or days is None else f"{days:.1f}",
         "steps": found.steps,
         "nodes": found.nodes,
+        "earned_per_node_hour": Amount(int(found.spent_per_day / 24 / found.nodes), unit) if found.nodes else None,
         "age": now - found.created_at if as_json else describe_duration(max(0, now - found.created_at)),
         "operator": found.operator,
         "operator_pools": found.record.pools,
@@ -174,19 +225,11 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
 
 
 def _expect(found: "ListedPool", unit: "TokenUnit", tokens_per_second: float) -> dict[str, Any]:
-    """Return the expected pay of a machine, if all its work is accepted and it never waits."""
-    from covey.chain.amounts import Amount
+    """Return the expected pay of a machine, as `describe_earnings` does."""
+    from covey.console.earnings_lines import describe_earnings
+    from covey.network.earnings import expect_earnings
 
-    terms = found.terms
-    hourly = int(tokens_per_second * HOUR_SECONDS) * terms.reward_per_unit
-    epoch = terms.epoch_length if found.params is None else found.params.epoch_seconds
-    return {
-        "pay_per_hour": Amount(hourly, unit),
-        "pay_per_day": Amount(24 * hourly, unit),
-        "claimable_after": describe_duration(epoch + terms.challenge_window + terms.veto_window),
-        "stake_locked_for": f"{describe_duration(terms.unbond_window)} after you leave",
-        "assumed": "the machine always has work, and all of it is accepted",
-    }
+    return describe_earnings(expect_earnings(found.terms, found.params, tokens_per_second), unit)
 
 
 def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", now: int) -> None:

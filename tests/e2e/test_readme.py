@@ -78,7 +78,7 @@ RUN = {
     "train-on-one-machine.md": 5,
     "run-a-pool.md": 3,
     "evaluate.md": 2,
-    "find-a-pool.md": 2,
+    "find-a-pool.md": 3,
     "run-a-worker.md": 5,
     "bring-a-data-set.md": 5,
     "watch-training.md": 2,

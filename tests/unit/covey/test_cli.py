@@ -58,6 +58,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "case equivocation",
         "case slash-signer",
         "worker rotate",
+        "worker measure",
         "worker consent",
         "worker pardon",
         "pool withdraw-invitation",
