@@ -25,7 +25,8 @@ class CoordinatorConfig(MetricsSettings):
     deployment: Path
     """File deployment.json of the network, with its chain, the addresses of its contracts and perhaps a public node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None means the node in `deployment`."""
+    """URL of the chain's JSON-RPC node, or several URLs separated by commas, the preferred one first. None means the
+    node in `deployment`."""
     key_file: Path
     """File with the key of the pool's operator, which countersigns receipts and posts epochs."""
     host: str = "127.0.0.1"

@@ -63,7 +63,9 @@ class AuditConfig(CheckingSettings):
     deployment: Path
     """File deployment.json of the network, with the chain, the contract addresses and, if public, the URL of a node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None: the URL in `deployment`."""
+    """URL of the chain's JSON-RPC node, or several URLs separated by commas, the preferred one first. None: the URL in
+    `deployment`.
+    """
     storage: str
     """Base URL of the coordinator or of the object store that contains the rollout file and the bundle."""
     pool: int | None = Field(default=None, ge=1)

@@ -4,7 +4,8 @@ Its only state is the number of blocks that the node accepts in one request. The
 stores its cursor in one transaction, so a crash repeats a poll and loses nothing. It raises only TransientError.
 
 For blocks that it does not have, a lagging node returns no logs and no error. The logs of the newest blocks are
-therefore requested by block hash, because such a node refuses an unknown hash.
+therefore requested by block hash, because such a node refuses an unknown hash. An empty answer for one of these blocks
+must agree with the bloom filter of its header. Each poll reads from one node.
 """
 
 from dataclasses import dataclass
@@ -72,10 +73,11 @@ class Follower:
 
         An empty cursor, `()`, starts at the deployment's first block.
         """
-        head = self._client.get_block(self._finality)
+        client = self._client.stick()
+        head = client.get_block(self._finality)
         if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
             return _build_empty(cursor)
-        known, has_moved = self._find_known(cursor)
+        known, has_moved = self._find_known(client, cursor)
         rolled_back_to = None
         if has_moved:
             rolled_back_to = known[-1].number if known else self._deployment.start_block - 1
@@ -87,8 +89,8 @@ class Follower:
             return _build_empty(known, rolled_back_to=rolled_back_to)
         last = head
         if head.number - first >= self._max_range:
-            last = self._client.get_block(first + self._max_range - 1)
-        last, new_events = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
+            last = client.get_block(first + self._max_range - 1)
+        last, new_events = self._read_events(client, first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
         seen = (*known, SeenBlock(number=last.number, hash=last.hash))
         return ChainProgress(
             rolled_back_to=rolled_back_to,
@@ -98,18 +100,20 @@ class Follower:
             is_caught_up=last.number == head.number,
         )
 
-    def _find_known(self, cursor: tuple[SeenBlock, ...]) -> tuple[tuple[SeenBlock, ...], bool]:
+    def _find_known(self, client: ChainClient, cursor: tuple[SeenBlock, ...]) -> tuple[tuple[SeenBlock, ...], bool]:
         """Return the blocks of the cursor that the chain still has, and whether the chain has replaced any."""
         has_moved = False
         for i in range(len(cursor), 0, -1):
             seen = cursor[i - 1]
-            block = self._client.find_block(seen.number)
+            block = client.find_block(seen.number)
             if block is not None and block.hash == seen.hash:
                 return cursor[:i], has_moved
             has_moved = has_moved or block is not None
         return (), has_moved
 
-    def _read_events(self, first: int, last: Block, *, near: int) -> tuple[Block, tuple[events.AnyEvent, ...]]:
+    def _read_events(
+        self, client: ChainClient, first: int, last: Block, *, near: int
+    ) -> tuple[Block, tuple[events.AnyEvent, ...]]:
         """Return the last block that was read, and the events of blocks first..last or of as many as the node accepts.
 
         Blocks from number `near` on are read by hash.
@@ -118,31 +122,32 @@ class Follower:
         if first < near:
             far = min(near - 1, last.number)
             end, logs = self._ranges.fit(
-                lambda blocks: self._read_far_logs(first, min(far, first + blocks - 1), last), most=far - first + 1
+                lambda blocks: self._read_far_logs(client, first, min(far, first + blocks - 1), last),
+                most=far - first + 1,
             )
             last = end if end.number < far else last
         if near <= last.number:
-            logs += self._read_near_logs(near, last)
-        after = self._client.find_block(last.number)
+            logs += self._read_near_logs(client, near, last)
+        after = client.find_block(last.number)
         if after is None or after.hash != last.hash:
             raise _build_moved(last.number)
         decoded = (events.decode(log) for log in logs)
         return last, tuple(event for event in decoded if event is not None)
 
-    def _read_far_logs(self, first: int, end: int, last: Block) -> tuple[Block, list[Log]]:
+    def _read_far_logs(self, client: ChainClient, first: int, end: int, last: Block) -> tuple[Block, list[Log]]:
         """Return block `end`, as it was before the logs of first..end were read, and these logs."""
-        block = last if end == last.number else self._client.get_block(end)
-        return block, self._client.get_logs(self._addresses, first=first, last=end)
+        block = last if end == last.number else client.get_block(end)
+        return block, client.get_logs(self._addresses, first=first, last=end)
 
-    def _read_near_logs(self, first: int, last: Block) -> list[Log]:
+    def _read_near_logs(self, client: ChainClient, first: int, last: Block) -> list[Log]:
         """Read logs from `last` backwards along the parent hashes, so that all blocks belong to one branch."""
         logs_by_block: list[list[Log]] = []
         block = last
         while True:
-            logs_by_block.append(self._client.get_block_logs(self._addresses, block.hash))
+            logs_by_block.append(client.get_block_logs(self._addresses, block))
             if block.number == first:
                 return [log for logs in reversed(logs_by_block) for log in logs]
-            parent = self._client.get_block(block.number - 1)
+            parent = client.get_block(block.number - 1)
             if parent.hash != block.parent_hash:
                 raise _build_moved(block.number)
             block = parent

@@ -1,18 +1,19 @@
-"""Typed JSON-RPC requests to one node of the chain.
+"""Typed JSON-RPC requests to the nodes of a chain.
 
-Raises TransientError if the node does not respond or its answer cannot be read, and ProtocolError("reverted") if a
-contract refuses. It never retries, because the caller's loop does.
+Raises TransientError if no node responds or the answer cannot be read, and ProtocolError("reverted") if a contract
+refuses. It never repeats a request at the same node, because the caller's loop does. `node_requests.py` chooses the
+node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
+from covey.chain.logs_bloom import compute_bloom, is_full, may_contain
 from covey.chain.node_answers import (
     Block,
     Log,
@@ -25,22 +26,17 @@ from covey.chain.node_answers import (
     read_median_fee,
     read_mined,
 )
+from covey.chain.node_pool import Node
 from covey.chain.node_refusals import SEND, is_busy, is_unknown_transaction
-from covey.chain.rpc_metrics import RpcMetrics
+from covey.chain.node_requests import NodeRequests
 from covey.errors import CoveyError, OperatorError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.urls import show_host
 
-if TYPE_CHECKING:
-    from covey.chain.node_connection import NodeConnection
-
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
-Result = TypeVar("Result")
 _UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
 """Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
-MAX_ANSWER_BYTES = 32 * 2**20
-"""Largest answer of a node that is read. The logs of one block are smaller, and larger ranges of logs are halved."""
 DEFAULT_PRIORITY_FEE = 10**9
 """Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
 MAX_PRIORITY_FEE = 500 * 10**9
@@ -60,39 +56,8 @@ class Call:
     """Ether to send with the call, in wei."""
 
 
-class ChainClient:
-    """Client of one node. Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`.
-
-    `timeout_s` is the time in seconds for a whole answer, which may have `max_bytes` bytes.
-    """
-
-    def __init__(self, rpc_url: str, *, timeout_s: float = 10.0, max_bytes: int = MAX_ANSWER_BYTES) -> None:
-        self.rpc_url = rpc_url
-        self.metrics = RpcMetrics()
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
-
-    @cached_property
-    def _node(self) -> "NodeConnection":
-        from covey.chain.node_connection import NodeConnection
-
-        return NodeConnection(self.rpc_url, timeout_s=self._timeout_s, max_bytes=self._max_bytes)
-
-    def request(self, method: str, *params: Any) -> Any:
-        """Send one request and return its result, of which nothing is checked.
-
-        Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
-        """
-        with self.metrics.measure(method):
-            return self._node.request(method, *params)
-
-    def _read(self, convert: Callable[[Any], Result], method: str, *params: Any) -> Result:
-        """Send one request and return its converted result. Raises TransientError if it cannot be converted."""
-        result = self.request(method, *params)
-        try:
-            return convert(result)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise self._node.build_bad_answer(method, ascii(result)) from error
+class ChainClient(NodeRequests):
+    """Client of one node or several. Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`."""
 
     def chain_id(self) -> int:
         return self._read(read_int, "eth_chainId")
@@ -128,11 +93,46 @@ class ChainClient:
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)
-        return self._read(read_logs, "eth_getLogs", query) or []
+        node, logs = self._read_from(self._list_nodes(), read_logs, "eth_getLogs", query)
+        return logs or self._confirm_empty(node, query, last)
 
-    def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
-        """Return the logs of one block in order. Raises TransientError if the node does not have the block."""
-        logs = self._read(read_logs, "eth_getLogs", {"address": addresses, "blockHash": block})
+    def _confirm_empty(self, node: Node, query: dict[str, Any], last: int) -> list[Log]:
+        """Return the logs that another node has for a query, to which `node` has answered with none.
+
+        The other node must have block `last`. If there is no such node, the word of `node` counts.
+        """
+
+        def ask(other: ChainClient) -> list[Log]:
+            if other.block_number() < last:
+                raise TransientError("no_block", f"the chain node does not have block {last}")
+            return other._read(read_logs, "eth_getLogs", query) or []
+
+        logs = self._ask_another(node, ask)
+        if logs:
+            self._pool.record_fault(node, node.connection.build_bad_answer("eth_getLogs", "an empty list"))
+        return logs or []
+
+    def get_block_logs(self, addresses: list[Address], block: Block) -> list[Log]:
+        """Return the logs of one block in order. Raises TransientError if the node does not have the block.
+
+        A block's header has a bloom filter of its logs. An empty answer is checked against it, because a node that has
+        not indexed a block yet answers with an empty list. Raises TransientError("bad_answer") if logs are missing.
+        """
+        logs = self._get_logs_of({"address": addresses}, block.hash)
+        if logs or block.logs_bloom is None or not may_contain(block.logs_bloom, addresses):
+            return logs
+        if is_full(block.logs_bloom):  # The filter excludes nothing, and the block has thousands of logs.
+            node = self._list_nodes()[0]
+            return self._ask_another(node, lambda other: other._get_logs_of({"address": addresses}, block.hash)) or []
+        everything = self._get_logs_of({}, block.hash)
+        if block.logs_bloom & ~compute_bloom(everything):
+            raise TransientError(
+                "bad_answer", f"the chain node did not return all logs of block {block.number}, as its header shows"
+            )
+        return [log for log in everything if log.address in addresses]
+
+    def _get_logs_of(self, query: dict[str, Any], block: Hash) -> list[Log]:
+        logs = self._read(read_logs, "eth_getLogs", query | {"blockHash": block})
         if logs is None and self.request("eth_getBlockByHash", block, False) is None:
             raise TransientError("no_block", f"the chain node does not have block {block}")
         return logs or []
@@ -188,7 +188,13 @@ class ChainClient:
         return DEFAULT_PRIORITY_FEE
 
     def send_raw(self, raw: bytes) -> None:
-        """Broadcast a signed transaction. A transaction that the node already has is not an error, whatever it says."""
+        """Send a signed transaction to all nodes. One that a node already has is not an error, whatever it says.
+
+        Raises an error only if no node accepts it.
+        """
+        self._broadcast(lambda client: client._send_to_one(raw))
+
+    def _send_to_one(self, raw: bytes) -> None:
         try:
             self.request(SEND, _to_hex(raw))
         except CoveyError as error:
@@ -229,11 +235,17 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
 
 
 def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """Open a client of the node at `rpc_url`, or of the deployment's node, and check its chain.
+    """Open a client of the nodes at `rpc_url`, or of the deployment's, and check the chain of each.
 
     Raises OperatorError("no_rpc") or OperatorError("wrong_chain"). Raises TransientError if the node does not respond.
     """
     client = ChainClient(deployment.choose_node(rpc_url))
+    client.require_each(lambda node: require_chain(node, deployment))
+    return client
+
+
+def require_chain(client: ChainClient, deployment: Deployment) -> None:
+    """Check that a node has the deployment's chain. Raises as `open_chain` does."""
     chain_id = client.chain_id()
     if chain_id != deployment.chain_id:
         raise OperatorError(
@@ -243,7 +255,6 @@ def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClien
             fix="Set --rpc, COVEY_RPC_URL or the setting rpc_url to a node of the contracts' chain",
         )
     require_start(client, deployment)
-    return client
 
 
 def require_start(client: ChainClient, deployment: Deployment) -> None:

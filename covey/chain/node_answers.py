@@ -14,6 +14,7 @@ from covey.protocol.ids import Address, Hash, is_hash
 
 _NUMBER = re.compile("0x[0-9a-fA-F]*|[0-9]{1,78}")
 _WORD_BITS = 256
+_BLOOM_BITS = 2048
 _COUNT_BITS = 63
 """Bits of block numbers, times, nonces and gas. Databases store them as signed integers of 64 bits."""
 _BASE_FEE_BITS = 60
@@ -29,6 +30,8 @@ class Block:
     parent_hash: Hash
     timestamp: int
     base_fee: int
+    logs_bloom: int | None = None
+    """Bloom filter of the block's logs. None if the node does not give it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +92,7 @@ def read_block(block: Any, *, number: int | None = None) -> Block | None:
         parent_hash=_read_hash(block["parentHash"]),
         timestamp=read_count(block["timestamp"]),
         base_fee=read_int(block.get("baseFeePerGas") or 0, bits=_BASE_FEE_BITS),
+        logs_bloom=None if (bloom := block.get("logsBloom")) is None else read_int(bloom, bits=_BLOOM_BITS),
     )
 
 

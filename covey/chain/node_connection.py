@@ -4,6 +4,10 @@
 """
 
 import json
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import covey.protocol.accounts  # noqa: F401  # isort: skip  # comes before web3, which imports eth-account
@@ -18,6 +22,9 @@ from covey.chain.node_refusals import build_error
 from covey.errors import TransientError
 from covey.runtime.urls import show_host
 
+MAX_RETRY_AFTER = 60.0
+"""Longest time in seconds for which a node's `Retry-After` is obeyed."""
+
 
 class NodeConnection:
     """Connection to one address.
@@ -29,6 +36,8 @@ class NodeConnection:
 
     def __init__(self, url: str, *, timeout_s: float, max_bytes: int) -> None:
         self.url = url
+        self.barred_until = 0.0
+        """Time of the monotonic clock before which the node wants no further request (`Retry-After`)."""
         self._max_bytes = max_bytes
         self._provider = HTTPProvider(
             url,
@@ -42,6 +51,10 @@ class NodeConnection:
 
         Raises TransientError, ProtocolError or OperatorError, depending on the node's response.
         """
+        if (left := self.barred_until - time.monotonic()) > 0:
+            host = show_host(self.url)
+            message = f"the chain node {host} answered too many requests, and asks to wait for {left:.0f} s"
+            raise TransientError("chain_refused", message)
         try:
             answer: Any = self._provider.make_request(RPCEndpoint(method), list(params))
         except HTTPError as error:
@@ -73,6 +86,8 @@ class NodeConnection:
         Raises TransientError("chain_unreachable") if a gateway says that the node is away.
         """
         status = response.status_code
+        if status in (429, 503):
+            self.barred_until = time.monotonic() + read_retry_after(response.headers.get("Retry-After"))
         try:
             answer = json.loads(response.content)
         except (ValueError, RecursionError):
@@ -91,3 +106,16 @@ class NodeConnection:
             f"{name}. Start that node, or correct rpc_url in the deployment "
             "file or the settings, or COVEY_RPC_URL",
         )
+
+
+def read_retry_after(text: str | None) -> float:
+    """Return the seconds of a header `Retry-After`, which has a number or a date. 0 if it names no time to come."""
+    if text is None:
+        return 0.0
+    if text.strip().isdecimal():
+        return float(min(int(text.strip()[:9]), MAX_RETRY_AFTER))
+    with suppress(ValueError):
+        date = parsedate_to_datetime(text)
+        left = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        return min(max(left, 0.0), MAX_RETRY_AFTER)
+    return 0.0

@@ -194,7 +194,9 @@ class RoleSettings(ProcessSettings, MetricsSettings):
     deployment: Path
     """File deployment.json of the network, with the chain, the contract addresses and, if public, the URL of a node."""
     rpc_url: str | None = None
-    """URL of the chain's JSON-RPC node. None: the URL in `deployment`."""
+    """URL of the chain's JSON-RPC node, or several URLs separated by commas, the preferred one first. None: the URL in
+    `deployment`.
+    """
     key_file: Path
     """File with the private key that this process signs with: the key of the node, the validator or the trainer."""
     coordinator_url: str = "http://127.0.0.1:8000"

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
 async def test_api__chain_away__says_so_without_the_nodes_address(
     harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(harness.ctx.contracts.nodes._client, "_node", ChainClient("http://127.0.0.1:9/k")._node)
+    monkeypatch.setattr(harness.ctx.contracts.nodes._client, "_pool", ChainClient("http://127.0.0.1:9/k")._pool)
     async with harness.client("node") as client:
         with pytest.raises(TransientError, match="chain_unreachable: something that the coordinator needs") as caught:
             await client.register()

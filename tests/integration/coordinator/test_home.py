@@ -84,12 +84,12 @@ def test_build__node_without_the_first_block__compares_the_rest(
     harness: CoordinatorHarness, config: CoordinatorConfig, monkeypatch: pytest.MonkeyPatch
 ):
     """Nodes that do not keep old blocks return null or an error. In that case the block is not recorded."""
-    real = ChainClient.request
+    real = ChainClient.ask_node
 
-    def request(self: ChainClient, method: str, *params: Any) -> Any:
-        return None if (method, params[:1]) == ("eth_getBlockByNumber", ("0x0",)) else real(self, method, *params)
+    def ask_node(self: ChainClient, node: Any, method: str, *params: Any) -> Any:
+        return None if (method, params[:1]) == ("eth_getBlockByNumber", ("0x0",)) else real(self, node, method, *params)
 
-    monkeypatch.setattr(ChainClient, "request", request)
+    monkeypatch.setattr(ChainClient, "ask_node", ask_node)
     app.build(config).database.close()
     other = create_pool(harness.chain, harness.ctx.params)
     assert f"pool was {config.pool} and is {other}" in refuse(config, pool=other)

@@ -40,6 +40,9 @@ class MemoryChain:
         self.limit = 10**9
         """Number of blocks per request for logs that the node accepts."""
 
+    def stick(self) -> "MemoryChain":
+        return self
+
     def hash_of(self, number: int) -> str:
         return "0x" + keccak(b"".join(self.salts[: number + 1])).hex()
 
@@ -66,12 +69,12 @@ class MemoryChain:
         self.ranges.append((first, last))
         return self.list_logs(first, last)
 
-    def get_block_logs(self, addresses: list[str], block: str) -> list[Log]:
+    def get_block_logs(self, addresses: list[str], block: Block) -> list[Log]:
         """Return the logs of a block. Raises TransientError for a block that a reorganisation has removed."""
         assert addresses == [ALICE] * 6
         self.on_logs()
         for number in range(len(self.salts)):
-            if self.hash_of(number) == block:
+            if self.hash_of(number) == block.hash:
                 return self.list_logs(number, number)
         raise TransientError("chain_refused", "eth_getLogs: unknown block")
 

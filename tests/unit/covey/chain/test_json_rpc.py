@@ -10,6 +10,7 @@ from eth_utils.crypto import keccak
 
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.json_rpc import Call, ChainClient, open_node
+from covey.chain.node_answers import Block
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from tests.fakes.contracts import encode_domain
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.unit
 
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 WORD = "0x" + "ab" * 32
+HEADER = Block(number=1, hash=WORD, parent_hash=WORD, timestamp=1, base_fee=0)
 
 
 class Node:
@@ -25,7 +27,7 @@ class Node:
     def __init__(self) -> None:
         node = self
         self.answers: list[bytes] = []
-        self.status = 200
+        self.status, self.headers = 200, dict[str, str]()
         self.asked: list[dict] = []
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,6 +36,8 @@ class Node:
                 body = node.answers.pop(0)
                 self.send_response(node.status)
                 self.send_header("Content-Length", str(len(body)))
+                for name, value in node.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -64,7 +68,7 @@ def server() -> Iterator[Node]:
 @pytest.fixture
 def node(server: Node) -> Node:
     server.answers.clear()
-    server.status = 200
+    server.status, server.headers = 200, {}
     server.asked.clear()
     return server
 
@@ -283,12 +287,12 @@ def test_get_logs__damaged__is_transient(node, client, logs):
 def test_get_block_logs__null__is_no_logs_only_if_the_node_has_the_block(node, client):
     node.result(None)
     node.result({"number": "0x1"})
-    assert client.get_block_logs([ALICE], WORD) == []
+    assert client.get_block_logs([ALICE], HEADER) == []
     assert node.asked[1]["method"] == "eth_getBlockByHash"
     node.result(None)
     node.result(None)
     with pytest.raises(TransientError, match="no_block"):
-        client.get_block_logs([ALICE], WORD)
+        client.get_block_logs([ALICE], HEADER)
 
 
 @pytest.mark.parametrize("receipt", [5, [], "x", {"blockNumber": "0x1"}, {"blockNumber": "0x1", "blockHash": WORD}])
@@ -353,6 +357,15 @@ def test_get_priority_fee__limit_of_requests__is_not_a_missing_method(node, clie
     node.error(code=-32005, message="request rate limited")
     with pytest.raises(TransientError, match="rate limited"):
         client.get_priority_fee()
+
+
+def test_request__limit_of_requests_with_a_time__sends_none_before_it(node, client):
+    node.status, node.headers = 429, {"Retry-After": "30"}
+    node.answers.append(b"slow down")
+    for message in ("too many requests: None", r"asks to wait for 30 s"):
+        with pytest.raises(TransientError, match=message):
+            client.block_number()
+    assert len(node.asked) == 1
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 500, 503])
@@ -455,7 +468,7 @@ def test_call__value__is_sent_with_it(node, client):
 def test_get_block_logs__unknown_block__is_transient(node, client):
     node.error(code=-32000, message="unknown block")
     with pytest.raises(TransientError, match="unknown block"):
-        client.get_block_logs([ALICE], WORD)
+        client.get_block_logs([ALICE], HEADER)
     assert node.asked[0]["params"] == [{"address": [ALICE], "blockHash": WORD}]
 
 
@@ -490,3 +503,57 @@ def test_estimate_gas__call__is_sent_with_sender_and_value(node, client):
     node.result("0x5208")
     assert client.estimate_gas(ALICE, Call(to=ALICE, data=b"\x05", value=16, label="x")) == 21000
     assert node.asked[0]["params"] == [{"from": ALICE, "to": ALICE, "data": "0x05", "value": "0x10"}]
+
+
+ODD_ANSWERS = {
+    "too many requests": (429, b'{"error":{"code":-32005,"message":"rate"}}'),
+    "page of a gateway": (502, b"<html>"),
+    "page instead of an answer": (200, b"<html>"),
+    "no body": (200, b""),
+    "null": (200, b"null"),
+    "list": (200, b"[]"),
+    "text": (200, b'"x"'),
+    "no result": (200, b'{"jsonrpc":"2.0","id":1}'),
+    "error is text": (200, b'{"error":"too many requests"}'),
+    "error is null": (200, b'{"jsonrpc":"2.0","id":1,"error":null,"result":"0x1"}'),
+    "error without a status": (200, b'{"error":{"code":-32005,"message":"daily request count exceeded"}}'),
+    "id of another request": (200, b'{"jsonrpc":"2.0","id":999999,"result":"0x1"}'),
+    **{
+        f"result {text}": (200, b'{"jsonrpc":"2.0","id":1,"result":%s}' % text.encode())
+        for text in ("null", "{}", "[]", '"0x"', '"rate limited"')
+    },
+}
+REQUESTS = {
+    "get_block": lambda client: client.get_block("latest"),
+    "find_block": lambda client: client.find_block(3),
+    "block_number": ChainClient.block_number,
+    "chain_id": ChainClient.chain_id,
+    "get_logs": lambda client: client.get_logs([ALICE], first=1, last=2),
+    "get_block_logs": lambda client: client.get_block_logs([ALICE], HEADER),
+    "call": lambda client: client.call(ALICE, b""),
+    "get_balance": lambda client: client.get_balance(ALICE),
+    "get_code": lambda client: client.get_code(ALICE),
+    "count_transactions": lambda client: client.count_transactions(ALICE),
+    "estimate_gas": lambda client: client.estimate_gas(ALICE, Call(to=ALICE, data=b"", label="x")),
+    "get_priority_fee": ChainClient.get_priority_fee,
+    "find_mined": lambda client: client.find_mined(WORD),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_request__odd_answer__is_a_value_of_its_type_or_transient(node, client, name, odd):
+    """A role repeats after a TransientError. Any other error would end it."""
+    node.status, body = ODD_ANSWERS[odd]
+    node.answers.extend([body] * 3)
+    value, code = None, ""
+    try:
+        value = REQUESTS[name](client)
+    except TransientError as error:
+        code = error.code
+    assert code in ("", "bad_answer", "chain_refused", "chain_unreachable", "no_block")
+    assert value is None or isinstance(value, int | bytes | list)
+
+
+def test_request__odd_answers__are_17():
+    assert len(ODD_ANSWERS) == 17

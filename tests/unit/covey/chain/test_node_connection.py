@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+
+from covey.chain.node_connection import read_retry_after
 
 pytestmark = pytest.mark.unit
 
@@ -34,3 +38,16 @@ def test_import__roles_commands_and_engines__load_no_web3_until_a_chain_is_used(
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "[] ['web3', 'eth_account', 'requests']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(None, 0), ("30", 30), (" 5 ", 5), ("9" * 20, 60), ("-1", 0), ("soon", 0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0)],
+)
+def test_read_retry_after__forms__are_seconds_of_at_most_a_minute(text: str | None, seconds: float):
+    assert read_retry_after(text) == seconds
+
+
+def test_read_retry_after__date__is_the_time_until_it():
+    text = format_datetime(datetime.now(UTC) + timedelta(seconds=40), usegmt=True)
+    assert 38 <= read_retry_after(text) <= 40
